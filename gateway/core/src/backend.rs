@@ -1,0 +1,320 @@
+//! The contract between the gateway and whatever runs containers.
+//!
+//! # Call order
+//! [`Backend::recover`] is called once, before anything else. The gateway then calls the methods on one sandbox or task one at a
+//! time, except [`Backend::signal_task`], [`Backend::wait_task`], [`Backend::exec`], [`Backend::reopen_log`] and the readers,
+//! which may overlap with anything. A sandbox outlives its tasks: tasks are removed before it is.
+//!
+//! # Failure
+//! A method that fails has undone what it did, or has left behind only what a later `remove` or `recover` cleans up. A process
+//! killed at any point leaves only what `recover` finds. Stop, remove and recover are idempotent: what is not there is done.
+//!
+//! # Cancellation
+//! The gateway runs the changing methods to their end; it never drops their futures while it lives. Readers, `wait_task` and
+//! [`ImageStore::pull`] are cancel-safe.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::time::SystemTime;
+
+use async_trait::async_trait;
+use tokio::io::{AsyncRead, AsyncWrite};
+
+use crate::error::Result;
+use crate::id::{SandboxId, TaskId};
+use crate::image::{ImageId, ImageStore};
+use crate::spec::{ExecSpec, Resources, SandboxSpec, Signal, TaskSpec};
+use crate::state::Exit;
+use crate::stats::{InterfaceStats, TaskStats, Usage};
+use crate::table::{Sandbox, Task};
+
+/// Runs sandboxes and tasks.
+#[async_trait]
+pub trait Backend: Send + Sync + 'static {
+    /// How the backend is, from what it knows already; never blocks on what it watches.
+    fn status(&self) -> BackendStatus;
+
+    /// The runtime handlers that specs may name, the default one first.
+    fn handlers(&self) -> Vec<Handler>;
+
+    /// Cleans up what a predecessor left half-made and gives back all that exists, of every owner.
+    ///
+    /// # Errors
+    /// `Unavailable` if the runtime cannot be reached; the gateway then tries again.
+    async fn recover(&self) -> Result<Recovered>;
+
+    /// Makes a sandbox ready, its network up.
+    ///
+    /// # Errors
+    /// `InvalidArgument` for what can never work; `Unavailable` if the runtime or the network is away. Nothing is left behind.
+    async fn create_sandbox(&self, id: SandboxId, spec: &SandboxSpec) -> Result<SandboxDetails>;
+
+    /// Ends a sandbox's own process and releases its network and namespaces. Its tasks have ended before. Idempotent.
+    ///
+    /// # Errors
+    /// The sandbox can be stopped again.
+    async fn stop_sandbox(&self, id: SandboxId) -> Result<()>;
+
+    /// Removes what is left of a stopped sandbox whose tasks are gone. Idempotent.
+    ///
+    /// # Errors
+    /// The sandbox can be removed again.
+    async fn remove_sandbox(&self, id: SandboxId) -> Result<()>;
+
+    /// Makes a task, ready to be started.
+    ///
+    /// # Errors
+    /// `NotFound` if the image is not here, `InvalidArgument` for what can never work. Nothing is left behind.
+    async fn create_task(&self, id: TaskId, sandbox: SandboxId, spec: &TaskSpec) -> Result<TaskDetails>;
+
+    /// Starts a created task; its main process runs when this returns.
+    ///
+    /// # Errors
+    /// The task has not run and will not; the failure is recorded, so that `recover` gives it as [`TaskState::Exited`](crate::state::TaskState::Exited).
+    async fn start_task(&self, id: TaskId) -> Result<Started>;
+
+    /// Sends a signal to the main process, or to all processes of the task with [`Signal::KILL`]. A task that does not run: done.
+    ///
+    /// # Errors
+    /// `Unavailable` if the runtime is away.
+    async fn signal_task(&self, id: TaskId, signal: Signal) -> Result<()>;
+
+    /// Waits for the end of a started task, and records it. May be called many times; answers at once after the end.
+    ///
+    /// # Errors
+    /// `Unavailable` if contact is lost: call it again. `NotFound` if there is no such task.
+    async fn wait_task(&self, id: TaskId) -> Result<Exit>;
+
+    /// Removes a task that does not run (any more). Idempotent.
+    ///
+    /// # Errors
+    /// The task can be removed again.
+    async fn remove_task(&self, id: TaskId) -> Result<()>;
+
+    /// Sets a task's limits to exactly these, now (if it runs) and for its next start.
+    ///
+    /// # Errors
+    /// The old limits are still in force and on record.
+    async fn update_task(&self, id: TaskId, resources: &Resources) -> Result<()>;
+
+    /// Starts a further process in a running task.
+    ///
+    /// # Errors
+    /// `FailedPrecondition` if the task does not run; `InvalidArgument` if the command cannot be run. Nothing is left behind.
+    async fn exec(&self, id: TaskId, spec: &ExecSpec) -> Result<ExecProcess>;
+
+    /// Makes the task's output go on in a new file under the same path.
+    ///
+    /// # Errors
+    /// `FailedPrecondition` if the task has no log; `Unavailable` if the logkeeper is away.
+    async fn reopen_log(&self, id: TaskId) -> Result<()>;
+
+    /// Usage of these tasks, in one pass; a task that is gone is left out.
+    ///
+    /// # Errors
+    /// `Unavailable` if nothing can be read at all.
+    async fn task_stats(&self, ids: &[TaskId]) -> Result<BTreeMap<TaskId, TaskStats>>;
+
+    /// Usage of a sandbox: of its cgroup parent, and its interfaces.
+    ///
+    /// # Errors
+    /// `NotFound` if it is gone.
+    async fn sandbox_stats(&self, id: SandboxId) -> Result<SandboxStats>;
+
+    /// What an operator may want to see of a task beyond the model.
+    ///
+    /// # Errors
+    /// `NotFound` if it is gone.
+    async fn inspect_task(&self, id: TaskId) -> Result<Inspection>;
+
+    /// What an operator may want to see of a sandbox beyond the model.
+    ///
+    /// # Errors
+    /// `NotFound` if it is gone.
+    async fn inspect_sandbox(&self, id: SandboxId) -> Result<Inspection>;
+
+    /// The images.
+    fn images(&self) -> &dyn ImageStore;
+}
+
+/// How a backend is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct BackendStatus {
+    /// The runtime can be reached and serves.
+    pub runtime: Condition,
+    /// Sandboxes can be connected.
+    pub network: Condition,
+    /// Name and version of what is behind, for people.
+    pub version: String,
+    /// How cgroups are made.
+    pub cgroup_driver: CgroupDriver,
+    /// Facts for people, by name.
+    pub facts: BTreeMap<String, String>,
+}
+
+/// Whether something holds, and why not.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Condition {
+    /// It holds.
+    True,
+    /// It does not.
+    False {
+        /// One word in camel case.
+        reason: String,
+        /// For people: what is wrong and what to do.
+        message: String,
+    },
+}
+
+/// Who makes cgroups.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CgroupDriver {
+    /// systemd, by its bus.
+    Systemd,
+    /// The runtime, by making directories.
+    Cgroupfs,
+}
+
+/// A runtime handler.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Handler {
+    /// Name by which specs ask for it.
+    pub name: String,
+    /// Whether mounts can be read-only all the way down.
+    pub recursive_readonly_mounts: bool,
+    /// Whether user namespaces can be made.
+    pub user_namespaces: bool,
+}
+
+/// What a sandbox got.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct SandboxDetails {
+    /// Its addresses, the primary one first; none with the host's network.
+    pub ips: Vec<IpAddr>,
+    /// Its network namespace, unless it is the host's.
+    pub netns: Option<PathBuf>,
+    /// Its own process, where it has one.
+    pub pid: Option<u32>,
+}
+
+/// What a task got.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TaskDetails {
+    /// The image it was made from.
+    pub image_id: ImageId,
+    /// The image's name by digest, or its id if it has none.
+    pub image_ref: String,
+    /// Who its main process runs as.
+    pub user: ResolvedUser,
+    /// What is sent first to stop it.
+    pub stop_signal: Signal,
+    /// Its limits, as they are in force.
+    pub resources: Resources,
+    /// Its log file.
+    pub log_path: Option<PathBuf>,
+}
+
+/// A user, by numbers.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct ResolvedUser {
+    /// User.
+    pub uid: u32,
+    /// Primary group.
+    pub gid: u32,
+    /// All groups besides.
+    pub groups: Vec<u32>,
+}
+
+/// A task that runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Started {
+    /// Process id on the host.
+    pub pid: u32,
+    /// Since when.
+    pub at: SystemTime,
+}
+
+/// All that a backend holds.
+#[derive(Debug, Clone, Default)]
+pub struct Recovered {
+    /// Sandboxes.
+    pub sandboxes: Vec<Sandbox>,
+    /// Tasks of these sandboxes.
+    pub tasks: Vec<Task>,
+}
+
+/// Usage of a sandbox.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct SandboxStats {
+    /// Of its cgroup parent; empty if it has none of its own.
+    pub usage: Usage,
+    /// Traffic of its interfaces; empty with the host's network.
+    pub interfaces: Vec<InterfaceStats>,
+}
+
+/// Facts for people about one object, each a name and a JSON text or plain text.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Inspection {
+    /// Process id of the main process.
+    pub pid: Option<u32>,
+    /// Runtime type.
+    pub runtime_type: String,
+    /// Snapshotter of the root file system.
+    pub snapshotter: String,
+    /// Key of its snapshot.
+    pub snapshot_key: String,
+    /// The OCI runtime spec as JSON; empty if there is none.
+    pub runtime_spec: String,
+    /// The result of CNI as JSON; empty if there is none.
+    pub cni_result: String,
+}
+
+/// A further process in a task, with its streams.
+///
+/// Dropping it kills the process and frees what it holds.
+pub struct ExecProcess {
+    /// Its standard input, if asked for; dropping it ends the input.
+    pub stdin: Option<Box<dyn AsyncWrite + Send + Unpin>>,
+    /// Its standard output, or its terminal.
+    pub stdout: Option<Box<dyn AsyncRead + Send + Unpin>>,
+    /// Its standard error; none with a terminal.
+    pub stderr: Option<Box<dyn AsyncRead + Send + Unpin>>,
+    /// Control over it.
+    pub control: Box<dyn ExecControl>,
+}
+
+impl fmt::Debug for ExecProcess {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ExecProcess").finish_non_exhaustive()
+    }
+}
+
+/// Control over a further process in a task. Dropping it kills the process.
+#[async_trait]
+pub trait ExecControl: Send + Sync {
+    /// Waits for its end: its exit code. May be called again; cancel-safe.
+    ///
+    /// # Errors
+    /// `Unavailable` if contact is lost.
+    async fn wait(&self) -> Result<i32>;
+
+    /// Sends a signal; a process that has ended: done.
+    ///
+    /// # Errors
+    /// `Unavailable` if the runtime is away.
+    async fn signal(&self, signal: Signal) -> Result<()>;
+
+    /// Sets the size of its terminal, in characters; without a terminal: done.
+    ///
+    /// # Errors
+    /// `Unavailable` if the runtime is away.
+    async fn resize(&self, width: u16, height: u16) -> Result<()>;
+
+    /// Frees what the runtime holds of it; it has ended before. Idempotent.
+    ///
+    /// # Errors
+    /// `Unavailable` if the runtime is away.
+    async fn delete(&self) -> Result<()>;
+}

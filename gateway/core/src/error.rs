@@ -1,0 +1,175 @@
+//! The only error that crosses a seam between a frontend, the gateway and a backend.
+
+use std::error::Error as StdError;
+use std::fmt;
+use std::sync::Arc;
+
+/// What went wrong, in the classes that every protocol can tell apart.
+///
+/// The set is closed on purpose: each frontend's `status.rs` matches it exhaustively.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum ErrorKind {
+    /// The named object does not exist.
+    NotFound,
+    /// The name is taken by an object with another configuration.
+    AlreadyExists,
+    /// The request can never succeed as it stands.
+    InvalidArgument,
+    /// The object is in the wrong state for this request.
+    FailedPrecondition,
+    /// A part that is needed is away; a retry may succeed.
+    Unavailable,
+    /// A limit of the node is reached: space, ports, memory, devices.
+    ResourceExhausted,
+    /// Credentials are missing or refused.
+    Unauthenticated,
+    /// The work did not end in time.
+    DeadlineExceeded,
+    /// The caller has gone or has called the work off.
+    Cancelled,
+    /// This node cannot do what was asked for.
+    Unimplemented,
+    /// Anything else; always a fault worth a look.
+    Internal,
+}
+
+impl ErrorKind {
+    /// The word used in metrics and logs.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::NotFound => "not_found",
+            Self::AlreadyExists => "already_exists",
+            Self::InvalidArgument => "invalid_argument",
+            Self::FailedPrecondition => "failed_precondition",
+            Self::Unavailable => "unavailable",
+            Self::ResourceExhausted => "resource_exhausted",
+            Self::Unauthenticated => "unauthenticated",
+            Self::DeadlineExceeded => "deadline_exceeded",
+            Self::Cancelled => "cancelled",
+            Self::Unimplemented => "unimplemented",
+            Self::Internal => "internal",
+        }
+    }
+}
+
+/// The result of every operation of the gateway.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// An error with its class, a message that names the object, and its cause.
+///
+/// It is `Clone` because callers that joined one operation all get its result.
+#[derive(Clone)]
+pub struct Error {
+    kind: ErrorKind,
+    message: String,
+    source: Option<Arc<dyn StdError + Send + Sync>>,
+}
+
+macro_rules! constructors {
+    ($($(#[$doc:meta])* $name:ident => $kind:ident),* $(,)?) => {
+        $($(#[$doc])*
+        #[must_use]
+        pub fn $name(message: impl Into<String>) -> Self {
+            Self::new(ErrorKind::$kind, message)
+        })*
+    };
+}
+
+impl Error {
+    /// An error of `kind`; the message is lower case, has no full stop and names the object.
+    #[must_use]
+    pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
+        Self { kind, message: message.into(), source: None }
+    }
+
+    constructors! {
+        /// [`ErrorKind::NotFound`].
+        not_found => NotFound,
+        /// [`ErrorKind::AlreadyExists`].
+        already_exists => AlreadyExists,
+        /// [`ErrorKind::FailedPrecondition`].
+        failed_precondition => FailedPrecondition,
+        /// [`ErrorKind::Unavailable`].
+        unavailable => Unavailable,
+        /// [`ErrorKind::ResourceExhausted`].
+        exhausted => ResourceExhausted,
+        /// [`ErrorKind::DeadlineExceeded`].
+        deadline => DeadlineExceeded,
+        /// [`ErrorKind::Cancelled`].
+        cancelled => Cancelled,
+        /// [`ErrorKind::Unimplemented`].
+        unimplemented => Unimplemented,
+        /// [`ErrorKind::Internal`].
+        internal => Internal,
+    }
+
+    /// [`ErrorKind::InvalidArgument`]: `field` is the path of the offending field as the caller spells it.
+    #[must_use]
+    pub fn invalid(field: impl fmt::Display, why: impl fmt::Display) -> Self {
+        Self::new(ErrorKind::InvalidArgument, format!("{field}: {why}"))
+    }
+
+    /// Attaches the cause.
+    #[must_use]
+    pub fn with_source(mut self, source: impl StdError + Send + Sync + 'static) -> Self {
+        self.source = Some(Arc::new(source));
+        self
+    }
+
+    /// Says what was being done when `self` happened; keeps the kind, and `self` becomes the cause.
+    #[must_use]
+    pub fn context(self, doing: impl Into<String>) -> Self {
+        Self { kind: self.kind, message: doing.into(), source: Some(Arc::new(self)) }
+    }
+
+    /// The class of the error.
+    #[must_use]
+    pub const fn kind(&self) -> ErrorKind {
+        self.kind
+    }
+
+    /// The message and those of all causes, joined by `: `, for an answer over the wire or a log line.
+    #[must_use]
+    pub fn report(&self) -> String {
+        let mut text = self.message.clone();
+        let mut next = StdError::source(self);
+        while let Some(cause) = next {
+            text.push_str(": ");
+            text.push_str(&cause.to_string());
+            next = cause.source();
+        }
+        text
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+impl fmt::Debug for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?}({})", self.kind, self.report())
+    }
+}
+
+impl StdError for Error {
+    fn source(&self) -> Option<&(dyn StdError + 'static)> {
+        self.source.as_deref().map(|source| source as &(dyn StdError + 'static))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn context_keeps_the_kind_and_the_report_names_every_cause() {
+        let error = Error::not_found("snapshot abc").context("start task 1").context("start pod");
+        assert_eq!(error.kind(), ErrorKind::NotFound);
+        assert_eq!(error.to_string(), "start pod");
+        assert_eq!(error.report(), "start pod: start task 1: snapshot abc");
+    }
+}

@@ -1,0 +1,145 @@
+//! Events: what happened to sandboxes and tasks, for whoever subscribes.
+//!
+//! Each subscriber has a bounded queue. One that is too slow loses the oldest events and is told how many ([`Lagged`]); it must
+//! then read the table again. Publishing never waits for a subscriber.
+
+use std::time::SystemTime;
+
+use tokio::sync::broadcast;
+
+use crate::id::{Owner, SandboxId, TaskId};
+use crate::state::Exit;
+
+/// How many events a subscriber may be behind.
+pub const QUEUE: usize = 1024;
+
+/// Something that happened.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Event {
+    /// When.
+    pub at: SystemTime,
+    /// Whose object.
+    pub owner: Owner,
+    /// What.
+    pub kind: EventKind,
+}
+
+/// What happened, and to which object.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum EventKind {
+    /// A sandbox is ready.
+    SandboxReady(SandboxId),
+    /// A sandbox is no longer ready.
+    SandboxStopped(SandboxId),
+    /// A sandbox is gone.
+    SandboxRemoved(SandboxId),
+    /// A task was created.
+    TaskCreated(TaskId),
+    /// A task runs.
+    TaskStarted(TaskId),
+    /// A task has ended, or never started.
+    TaskExited(TaskId, Exit),
+    /// The gateway has lost contact with a task.
+    TaskUnknown(TaskId),
+    /// A task is gone.
+    TaskRemoved(TaskId),
+}
+
+/// The subscriber was too slow and missed this many events.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("{missed} events were missed: read the lists again")]
+pub struct Lagged {
+    /// How many.
+    pub missed: u64,
+}
+
+/// Hands events to all subscribers.
+#[derive(Debug, Clone)]
+pub struct EventBus {
+    sender: broadcast::Sender<Event>,
+}
+
+/// One subscriber's queue, limited to what one owner may see.
+#[derive(Debug)]
+pub struct Subscription {
+    receiver: broadcast::Receiver<Event>,
+    owner: Option<Owner>,
+}
+
+// === impl EventBus ===
+
+impl Default for EventBus {
+    fn default() -> Self {
+        Self { sender: broadcast::channel(QUEUE).0 }
+    }
+}
+
+impl EventBus {
+    /// Hands an event to every subscriber; never waits.
+    pub fn publish(&self, event: Event) {
+        // No subscriber is no fault.
+        let _ = self.sender.send(event);
+    }
+
+    /// A queue of the events from now on; of one owner, or of all.
+    #[must_use]
+    pub fn subscribe(&self, owner: Option<Owner>) -> Subscription {
+        Subscription { receiver: self.sender.subscribe(), owner }
+    }
+}
+
+// === impl Subscription ===
+
+impl Subscription {
+    /// The next event; `None` once the gateway is gone. Cancel-safe.
+    ///
+    /// # Errors
+    /// [`Lagged`] if events were lost; the next call goes on with the oldest event still held.
+    pub async fn next(&mut self) -> Result<Option<Event>, Lagged> {
+        loop {
+            match self.receiver.recv().await {
+                Ok(event) if self.owner.is_none_or(|owner| owner == event.owner) => return Ok(Some(event)),
+                Ok(_) => {}
+                Err(broadcast::error::RecvError::Closed) => return Ok(None),
+                Err(broadcast::error::RecvError::Lagged(missed)) => return Err(Lagged { missed }),
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn event(owner: Owner) -> Event {
+        Event { at: SystemTime::UNIX_EPOCH, owner, kind: EventKind::TaskCreated(TaskId::from_bytes([1; 32])) }
+    }
+
+    #[tokio::test]
+    async fn a_subscriber_sees_its_owner_only() {
+        let bus = EventBus::default();
+        let mut nomad = bus.subscribe(Some(Owner::Nomad));
+        bus.publish(event(Owner::Kubernetes));
+        bus.publish(event(Owner::Nomad));
+        assert_eq!(nomad.next().await, Ok(Some(event(Owner::Nomad))));
+    }
+
+    #[tokio::test]
+    async fn a_slow_subscriber_is_told_what_it_missed_and_goes_on() {
+        let bus = EventBus::default();
+        let mut slow = bus.subscribe(None);
+        for _ in 0..QUEUE + 5 {
+            bus.publish(event(Owner::Host));
+        }
+        assert_eq!(slow.next().await, Err(Lagged { missed: 5 }));
+        assert!(matches!(slow.next().await, Ok(Some(_))));
+    }
+
+    #[tokio::test]
+    async fn the_stream_ends_with_the_bus() {
+        let bus = EventBus::default();
+        let mut last = bus.subscribe(None);
+        drop(bus);
+        assert_eq!(last.next().await, Ok(None));
+    }
+}

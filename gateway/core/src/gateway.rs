@@ -1,0 +1,338 @@
+//! The gateway: decides what each request means and has the backend do it.
+//!
+//! Changing operations run as tasks of the gateway itself, so that a caller who goes away leaves nothing half done; callers who
+//! ask for the same thing at the same time share one run ([`crate::flight`]). A creation whose caller has gone is *parked* in the
+//! table: the retry finds it under its name.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use crate::backend::{Backend, BackendStatus, Handler};
+use crate::error::{Error, Result};
+use crate::event::{EventBus, Subscription};
+use crate::flight::Flights;
+use crate::id::{Owner, SandboxId, TaskId};
+use crate::image::ImageStore;
+use crate::state::TaskState;
+use crate::table::{Counts, Sandbox, Table, Task};
+
+mod exec;
+mod sandbox;
+mod task;
+
+pub use exec::ExecOutput;
+
+/// How long the gateway waits for things that ought to be quick.
+#[derive(Debug, Clone)]
+pub struct Limits {
+    /// For a task to end after SIGKILL.
+    pub kill: Duration,
+    /// Between two looks at a backend that is away, at first.
+    pub retry_min: Duration,
+    /// The same, at most.
+    pub retry_max: Duration,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            kill: Duration::from_secs(60),
+            retry_min: Duration::from_millis(100),
+            retry_max: Duration::from_secs(5),
+        }
+    }
+}
+
+/// One node's sandboxes, tasks and images.
+#[derive(Clone)]
+pub struct Gateway {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    backend: Arc<dyn Backend>,
+    table: Table,
+    limits: Limits,
+    recovered: AtomicBool,
+    tracker: TaskTracker,
+    shutdown: CancellationToken,
+    new_sandboxes: Flights<String, Arc<Sandbox>>,
+    new_tasks: Flights<NewTask, Arc<Task>>,
+    sandbox_ops: Flights<Op<SandboxId>, ()>,
+    task_ops: Flights<Op<TaskId>, ()>,
+}
+
+/// The name of a task being made, and the sandbox it is made in.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+struct NewTask {
+    name: String,
+    sandbox: SandboxId,
+}
+
+impl std::fmt::Display for NewTask {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "task {}", self.name)
+    }
+}
+
+/// An operation on one object.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+enum Op<I> {
+    Start(I),
+    Stop(I),
+    Remove(I),
+}
+
+impl<I: std::fmt::Display> std::fmt::Display for Op<I> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Start(id) => write!(f, "start of {id}"),
+            Self::Stop(id) => write!(f, "stop of {id}"),
+            Self::Remove(id) => write!(f, "removal of {id}"),
+        }
+    }
+}
+
+/// One owner's view of the gateway: the only thing a frontend gets. It can neither see nor touch what another owner made.
+#[derive(Clone)]
+pub struct Scope {
+    gateway: Gateway,
+    owner: Owner,
+}
+
+impl std::fmt::Debug for Gateway {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Gateway").field("table", &self.shared.table).finish_non_exhaustive()
+    }
+}
+
+impl std::fmt::Debug for Scope {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Scope").field("owner", &self.owner).finish_non_exhaustive()
+    }
+}
+
+// === impl Gateway ===
+
+impl Gateway {
+    /// A gateway over `backend` that has not yet recovered: it refuses every request with `Unavailable` until
+    /// [`Gateway::recover`] has succeeded.
+    #[must_use]
+    pub fn new(backend: Arc<dyn Backend>, limits: Limits) -> Self {
+        let tracker = TaskTracker::new();
+        let shared = Shared {
+            backend,
+            table: Table::new(EventBus::default()),
+            limits,
+            recovered: AtomicBool::new(false),
+            new_sandboxes: Flights::new(tracker.clone()),
+            new_tasks: Flights::new(tracker.clone()),
+            sandbox_ops: Flights::new(tracker.clone()),
+            task_ops: Flights::new(tracker.clone()),
+            tracker,
+            shutdown: CancellationToken::new(),
+        };
+        Self { shared: Arc::new(shared) }
+    }
+
+    /// Lets the backend clean up, fills the table and watches every task that runs. Call it once, before anything else.
+    ///
+    /// # Errors
+    /// Those of [`Backend::recover`]; it may then be called again.
+    pub async fn recover(&self) -> Result<()> {
+        let recovered = self.shared.backend.recover().await?;
+        let running: Vec<_> =
+            recovered.tasks.iter().filter(|task| task.state.is_running()).map(|t| t.id).collect();
+        self.shared.table.load(recovered);
+        for id in running {
+            self.watch_exit(id);
+        }
+        self.shared.recovered.store(true, Ordering::Release);
+        Ok(())
+    }
+
+    /// Whether requests are served.
+    #[must_use]
+    pub fn is_recovered(&self) -> bool {
+        self.shared.recovered.load(Ordering::Acquire)
+    }
+
+    /// Stops watching tasks and waits for the operations in flight, at most this long. Tasks go on running.
+    ///
+    /// # Errors
+    /// `DeadlineExceeded` if operations are still in flight; they are cut off when the process ends.
+    pub async fn shut_down(&self, patience: Duration) -> Result<()> {
+        self.shared.shutdown.cancel();
+        self.shared.tracker.close();
+        tokio::time::timeout(patience, self.shared.tracker.wait()).await.map_err(|_| {
+            Error::deadline(format!("{} operations are still in flight", self.shared.tracker.len()))
+        })
+    }
+
+    /// The view of one owner.
+    #[must_use]
+    pub fn scope(&self, owner: Owner) -> Scope {
+        Scope { gateway: self.clone(), owner }
+    }
+
+    /// How the backend is.
+    #[must_use]
+    pub fn status(&self) -> BackendStatus {
+        self.shared.backend.status()
+    }
+
+    /// Sandboxes by owner and state.
+    #[must_use]
+    pub fn count_sandboxes(&self) -> Counts {
+        self.shared.table.count_sandboxes()
+    }
+
+    /// Tasks by owner and state.
+    #[must_use]
+    pub fn count_tasks(&self) -> Counts {
+        self.shared.table.count_tasks()
+    }
+
+    /// The images; they have no owner.
+    #[must_use]
+    pub fn images(&self) -> &dyn ImageStore {
+        self.shared.backend.images()
+    }
+
+    /// Events of all owners from now on.
+    #[must_use]
+    pub fn subscribe(&self) -> Subscription {
+        self.shared.table.events().subscribe(None)
+    }
+
+    fn ready(&self) -> Result<&Shared> {
+        if self.is_recovered() {
+            Ok(&self.shared)
+        } else {
+            Err(Error::unavailable("the gateway is still recovering what its predecessor left: try again"))
+        }
+    }
+}
+
+// === impl Scope ===
+
+impl Scope {
+    /// The owner whose view this is.
+    #[must_use]
+    pub const fn owner(&self) -> Owner {
+        self.owner
+    }
+
+    /// The gateway's images.
+    ///
+    /// # Errors
+    /// `Unavailable` before recovery.
+    pub fn images(&self) -> Result<&dyn ImageStore> {
+        Ok(self.gateway.ready()?.backend.images())
+    }
+
+    /// How the backend is; answers also before recovery.
+    #[must_use]
+    pub fn status(&self) -> BackendStatus {
+        self.gateway.status()
+    }
+
+    /// Whether requests are served: what a predecessor left has been recovered.
+    #[must_use]
+    pub fn is_recovered(&self) -> bool {
+        self.gateway.is_recovered()
+    }
+
+    /// The runtime handlers, the default one first.
+    #[must_use]
+    pub fn handlers(&self) -> Vec<Handler> {
+        self.gateway.shared.backend.handlers()
+    }
+
+    /// This owner's events from now on.
+    #[must_use]
+    pub fn subscribe(&self) -> Subscription {
+        self.gateway.shared.table.events().subscribe(Some(self.owner))
+    }
+
+    /// This owner's sandboxes.
+    ///
+    /// # Errors
+    /// `Unavailable` before recovery.
+    pub fn sandboxes(&self) -> Result<Vec<Arc<Sandbox>>> {
+        Ok(self.gateway.ready()?.table.sandboxes(self.owner))
+    }
+
+    /// This owner's tasks.
+    ///
+    /// # Errors
+    /// `Unavailable` before recovery.
+    pub fn tasks(&self) -> Result<Vec<Arc<Task>>> {
+        Ok(self.gateway.ready()?.table.tasks(self.owner))
+    }
+
+    /// The sandbox of this id, or the only one whose id begins so.
+    ///
+    /// # Errors
+    /// `NotFound` if there is none; an id that matches nothing is never malformed. `InvalidArgument` if it is ambiguous.
+    pub fn sandbox(&self, id: &str) -> Result<Arc<Sandbox>> {
+        let table = &self.gateway.ready()?.table;
+        if let Ok(id) = id.parse::<SandboxId>() {
+            return table
+                .sandbox(id)
+                .filter(|sandbox| sandbox.meta.owner == self.owner)
+                .ok_or_else(|| crate::table::no_sandbox(id));
+        }
+        only_match("sandbox", id, table.sandboxes(self.owner), |sandbox| sandbox.id.to_string())
+    }
+
+    /// The task of this id, or the only one whose id begins so.
+    ///
+    /// # Errors
+    /// As for [`Scope::sandbox`].
+    pub fn task(&self, id: &str) -> Result<Arc<Task>> {
+        let table = &self.gateway.ready()?.table;
+        if let Ok(id) = id.parse::<TaskId>() {
+            return table
+                .task(id)
+                .filter(|task| task.meta.owner == self.owner)
+                .ok_or_else(|| crate::table::no_task(id));
+        }
+        only_match("task", id, table.tasks(self.owner), |task| task.id.to_string())
+    }
+
+    fn running_task(&self, id: &str) -> Result<Arc<Task>> {
+        let task = self.task(id)?;
+        match task.state {
+            TaskState::Running { .. } | TaskState::Stopping { .. } => Ok(task),
+            TaskState::Created
+            | TaskState::Starting
+            | TaskState::Exited { .. }
+            | TaskState::Removing { .. }
+            | TaskState::Unknown { .. } => Err(Error::failed_precondition(format!(
+                "task {} is {}, not running",
+                task.id,
+                task.state.as_str()
+            ))),
+        }
+    }
+}
+
+fn only_match<T>(what: &str, prefix: &str, all: Vec<Arc<T>>, id: impl Fn(&T) -> String) -> Result<Arc<T>> {
+    let missing = || Error::not_found(format!("{what} {prefix:?} does not exist"));
+    if prefix.is_empty() {
+        return Err(missing());
+    }
+    let mut found = all.into_iter().filter(|object| id(object).starts_with(prefix));
+    let first = found.next().ok_or_else(missing)?;
+    match found.next() {
+        None => Ok(first),
+        Some(_) => {
+            Err(Error::invalid(format!("{what} id {prefix:?}"), "begins more than one id: give more digits"))
+        }
+    }
+}

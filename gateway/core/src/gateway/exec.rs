@@ -1,0 +1,122 @@
+//! Further processes in running tasks.
+
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use tokio::io::{AsyncRead, AsyncReadExt};
+
+use super::Scope;
+use crate::backend::{ExecControl, ExecProcess};
+use crate::error::{Error, Result};
+use crate::spec::{ExecSpec, Signal};
+
+/// How much of each stream [`Scope::exec_sync`] keeps; the rest is read and dropped.
+pub(crate) const OUTPUT_LIMIT: usize = 16 << 20;
+
+/// How long a killed process may take to be gone.
+const KILL_PATIENCE: Duration = Duration::from_secs(10);
+
+/// What a command wrote and how it ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ExecOutput {
+    /// Exit code; 128 plus the signal if a signal ended it.
+    pub code: i32,
+    /// The first 16 MiB of standard output.
+    pub stdout: Bytes,
+    /// The first 16 MiB of standard error.
+    pub stderr: Bytes,
+}
+
+impl Scope {
+    /// Starts a further process in a running task, with its streams. Dropping what it gives kills the process.
+    ///
+    /// # Errors
+    /// `NotFound`; `FailedPrecondition` if the task does not run; those of [`Backend::exec`](crate::backend::Backend::exec).
+    pub async fn exec(&self, id: &str, spec: &ExecSpec) -> Result<ExecProcess> {
+        if spec.command.is_empty() {
+            return Err(Error::invalid("cmd", "a command is needed"));
+        }
+        let task = self.running_task(id)?;
+        self.gateway.shared.backend.exec(task.id, spec).await
+    }
+
+    /// Runs a command in a running task to its end. `timeout` of `None` waits for ever. Cancel-safe: the process is killed.
+    ///
+    /// # Errors
+    /// Those of [`Scope::exec`]; `DeadlineExceeded` if it did not end in time: it has been killed.
+    pub async fn exec_sync(
+        &self,
+        id: &str,
+        spec: &ExecSpec,
+        timeout: Option<Duration>,
+    ) -> Result<ExecOutput> {
+        let mut process = self.exec(id, spec).await?;
+        process.stdin = None;
+        let (stdout, stderr) = (process.stdout.take(), process.stderr.take());
+        let control = process.control;
+        let run = async {
+            let collected = async { tokio::join!(collect(stdout), collect(stderr)) };
+            tokio::pin!(collected);
+            let code = tokio::select! {
+                code = control.wait() => code?,
+                // Both streams have ended: only the exit is missing.
+                output = &mut collected => {
+                    let code = control.wait().await?;
+                    return finish(code, output);
+                }
+            };
+            // A child may hold the pipes for ever: the process itself has ended, so wait a while and go.
+            match tokio::time::timeout(spec.drain, &mut collected).await {
+                Ok(output) => finish(code, output),
+                Err(_) => Err(Error::deadline(format!(
+                    "the command has ended with code {code}, but a child of it kept its output open for {:?}",
+                    spec.drain
+                ))),
+            }
+        };
+        let result = match timeout {
+            None => run.await,
+            Some(limit) => match tokio::time::timeout(limit, run).await {
+                Ok(result) => result,
+                Err(_) => {
+                    kill(control.as_ref()).await?;
+                    Err(Error::deadline(format!("the command did not end within {limit:?} and was killed")))
+                }
+            },
+        };
+        control.delete().await?;
+        result
+    }
+}
+
+async fn kill(control: &dyn ExecControl) -> Result<()> {
+    control.signal(Signal::KILL).await?;
+    match tokio::time::timeout(KILL_PATIENCE, control.wait()).await {
+        Ok(ended) => ended.map(drop),
+        Err(_) => Err(Error::deadline(format!("the command still runs {KILL_PATIENCE:?} after SIGKILL"))),
+    }
+}
+
+fn finish(code: i32, (stdout, stderr): (Result<Bytes>, Result<Bytes>)) -> Result<ExecOutput> {
+    Ok(ExecOutput { code, stdout: stdout?, stderr: stderr? })
+}
+
+async fn collect(stream: Option<Box<dyn AsyncRead + Send + Unpin>>) -> Result<Bytes> {
+    let Some(mut stream) = stream else {
+        return Ok(Bytes::new());
+    };
+    let mut kept = BytesMut::new();
+    let mut chunk = BytesMut::with_capacity(64 << 10);
+    loop {
+        chunk.clear();
+        let read = stream
+            .read_buf(&mut chunk)
+            .await
+            .map_err(|error| Error::internal("read the output of a command").with_source(error))?;
+        if read == 0 {
+            return Ok(kept.freeze());
+        }
+        let room = OUTPUT_LIMIT - kept.len();
+        kept.extend_from_slice(&chunk[..read.min(room)]);
+    }
+}

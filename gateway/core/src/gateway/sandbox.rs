@@ -1,0 +1,191 @@
+//! Making, stopping and removing sandboxes.
+
+use std::sync::Arc;
+
+use futures::future;
+
+use super::{Gateway, Op, Scope, Shared};
+use crate::backend::{Inspection, SandboxStats};
+use crate::error::{Error, Result};
+use crate::flight::Decision;
+use crate::id::SandboxId;
+use crate::spec::SandboxSpec;
+use crate::state::SandboxEvent;
+use crate::table::{Sandbox, no_sandbox};
+
+impl Scope {
+    /// Makes a sandbox ready. Idempotent under its name: the same request joins the one in flight or gets the sandbox that it made.
+    /// Cancel-safe: the work goes on, and a retry finds it.
+    ///
+    /// # Errors
+    /// `AlreadyExists` if the name is held by a sandbox with another configuration, or by one that is no longer ready; those of
+    /// [`Backend::create_sandbox`](crate::backend::Backend::create_sandbox).
+    pub async fn create_sandbox(&self, spec: SandboxSpec) -> Result<Arc<Sandbox>> {
+        let shared = self.gateway.ready()?;
+        if spec.meta.owner != self.owner {
+            return Err(Error::internal(format!(
+                "a sandbox of {} was asked for by {}",
+                spec.meta.owner, self.owner
+            )));
+        }
+        let key = format!("sandbox {}/{}", self.owner, spec.meta.name);
+        let request = spec.meta.record.clone();
+        let decide = || match shared.table.sandbox_named(self.owner, &spec.meta.name) {
+            None => Decision::Begin,
+            Some(held) if !held.state.is_ready() => Decision::Answer(Err(Error::already_exists(format!(
+                "sandbox name {:?} is held by {}, which is {}: remove it first",
+                spec.meta.name,
+                held.id,
+                held.state.as_str()
+            )))),
+            Some(held) if held.meta.record != request => {
+                Decision::Answer(Err(Error::already_exists(format!(
+                    "sandbox name {:?} is held by {} with another configuration",
+                    spec.meta.name, held.id
+                ))))
+            }
+            Some(held) => Decision::Answer(Ok(held)),
+        };
+        let gateway = self.gateway.clone();
+        let making = spec.clone();
+        shared.new_sandboxes.run(key, &request, decide, move || make_sandbox(gateway, making)).await
+    }
+
+    /// Stops a sandbox: ends its tasks at once and releases its network. Idempotent; what does not exist is stopped.
+    /// Cancel-safe: the work goes on.
+    ///
+    /// # Errors
+    /// Those of [`Backend::stop_sandbox`](crate::backend::Backend::stop_sandbox); it can be stopped again.
+    pub async fn stop_sandbox(&self, id: &str) -> Result<()> {
+        match self.sandbox(id) {
+            Ok(sandbox) => self.gateway.stop_sandbox(sandbox.id).await,
+            Err(error) if error.kind() == crate::ErrorKind::NotFound => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Stops a sandbox, removes its tasks and then the sandbox. Idempotent. Cancel-safe: the work goes on.
+    ///
+    /// # Errors
+    /// Those of stopping and removing; it can be removed again.
+    pub async fn remove_sandbox(&self, id: &str) -> Result<()> {
+        let id = match self.sandbox(id) {
+            Ok(sandbox) => sandbox.id,
+            Err(error) if error.kind() == crate::ErrorKind::NotFound => return Ok(()),
+            Err(error) => return Err(error),
+        };
+        let gateway = self.gateway.clone();
+        let work = move || remove_sandbox(gateway, id);
+        self.gateway.shared.sandbox_ops.run(Op::Remove(id), b"", || Decision::Begin, work).await
+    }
+
+    /// Usage of a sandbox.
+    ///
+    /// # Errors
+    /// `NotFound`; `Unavailable` if it cannot be read.
+    pub async fn sandbox_stats(&self, id: SandboxId) -> Result<SandboxStats> {
+        self.gateway.ready()?.backend.sandbox_stats(id).await
+    }
+
+    /// Facts of a sandbox for people.
+    ///
+    /// # Errors
+    /// `NotFound`; `Unavailable` if they cannot be read.
+    pub async fn inspect_sandbox(&self, id: SandboxId) -> Result<Inspection> {
+        self.gateway.ready()?.backend.inspect_sandbox(id).await
+    }
+}
+
+impl Gateway {
+    async fn stop_sandbox(&self, id: SandboxId) -> Result<()> {
+        let gateway = self.clone();
+        let work = move || stop_sandbox(gateway, id);
+        self.shared.sandbox_ops.run(Op::Stop(id), b"", || Decision::Begin, work).await
+    }
+}
+
+async fn make_sandbox(gateway: Gateway, spec: SandboxSpec) -> Result<Arc<Sandbox>> {
+    let shared: &Shared = &gateway.shared;
+    let id = SandboxId::random();
+    let details = shared.backend.create_sandbox(id, &spec).await?;
+    let sandbox = Sandbox {
+        id,
+        meta: Arc::new(spec.meta),
+        handler: spec.handler,
+        details,
+        state: crate::state::SandboxState::Ready,
+    };
+    // The flight under this name is ours, so the name is free: this cannot fail but by a fault of ours.
+    shared.table.insert_sandbox(sandbox)
+}
+
+async fn stop_sandbox(gateway: Gateway, id: SandboxId) -> Result<()> {
+    let shared: &Shared = &gateway.shared;
+    let sandbox = shared.table.apply_sandbox(id, SandboxEvent::StopRequested)?;
+    if sandbox.state == crate::state::SandboxState::Stopped {
+        return Ok(());
+    }
+    // From here on no task can be added; those being made come to their end and undo themselves.
+    shared.new_tasks.all_settled(|key| key.sandbox == id).await;
+    let tasks = shared.table.tasks_of(id);
+    let stops = tasks.iter().map(|task| gateway.kill_task(task.id));
+    let stopped = match first_error(future::join_all(stops).await) {
+        Ok(()) => shared.backend.stop_sandbox(id).await,
+        Err(error) => Err(error),
+    };
+    match stopped {
+        Ok(()) => shared.table.apply_sandbox(id, SandboxEvent::Stopped).map(drop),
+        Err(error) => {
+            shared.table.apply_sandbox(id, SandboxEvent::Lost { reason: error.report() })?;
+            Err(error.context(format!("stop sandbox {id}")))
+        }
+    }
+}
+
+async fn remove_sandbox(gateway: Gateway, id: SandboxId) -> Result<()> {
+    let shared: &Shared = &gateway.shared;
+    if shared.table.sandbox(id).is_none() {
+        return Ok(());
+    }
+    gateway.stop_sandbox(id).await?;
+    shared.table.apply_sandbox(id, SandboxEvent::RemoveRequested)?;
+    let tasks = shared.table.tasks_of(id);
+    let removals = tasks.iter().map(|task| gateway.remove_task(task.id));
+    let removed = match first_error(future::join_all(removals).await) {
+        Ok(()) => shared.backend.remove_sandbox(id).await,
+        Err(error) => Err(error),
+    };
+    match removed {
+        Ok(()) => {
+            shared.table.remove_sandbox(id);
+            Ok(())
+        }
+        Err(error) => {
+            shared.table.apply_sandbox(id, SandboxEvent::Lost { reason: error.report() })?;
+            Err(error.context(format!("remove sandbox {id}")))
+        }
+    }
+}
+
+/// All results, or the first error among them; a task that is gone meanwhile is no error.
+fn first_error(results: Vec<Result<()>>) -> Result<()> {
+    results
+        .into_iter()
+        .find(|result| matches!(result, Err(error) if error.kind() != crate::ErrorKind::NotFound))
+        .unwrap_or(Ok(()))
+}
+
+impl Scope {
+    /// The sandbox of a task, if it still stands.
+    ///
+    /// # Errors
+    /// `NotFound`.
+    pub fn sandbox_by_id(&self, id: SandboxId) -> Result<Arc<Sandbox>> {
+        self.gateway
+            .ready()?
+            .table
+            .sandbox(id)
+            .filter(|sandbox| sandbox.meta.owner == self.owner)
+            .ok_or_else(|| no_sandbox(id))
+    }
+}

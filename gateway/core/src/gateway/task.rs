@@ -1,0 +1,360 @@
+//! Making, starting, stopping and removing tasks.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use super::{Gateway, NewTask, Op, Scope, Shared};
+use crate::backend::Inspection;
+use crate::error::{Error, ErrorKind, Result};
+use crate::flight::Decision;
+use crate::id::{SandboxId, TaskId};
+use crate::spec::{PidMode, Resources, Signal, TaskSpec};
+use crate::state::{Exit, TaskEvent, TaskState};
+use crate::stats::TaskStats;
+use crate::table::{Task, no_task, sandbox_not_ready};
+
+impl Scope {
+    /// Makes a task in a ready sandbox. Idempotent under its name, as [`Scope::create_sandbox`] is. Cancel-safe.
+    ///
+    /// # Errors
+    /// `NotFound` if there is no such sandbox or image; `FailedPrecondition` if the sandbox is not ready; `AlreadyExists` if the
+    /// name is held by a task with another configuration; those of
+    /// [`Backend::create_task`](crate::backend::Backend::create_task).
+    pub async fn create_task(&self, sandbox: &str, spec: TaskSpec) -> Result<Arc<Task>> {
+        let shared = self.gateway.ready()?;
+        let sandbox = self.sandbox(sandbox)?;
+        if spec.meta.owner != self.owner {
+            return Err(Error::internal(format!(
+                "a task of {} was asked for by {}",
+                spec.meta.owner, self.owner
+            )));
+        }
+        if let PidMode::Target(target) = spec.pid {
+            self.check_target(sandbox.id, target)?;
+        }
+        let key = NewTask { name: format!("{}/{}", self.owner, spec.meta.name), sandbox: sandbox.id };
+        let request = spec.meta.record.clone();
+        let decide = || match shared.table.task_named(self.owner, &spec.meta.name) {
+            Some(held) if held.meta.record == request && held.sandbox == sandbox.id => {
+                Decision::Answer(Ok(held))
+            }
+            Some(held) => Decision::Answer(Err(Error::already_exists(format!(
+                "task name {:?} is held by {} with another configuration",
+                spec.meta.name, held.id
+            )))),
+            None => match shared.table.sandbox(sandbox.id) {
+                Some(now) if now.state.is_ready() => Decision::Begin,
+                Some(now) => Decision::Answer(Err(sandbox_not_ready(now.id, &now.state))),
+                None => Decision::Answer(Err(crate::table::no_sandbox(sandbox.id))),
+            },
+        };
+        let (gateway, making, home) = (self.gateway.clone(), spec.clone(), sandbox.id);
+        shared.new_tasks.run(key, &request, decide, move || make_task(gateway, home, making)).await
+    }
+
+    fn check_target(&self, sandbox: SandboxId, target: TaskId) -> Result<()> {
+        let task = self.running_task(&target.to_string())?;
+        if task.sandbox == sandbox {
+            Ok(())
+        } else {
+            Err(Error::invalid("pid namespace target", format!("task {target} is in another sandbox")))
+        }
+    }
+
+    /// Starts a created task; joins a start in flight. Cancel-safe: the work goes on.
+    ///
+    /// # Errors
+    /// `NotFound`; `FailedPrecondition` if it is not in the state `Created`; those of
+    /// [`Backend::start_task`](crate::backend::Backend::start_task), after which the task has exited with
+    /// [`START_FAILED_CODE`](crate::state::START_FAILED_CODE).
+    pub async fn start_task(&self, id: &str) -> Result<()> {
+        let id = self.task(id)?.id;
+        let gateway = self.gateway.clone();
+        let work = move || start_task(gateway, id);
+        self.gateway.shared.task_ops.run(Op::Start(id), b"", || Decision::Begin, work).await
+    }
+
+    /// Stops a task: its stop signal, `grace`, then SIGKILL. Returns when it has ended. Idempotent; a task that does not exist or
+    /// does not run is stopped. A second call while one is stopping sends no second signal, but keeps its own `grace`.
+    /// Cancel-safe: the work goes on.
+    ///
+    /// # Errors
+    /// `DeadlineExceeded` if it outlives SIGKILL; `Unavailable` if the runtime is away.
+    pub async fn stop_task(&self, id: &str, grace: Duration) -> Result<()> {
+        let task = match self.task(id) {
+            Ok(task) => task,
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
+            Err(error) => return Err(error),
+        };
+        let gateway = self.gateway.clone();
+        let work = async move { gateway.end_task(task.id, grace).await };
+        self.gateway.shared.tracker.spawn(work).await.unwrap_or_else(|fault| {
+            Err(Error::internal(format!("stop of task {id} broke off")).with_source(fault))
+        })
+    }
+
+    /// Sends a signal to the main process of a running task.
+    ///
+    /// # Errors
+    /// `NotFound`; `FailedPrecondition` if it does not run; `Unavailable` if the runtime is away.
+    pub async fn signal_task(&self, id: &str, signal: Signal) -> Result<()> {
+        let task = self.running_task(id)?;
+        self.gateway.shared.backend.signal_task(task.id, signal).await
+    }
+
+    /// Waits until a task has ended. Cancel-safe; any number of waiters.
+    ///
+    /// # Errors
+    /// `NotFound` if it does not exist or is removed before it has ended.
+    pub async fn wait_task(&self, id: &str) -> Result<Exit> {
+        let task = self.task(id)?;
+        self.gateway.exit_of(task.id).await
+    }
+
+    /// Removes a task, with SIGKILL first if it runs. Idempotent. Cancel-safe: the work goes on.
+    ///
+    /// # Errors
+    /// Those of [`Backend::remove_task`](crate::backend::Backend::remove_task); it can be removed again.
+    pub async fn remove_task(&self, id: &str) -> Result<()> {
+        match self.task(id) {
+            Ok(task) => self.gateway.remove_task(task.id).await,
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Changes a task's limits; what `update` does not name stays.
+    ///
+    /// # Errors
+    /// `NotFound`; `FailedPrecondition` if it has ended; those of
+    /// [`Backend::update_task`](crate::backend::Backend::update_task), after which the old limits are in force.
+    pub async fn update_task(&self, id: &str, update: &Resources) -> Result<()> {
+        let task = self.task(id)?;
+        match task.state {
+            TaskState::Created | TaskState::Running { .. } | TaskState::Stopping { .. } => {}
+            TaskState::Starting
+            | TaskState::Exited { .. }
+            | TaskState::Removing { .. }
+            | TaskState::Unknown { .. } => {
+                let state = task.state.as_str();
+                return Err(Error::failed_precondition(format!(
+                    "task {} is {state}: its limits are fixed",
+                    task.id
+                )));
+            }
+        }
+        let merged = task.details.resources.merged(update);
+        let shared = &self.gateway.shared;
+        shared.backend.update_task(task.id, &merged).await?;
+        shared.table.set_resources(task.id, merged)
+    }
+
+    /// Makes the log of a running task go on in a new file.
+    ///
+    /// # Errors
+    /// `NotFound`; `FailedPrecondition` if it does not run or has no log; `Unavailable` if the logkeeper is away.
+    pub async fn reopen_log(&self, id: &str) -> Result<()> {
+        let task = self.running_task(id)?;
+        self.gateway.shared.backend.reopen_log(task.id).await
+    }
+
+    /// Usage of these tasks; one that is gone is left out.
+    ///
+    /// # Errors
+    /// `Unavailable` if nothing can be read.
+    pub async fn task_stats(&self, ids: &[TaskId]) -> Result<BTreeMap<TaskId, TaskStats>> {
+        self.gateway.ready()?.backend.task_stats(ids).await
+    }
+
+    /// Facts of a task for people.
+    ///
+    /// # Errors
+    /// `NotFound`; `Unavailable` if they cannot be read.
+    pub async fn inspect_task(&self, id: TaskId) -> Result<Inspection> {
+        self.gateway.ready()?.backend.inspect_task(id).await
+    }
+}
+
+impl Gateway {
+    /// Ends a task at once.
+    pub(super) async fn kill_task(&self, id: TaskId) -> Result<()> {
+        self.end_task(id, Duration::ZERO).await
+    }
+
+    pub(super) async fn remove_task(&self, id: TaskId) -> Result<()> {
+        let gateway = self.clone();
+        let work = move || remove_task(gateway, id);
+        self.shared.task_ops.run(Op::Remove(id), b"", || Decision::Begin, work).await
+    }
+
+    async fn end_task(&self, id: TaskId, grace: Duration) -> Result<()> {
+        let shared: &Shared = &self.shared;
+        shared.task_ops.settled(&Op::Start(id)).await;
+        let Some(task) = shared.table.task(id) else {
+            return Ok(());
+        };
+        if !task.state.may_run() {
+            return Ok(());
+        }
+        let (before, after) = match shared.table.apply_task(id, TaskEvent::StopRequested) {
+            Ok(states) => states,
+            // It has ended between the look and the request.
+            Err(error) if error.kind() == ErrorKind::FailedPrecondition => return Ok(()),
+            Err(error) => return Err(error),
+        };
+        let first = matches!(before.state, TaskState::Running { .. } | TaskState::Unknown { .. });
+        if grace > Duration::ZERO {
+            if first && after.state.may_run() {
+                shared.backend.signal_task(id, task.details.stop_signal).await?;
+            }
+            if tokio::time::timeout(grace, self.exit_of(id)).await.is_ok() {
+                return Ok(());
+            }
+        }
+        shared.backend.signal_task(id, Signal::KILL).await?;
+        if matches!(after.state, TaskState::Unknown { .. }) {
+            // Nobody watches a task that contact was lost with: ask the backend itself.
+            return self.settle_unknown(id).await;
+        }
+        match tokio::time::timeout(shared.limits.kill, self.exit_of(id)).await {
+            // NotFound: removed meanwhile.
+            Ok(_) => Ok(()),
+            Err(_) => {
+                Err(Error::deadline(format!("task {id} still runs {:?} after SIGKILL", shared.limits.kill)))
+            }
+        }
+    }
+
+    async fn settle_unknown(&self, id: TaskId) -> Result<()> {
+        let shared: &Shared = &self.shared;
+        let exit = match tokio::time::timeout(shared.limits.kill, shared.backend.wait_task(id)).await {
+            Ok(Ok(exit)) => exit,
+            Ok(Err(error)) if error.kind() == ErrorKind::NotFound => Exit::lost(SystemTime::now()),
+            Ok(Err(error)) => return Err(error),
+            Err(_) => {
+                return Err(Error::deadline(format!(
+                    "task {id} still runs {:?} after SIGKILL",
+                    shared.limits.kill
+                )));
+            }
+        };
+        shared.table.apply_task(id, TaskEvent::Exited(exit)).map(drop)
+    }
+
+    /// The end of a task, when it comes.
+    async fn exit_of(&self, id: TaskId) -> Result<Exit> {
+        let mut view = self.shared.table.watch_task(id).ok_or_else(|| no_task(id))?;
+        let ended =
+            |task: &Arc<Task>| matches!(task.state, TaskState::Exited { .. } | TaskState::Removing { .. });
+        let task = view.wait_for(ended).await.map_err(|_| no_task(id))?.clone();
+        match &task.state {
+            TaskState::Exited { exit, .. } | TaskState::Removing { exit: Some(exit), .. } => Ok(exit.clone()),
+            TaskState::Removing { exit: None, .. }
+            | TaskState::Created
+            | TaskState::Starting
+            | TaskState::Running { .. }
+            | TaskState::Stopping { .. }
+            | TaskState::Unknown { .. } => Err(no_task(id)),
+        }
+    }
+
+    /// Watches a running task until it has ended, it is gone, or the gateway shuts down. A backend that is away is asked again,
+    /// ever more slowly, for as long as the task is on the table.
+    pub(super) fn watch_exit(&self, id: TaskId) {
+        let gateway = self.clone();
+        self.shared.tracker.spawn(async move {
+            let shared: &Shared = &gateway.shared;
+            let mut pause = shared.limits.retry_min;
+            loop {
+                let waited = tokio::select! {
+                    waited = shared.backend.wait_task(id) => waited,
+                    () = shared.shutdown.cancelled() => return,
+                };
+                let exit = match waited {
+                    Ok(exit) => exit,
+                    Err(error) if error.kind() == ErrorKind::NotFound => Exit::lost(SystemTime::now()),
+                    Err(error) => {
+                        tracing::warn!(task.id = %id, error = error.report(), "lost sight of a task: looking again");
+                        tokio::select! {
+                            () = tokio::time::sleep(pause) => {}
+                            () = shared.shutdown.cancelled() => return,
+                        }
+                        pause = (pause * 2).min(shared.limits.retry_max);
+                        if shared.table.task(id).is_none_or(|task| !task.state.may_run()) {
+                            return;
+                        }
+                        continue;
+                    }
+                };
+                if let Err(error) = shared.table.apply_task(id, TaskEvent::Exited(exit)) {
+                    tracing::debug!(task.id = %id, error = error.report(), "an exit came too late");
+                }
+                return;
+            }
+        });
+    }
+}
+
+async fn make_task(gateway: Gateway, sandbox: SandboxId, spec: TaskSpec) -> Result<Arc<Task>> {
+    let shared: &Shared = &gateway.shared;
+    let id = TaskId::random();
+    let details = shared.backend.create_task(id, sandbox, &spec).await?;
+    let task = Task { id, sandbox, meta: Arc::new(spec.meta), details, state: TaskState::Created };
+    match shared.table.insert_task(task) {
+        Ok(task) => Ok(task),
+        Err(refused) => {
+            // The sandbox was stopped meanwhile.
+            if let Err(error) = shared.backend.remove_task(id).await {
+                tracing::error!(task.id = %id, error = error.report(), "a task made in vain is left for the next recovery");
+            }
+            Err(refused)
+        }
+    }
+}
+
+async fn start_task(gateway: Gateway, id: TaskId) -> Result<()> {
+    let shared: &Shared = &gateway.shared;
+    let (_, task) = shared.table.apply_task(id, TaskEvent::StartRequested)?;
+    let ready = match shared.table.sandbox(task.sandbox) {
+        Some(sandbox) if sandbox.state.is_ready() => Ok(()),
+        Some(sandbox) => Err(sandbox_not_ready(sandbox.id, &sandbox.state)),
+        None => Err(crate::table::no_sandbox(task.sandbox)),
+    };
+    let started = match ready {
+        Ok(()) => shared.backend.start_task(id).await,
+        Err(error) => Err(error),
+    };
+    match started {
+        Ok(started) => {
+            shared.table.apply_task(id, TaskEvent::Started { pid: started.pid, at: started.at })?;
+            gateway.watch_exit(id);
+            Ok(())
+        }
+        Err(error) => {
+            let exit = Exit::start_failed(SystemTime::now(), error.report());
+            shared.table.apply_task(id, TaskEvent::StartFailed(exit))?;
+            Err(error.context(format!("start task {id}")))
+        }
+    }
+}
+
+async fn remove_task(gateway: Gateway, id: TaskId) -> Result<()> {
+    let shared: &Shared = &gateway.shared;
+    gateway.kill_task(id).await?;
+    match shared.table.apply_task(id, TaskEvent::RemoveRequested) {
+        Ok(_) => {}
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
+        Err(error) => return Err(error),
+    }
+    match shared.backend.remove_task(id).await {
+        Ok(()) => {
+            shared.table.remove_task(id);
+            Ok(())
+        }
+        Err(error) => {
+            shared.table.apply_task(id, TaskEvent::RemoveFailed { reason: error.report() })?;
+            Err(error.context(format!("remove task {id}")))
+        }
+    }
+}

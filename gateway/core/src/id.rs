@@ -1,0 +1,149 @@
+//! Identifiers and owners.
+
+use std::fmt;
+use std::str::FromStr;
+
+/// Number of hexadecimal digits in a sandbox or task id.
+pub const ID_LEN: usize = 64;
+
+/// A text that is not an id: ids are 64 lower-case hexadecimal digits.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{text:?} is not an id: expected 64 lower-case hexadecimal digits")]
+pub struct ParseIdError {
+    text: String,
+}
+
+macro_rules! hex_id {
+    ($(#[$doc:meta])* $name:ident) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        pub struct $name([u8; ID_LEN / 2]);
+
+        impl $name {
+            /// A fresh id from the operating system's random source.
+            #[must_use]
+            pub fn random() -> Self {
+                let mut bytes = [0; ID_LEN / 2];
+                getrandom::fill(&mut bytes).expect("the kernel's random source is always there");
+                Self(bytes)
+            }
+
+            /// The id made of these bytes; for tests and for deriving ids.
+            #[must_use]
+            pub const fn from_bytes(bytes: [u8; ID_LEN / 2]) -> Self {
+                Self(bytes)
+            }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(&hex::encode(self.0))
+            }
+        }
+
+        impl fmt::Debug for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                write!(f, concat!(stringify!($name), "({})"), self)
+            }
+        }
+
+        impl FromStr for $name {
+            type Err = ParseIdError;
+
+            fn from_str(text: &str) -> Result<Self, ParseIdError> {
+                let fail = || ParseIdError { text: text.to_owned() };
+                if text.bytes().any(|b| b.is_ascii_uppercase()) {
+                    return Err(fail());
+                }
+                let mut bytes = [0; ID_LEN / 2];
+                hex::decode_to_slice(text, &mut bytes).map_err(|_| fail())?;
+                Ok(Self(bytes))
+            }
+        }
+    };
+}
+
+hex_id! {
+    /// Names a sandbox on this node, for its whole life.
+    SandboxId
+}
+
+hex_id! {
+    /// Names a task on this node, for its whole life.
+    TaskId
+}
+
+/// Who asked for an object. No frontend lists or touches what belongs to another owner.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Owner {
+    /// The kubelet, or whoever else speaks CRI.
+    Kubernetes,
+    /// A Nomad agent.
+    Nomad,
+    /// A Swarm manager.
+    Swarm,
+    /// The node's operator.
+    Host,
+}
+
+impl Owner {
+    /// Every owner there is.
+    pub const ALL: [Self; 4] = [Self::Kubernetes, Self::Nomad, Self::Swarm, Self::Host];
+
+    /// The word used in labels, metrics and messages.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Kubernetes => "kubernetes",
+            Self::Nomad => "nomad",
+            Self::Swarm => "swarm",
+            Self::Host => "host",
+        }
+    }
+
+    /// The owner that [`Owner::as_str`] gives this word for.
+    #[must_use]
+    pub fn parse(word: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|owner| owner.as_str() == word)
+    }
+}
+
+impl fmt::Display for Owner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn an_id_survives_being_written_and_read(bytes in any::<[u8; 32]>()) {
+            let id = TaskId::from_bytes(bytes);
+            prop_assert_eq!(id.to_string().len(), ID_LEN);
+            prop_assert_eq!(id.to_string().parse::<TaskId>(), Ok(id));
+        }
+
+        #[test]
+        fn nothing_but_64_lower_case_digits_is_an_id(text in "\\PC*") {
+            let wanted = text.len() == ID_LEN && text.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'));
+            prop_assert_eq!(text.parse::<SandboxId>().is_ok(), wanted);
+        }
+    }
+
+    #[test]
+    fn random_ids_differ() {
+        assert_ne!(TaskId::random(), TaskId::random());
+    }
+
+    #[test]
+    fn every_owner_is_found_by_its_word() {
+        for owner in Owner::ALL {
+            assert_eq!(Owner::parse(owner.as_str()), Some(owner));
+        }
+        assert_eq!(Owner::parse("docker"), None);
+    }
+}

@@ -1,0 +1,134 @@
+//! Images: what the node has, and how it gets more. Images have no owner, only holders.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::path::PathBuf;
+
+use async_trait::async_trait;
+
+use crate::error::Result;
+use crate::stats::DiskUsage;
+
+/// The identity of an image: the digest of its configuration, `sha256:…`.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ImageId(String);
+
+impl ImageId {
+    /// Wraps a digest that the backend has checked.
+    #[must_use]
+    pub fn new(digest: impl Into<String>) -> Self {
+        Self(digest.into())
+    }
+
+    /// The digest.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for ImageId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// An image that the node has.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Image {
+    /// Digest of the configuration.
+    pub id: ImageId,
+    /// Names with a tag, `docker.io/library/busybox:latest`.
+    pub repo_tags: Vec<String>,
+    /// Names with a digest, `docker.io/library/busybox@sha256:…`.
+    pub repo_digests: Vec<String>,
+    /// Size of what was downloaded, in bytes.
+    pub size_bytes: u64,
+    /// The `USER` line of its configuration; empty for root.
+    pub user: String,
+    /// Directories that its configuration declares as volumes.
+    pub volumes: Vec<PathBuf>,
+    /// Labels of its configuration.
+    pub labels: BTreeMap<String, String>,
+    /// Must not be removed to free space.
+    pub pinned: bool,
+}
+
+/// Proof of the right to pull. Its `Debug` never shows a secret.
+#[derive(Clone, PartialEq, Eq, Default)]
+pub enum Credentials {
+    /// None.
+    #[default]
+    Anonymous,
+    /// User name and password.
+    Basic {
+        /// User name.
+        username: String,
+        /// Password.
+        password: String,
+    },
+    /// A refresh token, to be traded for a bearer token.
+    IdentityToken(String),
+    /// A bearer token.
+    RegistryToken(String),
+}
+
+impl fmt::Debug for Credentials {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Anonymous => "Anonymous",
+            Self::Basic { .. } => "Basic(…)",
+            Self::IdentityToken(_) => "IdentityToken(…)",
+            Self::RegistryToken(_) => "RegistryToken(…)",
+        })
+    }
+}
+
+/// An image to pull.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PullRequest {
+    /// Reference as the user wrote it; the backend completes it (`busybox` is `docker.io/library/busybox:latest`).
+    pub reference: String,
+    /// What to show the registry.
+    pub credentials: Credentials,
+    /// Runtime handler whose snapshotter the image is unpacked for; empty for the default.
+    pub handler: String,
+}
+
+/// The images of a backend.
+///
+/// Every method takes effect before it returns, and may be called at any time by any number of callers.
+#[async_trait]
+pub trait ImageStore: Send + Sync {
+    /// Pulls and unpacks an image, and gives its id. Callers that ask for the same image with the same credentials share one
+    /// download; it stops when the last of them has gone. Dropping the future is safe: nothing half-made becomes visible.
+    ///
+    /// # Errors
+    /// `InvalidArgument` for a malformed reference, `NotFound`, `Unauthenticated`, `Unavailable` if the registry cannot be
+    /// reached, `ResourceExhausted` if the disk is full.
+    async fn pull(&self, request: &PullRequest) -> Result<ImageId>;
+
+    /// The image of this id, id prefix, or reference; `None` if the node does not have it.
+    ///
+    /// # Errors
+    /// `Unavailable` if the store cannot be read. A text that cannot be a reference names no image: it is no error.
+    async fn get(&self, reference: &str) -> Result<Option<Image>>;
+
+    /// All images, one entry an id.
+    ///
+    /// # Errors
+    /// `Unavailable` if the store cannot be read.
+    async fn list(&self) -> Result<Vec<Image>>;
+
+    /// Removes the image that this reference names, under all its names. Idempotent: what is not there is removed.
+    ///
+    /// # Errors
+    /// `Unavailable` if the store cannot be written.
+    async fn remove(&self, reference: &str) -> Result<()>;
+
+    /// What images use on disk, by file system; never empty.
+    ///
+    /// # Errors
+    /// `Unavailable` if it cannot be read.
+    async fn usage(&self) -> Result<Vec<DiskUsage>>;
+}

@@ -1,0 +1,29 @@
+//! The task model of Switchyard: what every frontend asks for and every backend runs.
+//!
+//! ```text
+//! frontend (CRI, Nomad, Swarm) ──► Scope ──► Gateway ──► Backend (containerd, fake)
+//!                                              │
+//!                                            Table ──► EventBus
+//! ```
+//!
+//! - A [`Sandbox`](table::Sandbox) is what tasks share: network, IPC and UTS namespaces, DNS files, a cgroup parent.
+//! - A [`Task`](table::Task) is one container with one main process.
+//! - A frontend holds a [`Scope`](gateway::Scope): the view of one [`Owner`](id::Owner). It can neither see nor touch what another owner made.
+//! - The [`Gateway`](gateway::Gateway) decides; the [`Backend`](backend::Backend) does. States change in one pure function
+//!   ([`TaskState::apply`](state::TaskState::apply)), and only inside the [`Table`](table::Table).
+//!
+//! This crate names no protocol and no runtime: it depends on neither tonic, prost, axum nor containerd.
+
+pub mod backend;
+pub mod error;
+pub mod event;
+pub mod flight;
+pub mod gateway;
+pub mod id;
+pub mod image;
+pub mod spec;
+pub mod state;
+pub mod stats;
+pub mod table;
+
+pub use error::{Error, ErrorKind, Result};

@@ -1,0 +1,47 @@
+//! Tests of the pure parts of the specs.
+
+use super::*;
+
+#[test]
+fn signals_are_read_by_name_number_and_real_time_offset() {
+    let cases = [
+        ("SIGTERM", Some(15)),
+        ("term", Some(15)),
+        ("9", Some(9)),
+        ("SIGRTMIN+3", Some(37)),
+        ("RTMAX-1", Some(63)),
+        ("SIGRTMAX", Some(64)),
+        ("SIGIOT", Some(6)),
+        ("POLL", Some(29)),
+        ("0", None),
+        ("65", None),
+        ("RTMIN+31", None),
+        ("SIGNOPE", None),
+        ("", None),
+    ];
+    for (text, number) in cases {
+        assert_eq!(Signal::parse(text).map(Signal::number), number, "{text}");
+    }
+}
+
+#[test]
+fn an_update_changes_only_what_it_names() {
+    let before = Resources {
+        cpu_shares: Some(100),
+        memory_limit_bytes: Some(1 << 20),
+        hugepages: vec![HugepageLimit { page_size: "2MB".into(), limit_bytes: 1 }],
+        unified: BTreeMap::from([("memory.high".into(), "1".into())]),
+        ..Resources::default()
+    };
+    let update = Resources {
+        memory_limit_bytes: Some(2 << 20),
+        hugepages: vec![HugepageLimit { page_size: "2MB".into(), limit_bytes: 4 }],
+        unified: BTreeMap::from([("memory.low".into(), "2".into())]),
+        ..Resources::default()
+    };
+    let after = before.merged(&update);
+    assert_eq!(after.cpu_shares, Some(100));
+    assert_eq!(after.memory_limit_bytes, Some(2 << 20));
+    assert_eq!(after.hugepages, update.hugepages);
+    assert_eq!(after.unified.len(), 2);
+}

@@ -1,0 +1,356 @@
+//! The table of sandboxes and tasks: the one place where their state changes.
+//!
+//! Every change is one short critical section: check, apply the pure transition, publish the event. So events come in the order
+//! of the changes, readers never see half a change, and no caller waits while holding the lock. Readers get `Arc`s: a list of
+//! a thousand objects copies a thousand pointers.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::SystemTime;
+
+use tokio::sync::watch;
+
+use crate::backend::{Recovered, SandboxDetails, TaskDetails};
+use crate::error::{Error, Result};
+use crate::event::{Event, EventBus, EventKind};
+use crate::id::{Owner, SandboxId, TaskId};
+use crate::spec::{Meta, Resources};
+use crate::state::{SandboxEvent, SandboxState, TaskEvent, TaskState};
+
+/// A sandbox, as it was at one moment.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Sandbox {
+    /// Its id.
+    pub id: SandboxId,
+    /// Who made it, and under which name.
+    pub meta: Arc<Meta>,
+    /// Its runtime handler; empty for the default.
+    pub handler: String,
+    /// What it got.
+    pub details: SandboxDetails,
+    /// Its state.
+    pub state: SandboxState,
+}
+
+/// A task, as it was at one moment.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Task {
+    /// Its id.
+    pub id: TaskId,
+    /// The sandbox it belongs to.
+    pub sandbox: SandboxId,
+    /// Who made it, and under which name.
+    pub meta: Arc<Meta>,
+    /// What it got.
+    pub details: TaskDetails,
+    /// Its state.
+    pub state: TaskState,
+}
+
+/// All sandboxes and tasks of the node.
+#[derive(Debug, Default)]
+pub struct Table {
+    objects: Mutex<Objects>,
+    events: EventBus,
+}
+
+#[derive(Default)]
+struct Objects {
+    sandboxes: BTreeMap<SandboxId, watch::Sender<Arc<Sandbox>>>,
+    tasks: BTreeMap<TaskId, watch::Sender<Arc<Task>>>,
+    sandbox_names: BTreeMap<(Owner, String), SandboxId>,
+    task_names: BTreeMap<(Owner, String), TaskId>,
+}
+
+impl fmt::Debug for Objects {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} sandboxes, {} tasks", self.sandboxes.len(), self.tasks.len())
+    }
+}
+
+/// How many objects there are of each owner and state; for metrics.
+pub type Counts = BTreeMap<(Owner, &'static str), u64>;
+
+// === impl Table ===
+
+impl Table {
+    /// An empty table that publishes to `events`.
+    #[must_use]
+    pub fn new(events: EventBus) -> Self {
+        Self { objects: Mutex::default(), events }
+    }
+
+    /// Where changes are published.
+    #[must_use]
+    pub const fn events(&self) -> &EventBus {
+        &self.events
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Objects> {
+        // No code that holds the lock can panic half way through a change.
+        self.objects.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn publish(&self, owner: Owner, kind: EventKind) {
+        self.events.publish(Event { at: SystemTime::now(), owner, kind });
+    }
+
+    /// Fills an empty table with what a backend recovered. Publishes nothing: nothing happened.
+    pub fn load(&self, recovered: Recovered) {
+        let mut objects = self.lock();
+        for sandbox in recovered.sandboxes {
+            objects.sandbox_names.insert((sandbox.meta.owner, sandbox.meta.name.clone()), sandbox.id);
+            objects.sandboxes.insert(sandbox.id, watch::Sender::new(Arc::new(sandbox)));
+        }
+        for task in recovered.tasks {
+            objects.task_names.insert((task.meta.owner, task.meta.name.clone()), task.id);
+            objects.tasks.insert(task.id, watch::Sender::new(Arc::new(task)));
+        }
+    }
+
+    // --- reading ---
+
+    /// All sandboxes of an owner, by id.
+    #[must_use]
+    pub fn sandboxes(&self, owner: Owner) -> Vec<Arc<Sandbox>> {
+        self.lock()
+            .sandboxes
+            .values()
+            .map(|cell| cell.borrow().clone())
+            .filter(|s| s.meta.owner == owner)
+            .collect()
+    }
+
+    /// All tasks of an owner, by id.
+    #[must_use]
+    pub fn tasks(&self, owner: Owner) -> Vec<Arc<Task>> {
+        self.lock()
+            .tasks
+            .values()
+            .map(|cell| cell.borrow().clone())
+            .filter(|t| t.meta.owner == owner)
+            .collect()
+    }
+
+    /// All tasks of a sandbox, by id.
+    #[must_use]
+    pub fn tasks_of(&self, sandbox: SandboxId) -> Vec<Arc<Task>> {
+        self.lock()
+            .tasks
+            .values()
+            .map(|cell| cell.borrow().clone())
+            .filter(|t| t.sandbox == sandbox)
+            .collect()
+    }
+
+    /// One sandbox.
+    #[must_use]
+    pub fn sandbox(&self, id: SandboxId) -> Option<Arc<Sandbox>> {
+        self.lock().sandboxes.get(&id).map(|cell| cell.borrow().clone())
+    }
+
+    /// One task.
+    #[must_use]
+    pub fn task(&self, id: TaskId) -> Option<Arc<Task>> {
+        self.lock().tasks.get(&id).map(|cell| cell.borrow().clone())
+    }
+
+    /// The sandbox that bears this name.
+    #[must_use]
+    pub fn sandbox_named(&self, owner: Owner, name: &str) -> Option<Arc<Sandbox>> {
+        let objects = self.lock();
+        let id = objects.sandbox_names.get(&(owner, name.to_owned()))?;
+        objects.sandboxes.get(id).map(|cell| cell.borrow().clone())
+    }
+
+    /// The task that bears this name.
+    #[must_use]
+    pub fn task_named(&self, owner: Owner, name: &str) -> Option<Arc<Task>> {
+        let objects = self.lock();
+        let id = objects.task_names.get(&(owner, name.to_owned()))?;
+        objects.tasks.get(id).map(|cell| cell.borrow().clone())
+    }
+
+    /// A view of one task that follows its changes and ends when the task is gone.
+    #[must_use]
+    pub fn watch_task(&self, id: TaskId) -> Option<watch::Receiver<Arc<Task>>> {
+        self.lock().tasks.get(&id).map(watch::Sender::subscribe)
+    }
+
+    /// How many sandboxes there are.
+    #[must_use]
+    pub fn count_sandboxes(&self) -> Counts {
+        let mut counts = Counts::new();
+        for cell in self.lock().sandboxes.values() {
+            let sandbox = cell.borrow();
+            *counts.entry((sandbox.meta.owner, sandbox.state.as_str())).or_default() += 1;
+        }
+        counts
+    }
+
+    /// How many tasks there are.
+    #[must_use]
+    pub fn count_tasks(&self) -> Counts {
+        let mut counts = Counts::new();
+        for cell in self.lock().tasks.values() {
+            let task = cell.borrow();
+            *counts.entry((task.meta.owner, task.state.as_str())).or_default() += 1;
+        }
+        counts
+    }
+
+    // --- changing ---
+
+    /// Adds a new sandbox, ready.
+    ///
+    /// # Errors
+    /// `AlreadyExists` if its name is taken.
+    pub fn insert_sandbox(&self, sandbox: Sandbox) -> Result<Arc<Sandbox>> {
+        let mut objects = self.lock();
+        let key = (sandbox.meta.owner, sandbox.meta.name.clone());
+        if let Some(holder) = objects.sandbox_names.get(&key) {
+            return Err(Error::already_exists(format!("sandbox name {:?} is held by {holder}", key.1)));
+        }
+        let sandbox = Arc::new(sandbox);
+        objects.sandbox_names.insert(key, sandbox.id);
+        objects.sandboxes.insert(sandbox.id, watch::Sender::new(Arc::clone(&sandbox)));
+        self.publish(sandbox.meta.owner, EventKind::SandboxReady(sandbox.id));
+        Ok(sandbox)
+    }
+
+    /// Adds a new task to a ready sandbox.
+    ///
+    /// # Errors
+    /// `AlreadyExists` if its name is taken; `NotFound` or `FailedPrecondition` if its sandbox is not ready (any more).
+    pub fn insert_task(&self, task: Task) -> Result<Arc<Task>> {
+        let mut objects = self.lock();
+        let sandbox = objects.sandboxes.get(&task.sandbox).map(|cell| cell.borrow().state.clone());
+        match sandbox {
+            None => return Err(no_sandbox(task.sandbox)),
+            Some(state) if !state.is_ready() => return Err(sandbox_not_ready(task.sandbox, &state)),
+            Some(_) => {}
+        }
+        let key = (task.meta.owner, task.meta.name.clone());
+        if let Some(holder) = objects.task_names.get(&key) {
+            return Err(Error::already_exists(format!("task name {:?} is held by {holder}", key.1)));
+        }
+        let task = Arc::new(task);
+        objects.task_names.insert(key, task.id);
+        objects.tasks.insert(task.id, watch::Sender::new(Arc::clone(&task)));
+        self.publish(task.meta.owner, EventKind::TaskCreated(task.id));
+        Ok(task)
+    }
+
+    /// Applies an event to a task and gives the task before and after.
+    ///
+    /// # Errors
+    /// `NotFound`; `FailedPrecondition` if the state does not allow it.
+    pub fn apply_task(&self, id: TaskId, event: TaskEvent) -> Result<(Arc<Task>, Arc<Task>)> {
+        let objects = self.lock();
+        let cell = objects.tasks.get(&id).ok_or_else(|| no_task(id))?;
+        let before = cell.borrow().clone();
+        let state = before
+            .state
+            .clone()
+            .apply(event)
+            .map_err(|illegal| Error::failed_precondition(format!("task {id}")).with_source(illegal))?;
+        if state == before.state {
+            return Ok((Arc::clone(&before), before));
+        }
+        let after = Arc::new(Task { state, ..(*before).clone() });
+        cell.send_replace(Arc::clone(&after));
+        match &after.state {
+            TaskState::Running { .. } if !before.state.is_running() => {
+                self.publish(after.meta.owner, EventKind::TaskStarted(id));
+            }
+            TaskState::Exited { exit, .. } if !matches!(before.state, TaskState::Removing { .. }) => {
+                self.publish(after.meta.owner, EventKind::TaskExited(id, exit.clone()));
+            }
+            TaskState::Unknown { .. } => self.publish(after.meta.owner, EventKind::TaskUnknown(id)),
+            TaskState::Created
+            | TaskState::Starting
+            | TaskState::Running { .. }
+            | TaskState::Stopping { .. }
+            | TaskState::Exited { .. }
+            | TaskState::Removing { .. } => {}
+        }
+        Ok((before, after))
+    }
+
+    /// Records new limits of a task.
+    ///
+    /// # Errors
+    /// `NotFound`.
+    pub fn set_resources(&self, id: TaskId, resources: Resources) -> Result<()> {
+        let objects = self.lock();
+        let cell = objects.tasks.get(&id).ok_or_else(|| no_task(id))?;
+        cell.send_modify(|task| {
+            let task = Arc::make_mut(task);
+            task.details.resources = resources;
+        });
+        Ok(())
+    }
+
+    /// Applies an event to a sandbox and gives the sandbox after it.
+    ///
+    /// # Errors
+    /// `NotFound`; `FailedPrecondition` if the state does not allow it.
+    pub fn apply_sandbox(&self, id: SandboxId, event: SandboxEvent) -> Result<Arc<Sandbox>> {
+        let objects = self.lock();
+        let cell = objects.sandboxes.get(&id).ok_or_else(|| no_sandbox(id))?;
+        let before = cell.borrow().clone();
+        let state =
+            before.state.clone().apply(event).map_err(|illegal| {
+                Error::failed_precondition(format!("sandbox {id}")).with_source(illegal)
+            })?;
+        if state == before.state {
+            return Ok(before);
+        }
+        let was_ready = before.state.is_ready();
+        let after = Arc::new(Sandbox { state, ..(*before).clone() });
+        cell.send_replace(Arc::clone(&after));
+        if was_ready {
+            self.publish(after.meta.owner, EventKind::SandboxStopped(id));
+        }
+        Ok(after)
+    }
+
+    /// Forgets a task that the backend has removed. Idempotent.
+    pub fn remove_task(&self, id: TaskId) {
+        let mut objects = self.lock();
+        if let Some(cell) = objects.tasks.remove(&id) {
+            let task = cell.borrow().clone();
+            objects.task_names.remove(&(task.meta.owner, task.meta.name.clone()));
+            self.publish(task.meta.owner, EventKind::TaskRemoved(id));
+        }
+    }
+
+    /// Forgets a sandbox that the backend has removed. Idempotent.
+    pub fn remove_sandbox(&self, id: SandboxId) {
+        let mut objects = self.lock();
+        if let Some(cell) = objects.sandboxes.remove(&id) {
+            let sandbox = cell.borrow().clone();
+            objects.sandbox_names.remove(&(sandbox.meta.owner, sandbox.meta.name.clone()));
+            self.publish(sandbox.meta.owner, EventKind::SandboxRemoved(id));
+        }
+    }
+}
+
+/// The error for a task id that names nothing.
+#[must_use]
+pub fn no_task(id: TaskId) -> Error {
+    Error::not_found(format!("task {id} does not exist"))
+}
+
+/// The error for a sandbox id that names nothing.
+#[must_use]
+pub fn no_sandbox(id: SandboxId) -> Error {
+    Error::not_found(format!("sandbox {id} does not exist"))
+}
+
+/// The error for a sandbox in which nothing can be made.
+#[must_use]
+pub fn sandbox_not_ready(id: SandboxId, state: &SandboxState) -> Error {
+    Error::failed_precondition(format!("sandbox {id} is {}: tasks need a ready one", state.as_str()))
+}

@@ -1,0 +1,48 @@
+//! Wire types of the protocols Switchyard speaks, and nothing else.
+//!
+//! The modules follow the protobuf packages: [`cri::v1`] is `runtime.v1`, [`containerd::runc::v1`] is
+//! `containerd.runc.v1`. The `.proto` files are our own (names and numbers are upstream's) and are compiled
+//! when the crate is built; `UPSTREAM.md` says which versions they follow and where the traps are.
+//!
+//! Three properties hold for every message:
+//! - maps are `BTreeMap`, so equal messages encode to equal bytes and can be recognised by a hash;
+//! - credentials do not show in `Debug`;
+//! - fields this crate does not know are dropped when a message is decoded, as prost does. What must be kept
+//!   has to be kept as bytes.
+//!
+//! Clients and servers accept messages up to tonic's 4 MiB unless `max_decoding_message_size` says otherwise;
+//! CRI peers expect 16 MiB.
+
+mod redact;
+
+pub mod cri {
+    //! The Container Runtime Interface of Kubernetes.
+
+    pub mod v1 {
+        //! CRI v1, package `runtime.v1`, as of Kubernetes 1.37.
+        #![allow(
+            missing_docs,
+            unused_qualifications,
+            clippy::allow_attributes_without_reason,
+            clippy::too_many_lines,
+            reason = "generated code, whose form belongs to prost and tonic; its docs are the comments of the \
+                      .proto file, which leaves out what a name says by itself"
+        )]
+
+        tonic::include_proto!("runtime.v1");
+    }
+}
+
+pub mod containerd {
+    //! Messages containerd passes through to its shims.
+
+    pub mod runc {
+        //! The shim that serves runc and crun.
+
+        pub mod v1 {
+            //! Shim options, package `containerd.runc.v1`, as of containerd 2.x.
+
+            tonic::include_proto!("containerd.runc.v1");
+        }
+    }
+}

@@ -1,0 +1,351 @@
+//! The `.proto` files have every RPC of the followed version, and the numbers that are easy to get wrong.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use protox::prost_reflect::{DescriptorPool, MessageDescriptor};
+
+/// The unary calls of `runtime.v1.RuntimeService` in Kubernetes 1.37.
+const RUNTIME_UNARY: [&str; 31] = [
+    "Attach",
+    "CheckpointContainer",
+    "CheckpointPod",
+    "ContainerStats",
+    "ContainerStatus",
+    "CreateContainer",
+    "Exec",
+    "ExecSync",
+    "ListContainerStats",
+    "ListContainers",
+    "ListMetricDescriptors",
+    "ListPodSandbox",
+    "ListPodSandboxMetrics",
+    "ListPodSandboxStats",
+    "PodSandboxStats",
+    "PodSandboxStatus",
+    "PortForward",
+    "RemoveContainer",
+    "RemovePodSandbox",
+    "ReopenContainerLog",
+    "RestorePod",
+    "RunPodSandbox",
+    "RuntimeConfig",
+    "StartContainer",
+    "Status",
+    "StopContainer",
+    "StopPodSandbox",
+    "UpdateContainerResources",
+    "UpdatePodSandboxResources",
+    "UpdateRuntimeConfig",
+    "Version",
+];
+
+/// Its calls that stream answers.
+const RUNTIME_STREAMS: [&str; 6] = [
+    "GetContainerEvents",
+    "StreamContainerStats",
+    "StreamContainers",
+    "StreamPodSandboxMetrics",
+    "StreamPodSandboxStats",
+    "StreamPodSandboxes",
+];
+
+/// The unary calls of `runtime.v1.ImageService`.
+const IMAGE_UNARY: [&str; 5] = [
+    "ImageFsInfo",
+    "ImageStatus",
+    "ListImages",
+    "PullImage",
+    "RemoveImage",
+];
+
+/// Its call that streams answers.
+const IMAGE_STREAMS: [&str; 1] = ["StreamImages"];
+
+/// Messages whose numbers have holes, differ from their sisters', or grew in many versions.
+const TRAPS: &[(&str, &[(&str, u32)])] = &[
+    (
+        "runtime.v1.ImageSpec",
+        &[
+            ("image", 1),
+            ("annotations", 2),
+            ("user_specified_image", 18),
+            ("runtime_handler", 19),
+            ("image_ref", 20),
+        ],
+    ),
+    ("runtime.v1.Namespace", &[("options", 2)]),
+    ("runtime.v1.KeyValue", &[("key", 1), ("value", 2)]),
+    ("runtime.v1.PsiStats", &[("Full", 1), ("Some", 2)]),
+    (
+        "runtime.v1.PsiData",
+        &[("Total", 1), ("Avg10", 2), ("Avg60", 3), ("Avg300", 4)],
+    ),
+    (
+        "runtime.v1.LinuxSandboxSecurityContext",
+        &[
+            ("namespace_options", 1),
+            ("selinux_options", 2),
+            ("run_as_user", 3),
+            ("readonly_rootfs", 4),
+            ("supplemental_groups", 5),
+            ("privileged", 6),
+            ("seccomp_profile_path", 7),
+            ("run_as_group", 8),
+            ("seccomp", 9),
+            ("apparmor", 10),
+            ("supplemental_groups_policy", 11),
+        ],
+    ),
+    (
+        "runtime.v1.LinuxContainerSecurityContext",
+        &[
+            ("capabilities", 1),
+            ("privileged", 2),
+            ("namespace_options", 3),
+            ("selinux_options", 4),
+            ("run_as_user", 5),
+            ("run_as_username", 6),
+            ("readonly_rootfs", 7),
+            ("supplemental_groups", 8),
+            ("apparmor_profile", 9),
+            ("seccomp_profile_path", 10),
+            ("no_new_privs", 11),
+            ("run_as_group", 12),
+            ("masked_paths", 13),
+            ("readonly_paths", 14),
+            ("seccomp", 15),
+            ("apparmor", 16),
+            ("supplemental_groups_policy", 17),
+        ],
+    ),
+    (
+        "runtime.v1.Mount",
+        &[
+            ("container_path", 1),
+            ("host_path", 2),
+            ("readonly", 3),
+            ("selinux_relabel", 4),
+            ("propagation", 5),
+            ("uidMappings", 6),
+            ("gidMappings", 7),
+            ("recursive_read_only", 8),
+            ("image", 9),
+            ("image_sub_path", 10),
+            ("mount_options", 11),
+        ],
+    ),
+    (
+        "runtime.v1.ContainerConfig",
+        &[
+            ("metadata", 1),
+            ("image", 2),
+            ("command", 3),
+            ("args", 4),
+            ("working_dir", 5),
+            ("envs", 6),
+            ("mounts", 7),
+            ("devices", 8),
+            ("labels", 9),
+            ("annotations", 10),
+            ("log_path", 11),
+            ("stdin", 12),
+            ("stdin_once", 13),
+            ("tty", 14),
+            ("linux", 15),
+            ("windows", 16),
+            ("CDI_devices", 17),
+            ("stop_signal", 18),
+        ],
+    ),
+    (
+        "runtime.v1.ContainerStatus",
+        &[
+            ("id", 1),
+            ("metadata", 2),
+            ("state", 3),
+            ("created_at", 4),
+            ("started_at", 5),
+            ("finished_at", 6),
+            ("exit_code", 7),
+            ("image", 8),
+            ("image_ref", 9),
+            ("reason", 10),
+            ("message", 11),
+            ("labels", 12),
+            ("annotations", 13),
+            ("mounts", 14),
+            ("log_path", 15),
+            ("resources", 16),
+            ("image_id", 17),
+            ("user", 18),
+            ("stop_signal", 19),
+        ],
+    ),
+    (
+        "runtime.v1.RestorePodRequest",
+        &[
+            ("checkpoint_path", 1),
+            ("config", 2),
+            ("runtime_handler", 3),
+            ("options", 4),
+            ("container_configs", 5),
+        ],
+    ),
+    ("runtime.v1.ExecRequest", &EXEC),
+    ("runtime.v1.AttachRequest", &ATTACH),
+    (
+        "containerd.runc.v1.Options",
+        &[
+            ("no_pivot_root", 1),
+            ("no_new_keyring", 2),
+            ("shim_cgroup", 3),
+            ("io_uid", 4),
+            ("io_gid", 5),
+            ("binary_name", 6),
+            ("root", 7),
+            ("systemd_cgroup", 9),
+            ("criu_image_path", 10),
+            ("criu_work_path", 11),
+            ("task_api_address", 12),
+            ("task_api_version", 13),
+        ],
+    ),
+    (
+        "containerd.runc.v1.CheckpointOptions",
+        &[
+            ("exit", 1),
+            ("open_tcp", 2),
+            ("external_unix_sockets", 3),
+            ("terminal", 4),
+            ("file_locks", 5),
+            ("empty_namespaces", 6),
+            ("cgroups_mode", 7),
+            ("image_path", 8),
+            ("work_path", 9),
+        ],
+    ),
+    ("containerd.runc.v1.ProcessDetails", &[("exec_id", 1)]),
+];
+
+/// Exec has the command and a terminal before stdin.
+const EXEC: [(&str, u32); 6] = [
+    ("container_id", 1),
+    ("cmd", 2),
+    ("tty", 3),
+    ("stdin", 4),
+    ("stdout", 5),
+    ("stderr", 6),
+];
+
+/// Attach has stdin before the terminal.
+const ATTACH: [(&str, u32); 5] = [
+    ("container_id", 1),
+    ("stdin", 2),
+    ("tty", 3),
+    ("stdout", 4),
+    ("stderr", 5),
+];
+
+/// Messages, their fields, enums and their values in `runtime.v1` of Kubernetes 1.37.
+const COUNTS: (usize, usize, usize, usize) = (175, 478, 11, 95);
+
+fn pool() -> DescriptorPool {
+    let files = ["cri/v1/api.proto", "containerd/runc/v1/options.proto"];
+    let set = protox::compile(files, [env!("CARGO_MANIFEST_DIR")]).expect("the files compile");
+    DescriptorPool::from_file_descriptor_set(set).expect("the descriptors are complete")
+}
+
+#[track_caller]
+fn message(pool: &DescriptorPool, name: &str) -> MessageDescriptor {
+    pool.get_message_by_name(name)
+        .unwrap_or_else(|| panic!("{name} is missing"))
+}
+
+#[track_caller]
+fn check_service(name: &str, unary: &[&str], streams: &[&str]) {
+    let pool = pool();
+    let service = pool.get_service_by_name(name).expect("the service exists");
+    let found: BTreeMap<String, bool> = service
+        .methods()
+        .map(|method| {
+            assert!(!method.is_client_streaming(), "{} takes a stream", method.name());
+            (method.name().to_owned(), method.is_server_streaming())
+        })
+        .collect();
+    let expected: BTreeMap<String, bool> = unary
+        .iter()
+        .map(|name| ((*name).to_owned(), false))
+        .chain(streams.iter().map(|name| ((*name).to_owned(), true)))
+        .collect();
+    assert_eq!(found, expected);
+}
+
+#[test]
+fn runtime_service_has_every_rpc() {
+    check_service("runtime.v1.RuntimeService", &RUNTIME_UNARY, &RUNTIME_STREAMS);
+}
+
+#[test]
+fn image_service_has_every_rpc() {
+    check_service("runtime.v1.ImageService", &IMAGE_UNARY, &IMAGE_STREAMS);
+}
+
+#[test]
+fn rpcs_take_and_return_the_messages_named_after_them() {
+    for service in pool().services() {
+        for method in service.methods() {
+            let (input, output) = match method.name() {
+                "GetContainerEvents" => ("GetEventsRequest".to_owned(), "ContainerEventResponse".to_owned()),
+                name => (format!("{name}Request"), format!("{name}Response")),
+            };
+            assert_eq!(method.input().name(), input);
+            assert_eq!(method.output().name(), output);
+        }
+    }
+}
+
+#[test]
+fn trap_prone_messages_have_upstreams_numbers() {
+    let pool = pool();
+    for (name, fields) in TRAPS {
+        let found: Vec<(String, u32)> = message(&pool, name)
+            .fields()
+            .map(|field| (field.name().to_owned(), field.number()))
+            .collect();
+        let found: BTreeSet<(&str, u32)> = found
+            .iter()
+            .map(|(name, number)| (name.as_str(), *number))
+            .collect();
+        assert_eq!(found, fields.iter().copied().collect(), "fields of {name}");
+    }
+}
+
+#[test]
+fn cri_is_complete() {
+    let pool = pool();
+    let cri = |package: &str| package == "runtime.v1";
+    let messages: Vec<MessageDescriptor> = pool
+        .all_messages()
+        .filter(|m| cri(m.package_name()) && !m.is_map_entry())
+        .collect();
+    let fields: usize = messages.iter().map(|message| message.fields().count()).sum();
+    let enums: Vec<_> = pool.all_enums().filter(|e| cri(e.package_name())).collect();
+    let values: usize = enums.iter().map(|found| found.values().count()).sum();
+    assert_eq!((messages.len(), fields, enums.len(), values), COUNTS);
+}
+
+#[test]
+fn optional_numbers_are_messages_of_the_package_itself() {
+    let pool = pool();
+    for (name, kind) in [
+        ("runtime.v1.Int64Value", protox::prost_reflect::Kind::Int64),
+        ("runtime.v1.UInt64Value", protox::prost_reflect::Kind::Uint64),
+    ] {
+        let value = message(&pool, name).get_field(1).expect("field 1 exists");
+        assert_eq!((value.name(), value.kind()), ("value", kind));
+    }
+    assert!(
+        pool.files().all(|file| file.dependencies().count() == 0),
+        "no file imports another"
+    );
+}
