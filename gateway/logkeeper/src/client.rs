@@ -1,0 +1,200 @@
+//! The daemon's side of the control socket: typed calls over a few kept connections.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use serde::de::DeserializeOwned;
+use tokio::io::BufReader;
+use tokio::net::UnixStream;
+use tokio::sync::Semaphore;
+use tokio::time::timeout;
+
+use crate::Error;
+use crate::protocol::{
+    Done, Entry, Finished, LogSpec, MAX_DRAIN_MS, Page, Reply, Request, Stats, VERSION, Welcome,
+};
+use crate::wire;
+
+/// How long a call may take, if not said otherwise; a finish gets its draining time on top.
+pub const DEFAULT_LIMIT: Duration = Duration::from_secs(10);
+
+/// How many calls run at once; more wait for their turn, and their deadline runs meanwhile.
+const CALLS: usize = 8;
+
+/// A client of one keeper.
+///
+/// Connections are made when needed and again after the keeper was restarted. A call whose connection breaks is
+/// made once more on a new one, which is safe because every request it makes may be repeated. All calls are
+/// cancel-safe for the client: a dropped call closes its connection, though the keeper may still carry it out.
+#[derive(Debug)]
+pub struct Client {
+    socket: PathBuf,
+    limit: Duration,
+    calls: Semaphore,
+    idle: Mutex<Vec<BufReader<UnixStream>>>,
+}
+
+// === impl Client ===
+
+impl Client {
+    /// A client that will connect to this socket.
+    pub fn new(socket: impl Into<PathBuf>) -> Self {
+        Self::with_limit(socket, DEFAULT_LIMIT)
+    }
+
+    /// A client whose calls take no longer than `limit`, drain time of a finish apart.
+    pub fn with_limit(socket: impl Into<PathBuf>, limit: Duration) -> Self {
+        Self { socket: socket.into(), limit, calls: Semaphore::new(CALLS), idle: Mutex::new(Vec::new()) }
+    }
+
+    /// The control socket.
+    #[must_use]
+    pub fn socket(&self) -> &Path {
+        &self.socket
+    }
+
+    /// Asks who answers: protocol version and process id, over a new connection.
+    ///
+    /// # Errors
+    /// [`Error::Unavailable`], [`Error::Deadline`], or [`Error::Refused`] if the keeper speaks another version.
+    pub async fn hello(&self) -> Result<Welcome, Error> {
+        let connect = async { self.connect().await.map(|(_, welcome)| welcome) };
+        let limited = timeout(self.limit, connect).await;
+        limited.map_err(|_elapsed| Error::Deadline { op: "hello", limit: self.limit })?
+    }
+
+    /// Starts to log a container. The FIFOs must exist, and the call must return before the container is created, so
+    /// that nothing waits for a reader. Idempotent.
+    ///
+    /// # Errors
+    /// [`Error::Refused`]: `Conflict` for other parameters, `Busy` while it is being finished, `InvalidArgument`, `Io`.
+    /// And as [`Client::hello`].
+    pub async fn open(&self, spec: &LogSpec) -> Result<(), Error> {
+        self.call("open", &Request::Open(spec.clone()), self.limit).await.map(|Done {}| ())
+    }
+
+    /// Creates the log file anew after it was renamed; CRI v1 `ReopenContainerLog`. Idempotent.
+    ///
+    /// # Errors
+    /// [`Error::Refused`]: `NotFound`, `Io` (the old file stays in use). And as [`Client::hello`].
+    pub async fn reopen(&self, id: &str) -> Result<(), Error> {
+        self.call("reopen", &Request::Reopen { id: id.into() }, self.limit).await.map(|Done {}| ())
+    }
+
+    /// Logs what a container has left and forgets it. Idempotent: zeros if the id is not known.
+    ///
+    /// With zero `drain` what is in the FIFOs now is the end; else the end is when all writers have closed them, or
+    /// `drain` (at most [`MAX_DRAIN_MS`]) is over. After containerd has deleted the task all writers have closed.
+    ///
+    /// # Errors
+    /// [`Error::Refused`]: `Io`, `Busy`. And as [`Client::hello`].
+    pub async fn finish(&self, id: &str, drain: Duration) -> Result<Finished, Error> {
+        let drain_ms = u64::try_from(drain.as_millis()).unwrap_or(u64::MAX).min(MAX_DRAIN_MS);
+        let limit = self.limit + Duration::from_millis(drain_ms);
+        self.call("finish", &Request::Finish { id: id.into(), drain_ms }, limit).await
+    }
+
+    /// Lists all containers in the order of their ids; those that come or go meanwhile may be missed.
+    ///
+    /// # Errors
+    /// As [`Client::hello`].
+    pub async fn list(&self) -> Result<Vec<Entry>, Error> {
+        let (mut entries, mut after) = (Vec::new(), None);
+        loop {
+            let page: Page = self.call("list", &Request::List { after }, self.limit).await?;
+            entries.extend(page.entries);
+            if page.next.is_none() {
+                return Ok(entries);
+            }
+            after = page.next;
+        }
+    }
+
+    /// Asks for the sums over all containers.
+    ///
+    /// # Errors
+    /// As [`Client::hello`].
+    pub async fn stats(&self) -> Result<Stats, Error> {
+        self.call("stats", &Request::Stats, self.limit).await
+    }
+
+    /// Ends the keeper; containers stay known to the next one.
+    ///
+    /// # Errors
+    /// As [`Client::hello`].
+    pub async fn shutdown(&self) -> Result<(), Error> {
+        self.call("shutdown", &Request::Shutdown, self.limit).await.map(|Done {}| ())
+    }
+
+    async fn call<T: DeserializeOwned>(
+        &self,
+        op: &'static str,
+        request: &Request,
+        limit: Duration,
+    ) -> Result<T, Error> {
+        let line = wire::encode(request).map_err(|source| Error::Encoding { op, source })?;
+        let answered = timeout(limit, async {
+            let _turn = self.calls.acquire().await.expect("the semaphore is never closed");
+            self.exchange(&line).await
+        });
+        let reply = answered.await.map_err(|_elapsed| Error::Deadline { op, limit })??;
+        match wire::decode(&reply).map_err(|source| Error::Encoding { op, source })? {
+            Reply::Ok(body) => Ok(body),
+            Reply::Error(fault) => Err(Error::Refused { op, fault }),
+        }
+    }
+
+    /// Sends a line and reads one; a connection is kept only after both went well.
+    async fn exchange(&self, line: &[u8]) -> Result<Vec<u8>, Error> {
+        let idle = self.idle().pop();
+        if let Some(mut connection) = idle {
+            if let Ok(reply) = talk(&mut connection, line).await {
+                self.idle().push(connection);
+                return Ok(reply);
+            }
+            // The keeper has been restarted, so the other idle connections are broken too.
+            self.idle().clear();
+        }
+        let unavailable = |source| Error::Unavailable { socket: self.socket.clone(), source };
+        let (mut connection, _welcome) = self.connect().await?;
+        let reply = match talk(&mut connection, line).await {
+            Ok(reply) => reply,
+            Err(error) => {
+                tracing::debug!(%error, "the connection to the logkeeper broke; trying once more");
+                connection = self.connect().await?.0;
+                talk(&mut connection, line).await.map_err(unavailable)?
+            }
+        };
+        self.idle().push(connection);
+        Ok(reply)
+    }
+
+    async fn connect(&self) -> Result<(BufReader<UnixStream>, Welcome), Error> {
+        let unavailable = |source| Error::Unavailable { socket: self.socket.clone(), source };
+        let encoding = |source| Error::Encoding { op: "hello", source };
+        let stream = UnixStream::connect(&self.socket).await.map_err(unavailable)?;
+        let mut connection = BufReader::new(stream);
+        let hello = wire::encode(&Request::Hello { version: VERSION }).map_err(encoding)?;
+        let reply = talk(&mut connection, &hello).await.map_err(unavailable)?;
+        match wire::decode(&reply).map_err(encoding)? {
+            Reply::Ok(welcome) => Ok((connection, welcome)),
+            Reply::Error(fault) => Err(Error::Refused { op: "hello", fault }),
+        }
+    }
+
+    fn idle(&self) -> std::sync::MutexGuard<'_, Vec<BufReader<UnixStream>>> {
+        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+async fn talk(connection: &mut BufReader<UnixStream>, line: &[u8]) -> io::Result<Vec<u8>> {
+    wire::write_line(connection, line).await?;
+    let mut reply = Vec::new();
+    if wire::read_line(connection, &mut reply).await? {
+        Ok(reply)
+    } else {
+        Err(io::ErrorKind::UnexpectedEof.into())
+    }
+}

@@ -1,0 +1,263 @@
+//! The task of one container: it waits on both FIFOs and on its commands, and is the only one to touch its files.
+
+use std::io;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::{mpsc, oneshot};
+use tokio::time::{Instant, sleep_until};
+
+use crate::fifo::{Fifo, PipeBudget};
+use crate::format::Stream;
+use crate::journal::{Journal, Received, Scratch};
+use crate::protocol::{Counters, LogSpec};
+use crate::state_dir::StateDir;
+
+/// After so many batches in a row a stream lets other tasks run.
+const BATCHES_PER_TURN: u32 = 4;
+
+/// How much is still taken out of a FIFO when the time to drain it is over: what a full one holds.
+const LAST_DRAIN: usize = 1024 * 1024;
+
+/// What the containers of one keeper share.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    pub(crate) state: StateDir,
+    pub(crate) budget: Arc<PipeBudget>,
+    /// Locked for the length of one batch and never over an await.
+    pub(crate) scratch: Mutex<Scratch>,
+}
+
+/// A request to a container's task.
+#[derive(Debug)]
+pub(crate) enum Command {
+    Reopen(oneshot::Sender<io::Result<()>>),
+    Finish { drain: Duration, done: oneshot::Sender<io::Result<Counters>> },
+}
+
+/// A container with its files open.
+#[derive(Debug)]
+pub(crate) struct Container {
+    id: String,
+    fifos: [Option<Fifo>; 2],
+    journal: Journal,
+    counters: Arc<Mutex<Counters>>,
+    shared: Arc<Shared>,
+    ending: Option<Ending>,
+}
+
+/// A finish that is under way.
+#[derive(Debug)]
+struct Ending {
+    deadline: Instant,
+    waiting: Vec<oneshot::Sender<io::Result<Counters>>>,
+}
+
+/// Why a container's loop woke up.
+enum Wake {
+    Command(Option<Command>),
+    Ready(Stream, io::Result<()>),
+    Deadline,
+}
+
+// === impl Container ===
+
+impl Container {
+    /// Opens a new container and makes it known; on an error nothing is left in the state directory.
+    pub(crate) fn open(spec: &LogSpec, shared: &Arc<Shared>) -> io::Result<Self> {
+        let fifos = open_fifos(spec, &shared.budget)?;
+        let made = Journal::create(&shared.state.paths(&spec.id), spec)
+            .and_then(|journal| shared.state.write(spec).map(|()| journal));
+        match made {
+            Ok(journal) => Ok(Self::new(spec, fifos, journal, shared)),
+            Err(error) => {
+                shared.state.remove(&spec.id)?;
+                Err(error)
+            }
+        }
+    }
+
+    /// Takes up a known container. Without any of its FIFOs it is logged to its end and forgotten, and `None` comes.
+    pub(crate) fn recover(spec: &LogSpec, shared: &Arc<Shared>) -> io::Result<Option<Self>> {
+        let paths = shared.state.paths(&spec.id);
+        let mut journal = Journal::recover(&paths, spec, &mut lock(&shared.scratch))?;
+        let mut fifos = [None, None];
+        for (fifo, path) in fifos.iter_mut().zip([&spec.stdout, &spec.stderr]) {
+            let Some(path) = path else { continue };
+            match Fifo::open(path, &shared.budget) {
+                Ok(opened) => *fifo = Some(opened),
+                Err(error) => {
+                    tracing::warn!(id = spec.id, fifo = %path.display(), %error, "cannot take up a FIFO");
+                }
+            }
+        }
+        if fifos.iter().all(Option::is_none) {
+            tracing::warn!(id = spec.id, "all FIFOs of the container are gone; it is finished");
+            journal.finish(&mut lock(&shared.scratch));
+            shared.state.remove(&spec.id)?;
+            return Ok(None);
+        }
+        Ok(Some(Self::new(spec, fifos, journal, shared)))
+    }
+
+    fn new(spec: &LogSpec, fifos: [Option<Fifo>; 2], journal: Journal, shared: &Arc<Shared>) -> Self {
+        let counters = Arc::new(Mutex::new(journal.counters()));
+        Self { id: spec.id.clone(), fifos, journal, counters, shared: Arc::clone(shared), ending: None }
+    }
+
+    /// Where the task publishes its counters.
+    pub(crate) fn counters(&self) -> Arc<Mutex<Counters>> {
+        Arc::clone(&self.counters)
+    }
+
+    /// Logs until the container is finished, or until the command channel closes, which leaves it to be taken up
+    /// by a later keeper.
+    pub(crate) async fn run(mut self, mut commands: mpsc::Receiver<Command>) {
+        loop {
+            match self.wake(&mut commands).await {
+                Wake::Command(None) => return,
+                Wake::Command(Some(Command::Reopen(done))) => {
+                    let result = self.journal.reopen(&mut lock(&self.shared.scratch));
+                    self.publish();
+                    // Whoever asked may have gone.
+                    drop(done.send(result));
+                }
+                Wake::Command(Some(Command::Finish { drain, done })) => self.begin_ending(drain, done),
+                Wake::Ready(stream, Ok(())) => self.receive(stream).await,
+                Wake::Ready(stream, Err(error)) => self.give_up(stream, &error),
+                Wake::Deadline => self.drain_rest(),
+            }
+            if self.ending.is_some() && self.fifos.iter().all(Option::is_none) {
+                return self.end(&mut commands);
+            }
+        }
+    }
+
+    async fn wake(&self, commands: &mut mpsc::Receiver<Command>) -> Wake {
+        let ready = async |stream: Stream| match &self.fifos[stream.index()] {
+            Some(fifo) => fifo.readable().await,
+            None => std::future::pending().await,
+        };
+        let deadline = async {
+            match &self.ending {
+                Some(ending) => sleep_until(ending.deadline).await,
+                None => std::future::pending().await,
+            }
+        };
+        // The order is by chance each time, so that neither stream and no command can be starved.
+        tokio::select! {
+            command = commands.recv() => Wake::Command(command),
+            result = ready(Stream::Stdout) => Wake::Ready(Stream::Stdout, result),
+            result = ready(Stream::Stderr) => Wake::Ready(Stream::Stderr, result),
+            () = deadline => Wake::Deadline,
+        }
+    }
+
+    /// Takes some batches from a stream that is ready.
+    async fn receive(&mut self, stream: Stream) {
+        for _ in 0..BATCHES_PER_TURN {
+            let Some(fifo) = &self.fifos[stream.index()] else { return };
+            let received = fifo.try_receive(|fd| {
+                match self.journal.receive(stream, fd, &mut lock(&self.shared.scratch))? {
+                    Received::Empty => Err(io::ErrorKind::WouldBlock.into()),
+                    received @ (Received::Bytes(_) | Received::Closed) => Ok(received),
+                }
+            });
+            match received {
+                Ok(Received::Bytes(_)) => {}
+                Ok(Received::Empty) => return self.publish(),
+                Ok(Received::Closed) => {
+                    self.fifos[stream.index()] = None;
+                    return self.publish();
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return self.publish(),
+                Err(error) => return self.give_up(stream, &error),
+            }
+        }
+        self.publish();
+        tokio::task::yield_now().await;
+    }
+
+    /// Stops reading a FIFO that cannot be read; reading it again and again would only burn time.
+    fn give_up(&mut self, stream: Stream, error: &io::Error) {
+        tracing::error!(id = self.id, stream = stream.as_str(), %error, "cannot read a FIFO; it is given up");
+        self.fifos[stream.index()] = None;
+    }
+
+    fn begin_ending(&mut self, drain: Duration, done: oneshot::Sender<io::Result<Counters>>) {
+        if let Some(ending) = &mut self.ending {
+            ending.waiting.push(done);
+            return;
+        }
+        self.ending = Some(Ending { deadline: Instant::now() + drain, waiting: vec![done] });
+        if drain.is_zero() {
+            return self.drain_rest();
+        }
+        for stream in Stream::ALL {
+            let watched = self.fifos[stream.index()].take().map(Fifo::await_end).transpose();
+            match watched {
+                Ok(fifo) => self.fifos[stream.index()] = fifo,
+                Err(error) => self.give_up(stream, &error),
+            }
+        }
+    }
+
+    /// Takes what the FIFOs hold now and lets go of them.
+    fn drain_rest(&mut self) {
+        for stream in Stream::ALL {
+            let Some(fifo) = self.fifos[stream.index()].take() else { continue };
+            let mut taken = 0;
+            // A writer that never pauses must not keep a finish from ending.
+            while taken < LAST_DRAIN {
+                let received = self.journal.receive(stream, &fifo, &mut lock(&self.shared.scratch));
+                match received {
+                    Ok(Received::Bytes(len)) => taken += len,
+                    Ok(Received::Empty | Received::Closed) => break,
+                    Err(error) => {
+                        self.give_up(stream, &error);
+                        break;
+                    }
+                }
+            }
+        }
+    }
+
+    fn end(mut self, commands: &mut mpsc::Receiver<Command>) {
+        self.journal.finish(&mut lock(&self.shared.scratch));
+        self.publish();
+        let removed = self.shared.state.remove(&self.id).map_err(|error| (error.kind(), error.to_string()));
+        let mut waiting = self.ending.take().map(|ending| ending.waiting).unwrap_or_default();
+        commands.close();
+        while let Ok(command) = commands.try_recv() {
+            match command {
+                Command::Reopen(done) => drop(done.send(Err(io::ErrorKind::NotFound.into()))),
+                Command::Finish { done, .. } => waiting.push(done),
+            }
+        }
+        for done in waiting {
+            let result = removed.clone().map_err(|(kind, text)| io::Error::new(kind, text));
+            drop(done.send(result.map(|()| self.journal.counters())));
+        }
+    }
+
+    fn publish(&self) {
+        *lock(&self.counters) = self.journal.counters();
+    }
+}
+
+/// Locks a mutex whose value is whole between any two statements, so that a panic elsewhere does not matter.
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn open_fifos(spec: &LogSpec, budget: &Arc<PipeBudget>) -> io::Result<[Option<Fifo>; 2]> {
+    let mut fifos = [None, None];
+    for (fifo, path) in fifos.iter_mut().zip([&spec.stdout, &spec.stderr]) {
+        let Some(path) = path else { continue };
+        let opened = Fifo::open(path, budget);
+        *fifo = Some(opened.map_err(|error| {
+            io::Error::new(error.kind(), format!("cannot open FIFO {}: {error}", path.display()))
+        })?);
+    }
+    Ok(fifos)
+}

@@ -1,0 +1,139 @@
+//! The reading side of a container's output FIFO.
+
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use nix::fcntl::{FcntlArg, OFlag, fcntl};
+use tokio::net::unix::pipe::Receiver;
+
+/// How large a FIFO is made, in bytes, while the budget lasts.
+const LARGE: usize = 1024 * 1024;
+
+/// Where the kernel says how many pages of pipe buffers one user may have.
+const SOFT_LIMIT: &str = "/proc/sys/fs/pipe-user-pages-soft";
+
+/// How much pipe space the keeper may use beyond the default.
+///
+/// Pipe buffers are counted per user, and a user above the soft limit gets pipes of two pages from then on, which
+/// would slow down every container that runs as this user. So the keeper takes a quarter of the limit at most.
+#[derive(Debug)]
+pub(crate) struct PipeBudget {
+    left: AtomicUsize,
+}
+
+/// An open FIFO, ready to be waited on.
+///
+/// It is opened for writing too: opening never blocks, and there is no end of file while a writer comes and goes.
+#[derive(Debug)]
+pub(crate) struct Fifo {
+    path: PathBuf,
+    receiver: Receiver,
+    loan: Option<Loan>,
+}
+
+/// A large FIFO's share of the budget, given back when it is dropped.
+#[derive(Debug)]
+struct Loan(Arc<PipeBudget>);
+
+// === impl PipeBudget ===
+
+impl PipeBudget {
+    pub(crate) fn from_system() -> Arc<Self> {
+        let pages = std::fs::read_to_string(SOFT_LIMIT).ok().and_then(|text| text.trim().parse().ok());
+        // No limit is said as 0, and no answer is treated with the kernel's default.
+        let pages = pages.filter(|pages: &usize| *pages > 0).unwrap_or(16 * 1024);
+        Arc::new(Self { left: AtomicUsize::new(pages / 4 * 4096) })
+    }
+
+    fn borrow(self: &Arc<Self>) -> Option<Loan> {
+        self.left
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(LARGE))
+            .ok()
+            .map(|_| Loan(Arc::clone(self)))
+    }
+}
+
+// === impl Loan ===
+
+impl Drop for Loan {
+    fn drop(&mut self) {
+        self.0.left.fetch_add(LARGE, Ordering::Relaxed);
+    }
+}
+
+// === impl Fifo ===
+
+impl Fifo {
+    /// Opens a FIFO and enlarges it if the budget and the kernel allow.
+    ///
+    /// # Errors
+    /// The file cannot be opened, or is not a FIFO (`InvalidInput`).
+    pub(crate) fn open(path: &Path, budget: &Arc<PipeBudget>) -> io::Result<Self> {
+        let file = open(path, true)?;
+        let loan = budget.borrow().filter(|_| {
+            let size = i32::try_from(LARGE).expect("the size is a small constant");
+            fcntl(&file, FcntlArg::F_SETPIPE_SZ(size))
+                .inspect_err(
+                    |error| tracing::debug!(fifo = %path.display(), %error, "cannot enlarge the FIFO"),
+                )
+                .is_ok()
+        });
+        Ok(Self { path: path.into(), receiver: Receiver::from_file(file)?, loan })
+    }
+
+    /// Gives up the writing side, so that the end shows once all other writers have closed.
+    ///
+    /// Keeps the FIFO as it is if its name is gone; then only emptiness can be seen.
+    pub(crate) fn await_end(self) -> io::Result<Self> {
+        let Self { path, receiver, loan } = self;
+        // The second descriptor is open before the first is closed, or the FIFO would lose its content.
+        match open(&path, false) {
+            Ok(file) => Ok(Self { path, receiver: Receiver::from_file(file)?, loan }),
+            Err(error) => {
+                tracing::debug!(fifo = %path.display(), %error, "cannot watch for the end of the FIFO");
+                Ok(Self { path, receiver, loan })
+            }
+        }
+    }
+
+    /// Waits until there may be something to receive. Cancel-safe.
+    ///
+    /// Readiness is edge-triggered, which is sound only because [`Fifo::try_receive`] is called until all there is has
+    /// been taken out, an unfinished line too: the kernel raises no edge for a writer that fills a FIFO which was not
+    /// empty and then sleeps.
+    pub(crate) async fn readable(&self) -> io::Result<()> {
+        self.receiver.readable().await
+    }
+
+    /// Calls `receive` if the FIFO is ready, which it no longer is once that gives `WouldBlock`.
+    pub(crate) fn try_receive<T>(
+        &self,
+        receive: impl FnOnce(BorrowedFd<'_>) -> io::Result<T>,
+    ) -> io::Result<T> {
+        self.receiver.try_io(|| receive(self.receiver.as_fd()))
+    }
+}
+
+// === impl AsFd for Fifo ===
+
+impl AsFd for Fifo {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.receiver.as_fd()
+    }
+}
+
+/// Opens a FIFO for reading, and for writing too if so told, without waiting for anyone.
+pub(crate) fn open(path: &Path, write: bool) -> io::Result<File> {
+    let file =
+        OpenOptions::new().read(true).write(write).custom_flags(OFlag::O_NONBLOCK.bits()).open(path)?;
+    if file.metadata()?.file_type().is_fifo() {
+        Ok(file)
+    } else {
+        Err(io::Error::new(io::ErrorKind::InvalidInput, "not a FIFO"))
+    }
+}

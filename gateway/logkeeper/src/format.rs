@@ -1,0 +1,112 @@
+//! The CRI log format as pure functions: container output in, log lines out.
+//!
+//! A log line is `2016-10-06T00:17:09.669794202Z stdout F text\n`: time, stream, tag, content. Framing keeps no
+//! state: what is written depends on the bytes alone and never on how they were cut into reads, so a restart can
+//! take up unfinished output at any byte.
+
+#[cfg(test)]
+mod tests;
+
+use crate::clock::{STAMP_LEN, Stamp};
+
+/// The bytes of content a line has by default before it is cut (CRI runtimes agree on 16 KiB).
+pub const DEFAULT_MAX_LINE: u32 = 16 * 1024;
+
+/// The largest `max_line` that is accepted, in bytes.
+pub const MAX_LINE_LIMIT: u32 = 256 * 1024;
+
+/// What a log line adds to its content, in bytes: time, stream, tag, three spaces and the newline.
+pub const LINE_OVERHEAD: usize = STAMP_LEN + 1 + STREAM_NAME_LEN + 1 + 1 + 1 + 1;
+
+/// `stdout` and `stderr` are equally long, so every line's content starts at the same column.
+const STREAM_NAME_LEN: usize = 6;
+
+/// One of the two output streams of a container.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Stream {
+    /// Standard output.
+    Stdout,
+    /// Standard error.
+    Stderr,
+}
+
+/// Whether a log line ends a line of output.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Tag {
+    /// `F`: the content ended with a newline.
+    Full,
+    /// `P`: more of the same line follows, or the output ended without a newline.
+    Partial,
+}
+
+/// One line cut off the front of a container's output.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Line<'a> {
+    /// The bytes to log, verbatim.
+    pub content: &'a [u8],
+    /// Whether the line of output ends here.
+    pub tag: Tag,
+    /// How many bytes of the input this line used up, line end included.
+    pub consumed: usize,
+}
+
+// === impl Stream ===
+
+impl Stream {
+    /// Both streams, in the order of [`Stream::index`].
+    pub const ALL: [Self; 2] = [Self::Stdout, Self::Stderr];
+
+    /// The name in a log line and in file names.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Stdout => "stdout",
+            Self::Stderr => "stderr",
+        }
+    }
+
+    /// The stream's place in an array with one item per stream.
+    #[must_use]
+    pub const fn index(self) -> usize {
+        match self {
+            Self::Stdout => 0,
+            Self::Stderr => 1,
+        }
+    }
+}
+
+/// Cuts the next line off the front of `input`, or returns `None` while more bytes are needed to know it.
+///
+/// A line whose content is longer than `max_line` bytes comes in partial chunks of exactly `max_line` bytes and a
+/// full rest. A carriage return directly before the newline is dropped, and does not count towards the length.
+/// At most `max_line + 1` bytes are ever held back.
+#[must_use]
+pub fn next_line(input: &[u8], max_line: usize) -> Option<Line<'_>> {
+    // Content of `max_line` bytes may be followed by "\r\n"; no more than that decides between F and P.
+    let window = &input[..input.len().min(max_line + 2)];
+    let too_long = match memchr::memchr(b'\n', window) {
+        Some(end) => {
+            let content = window[..end].strip_suffix(b"\r").unwrap_or(&window[..end]);
+            if content.len() <= max_line {
+                return Some(Line { content, tag: Tag::Full, consumed: end + 1 });
+            }
+            true
+        }
+        None => window.len() == max_line + 2 || (window.len() == max_line + 1 && window[max_line] != b'\r'),
+    };
+    too_long.then(|| Line { content: &window[..max_line], tag: Tag::Partial, consumed: max_line })
+}
+
+/// Appends one log line to `out`.
+pub fn push_line(out: &mut Vec<u8>, stamp: &Stamp, stream: Stream, tag: Tag, content: &[u8]) {
+    out.reserve(LINE_OVERHEAD + content.len());
+    out.extend_from_slice(stamp);
+    out.push(b' ');
+    out.extend_from_slice(stream.as_str().as_bytes());
+    out.extend_from_slice(match tag {
+        Tag::Full => b" F ",
+        Tag::Partial => b" P ",
+    });
+    out.extend_from_slice(content);
+    out.push(b'\n');
+}

@@ -1,0 +1,266 @@
+//! The control protocol, version 1: newline-delimited JSON over a unix stream socket.
+//!
+//! A client sends [`Request::Hello`] first and then one request at a time; each gets one [`Reply`]. A line has at
+//! most [`MAX_LINE`] bytes in either direction, which is why [`Request::List`] is paged.
+
+use std::fmt;
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+
+/// The version this crate speaks; a keeper refuses every other.
+pub const VERSION: u32 = 1;
+
+/// The longest request or reply, newline included, in bytes.
+pub const MAX_LINE: usize = 64 * 1024;
+
+/// The longest container id, in bytes.
+pub const MAX_ID: usize = 128;
+
+/// How many entries one [`Page`] has at most; with the longest ids they fit a line.
+pub const PAGE_LEN: usize = 100;
+
+/// The longest time a [`Request::Finish`] may drain, in milliseconds.
+pub const MAX_DRAIN_MS: u64 = 60_000;
+
+/// The output of one container and where it is logged.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LogSpec {
+    /// The container's id: 1 to [`MAX_ID`] letters, digits, `.`, `_` and `-`, not starting with a dot.
+    pub id: String,
+    /// The FIFO of standard output, as an absolute path; it must exist.
+    pub stdout: Option<PathBuf>,
+    /// The FIFO of standard error; not with `tty`, where all output comes on `stdout`.
+    pub stderr: Option<PathBuf>,
+    /// The log file, as an absolute path; it and its directories are created.
+    pub log: PathBuf,
+    /// Whether the container has a terminal.
+    pub tty: bool,
+    /// The most bytes of content in one log line, from 1 to [`crate::format::MAX_LINE_LIMIT`].
+    pub max_line: u32,
+}
+
+/// What a client may ask.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "op", rename_all = "snake_case")]
+pub enum Request {
+    /// Opens a conversation; answered by [`Welcome`].
+    Hello {
+        /// The version the client speaks.
+        version: u32,
+    },
+    /// Starts to log a container; answered by [`Done`]. The same again is done already; other parameters for a
+    /// known id are a [`FaultKind::Conflict`].
+    Open(LogSpec),
+    /// Creates the log file anew after it was renamed and closes the old one; answered by [`Done`].
+    Reopen {
+        /// The container's id.
+        id: String,
+    },
+    /// Logs what is left and forgets the container; answered by [`Finished`], zeros for an unknown id.
+    Finish {
+        /// The container's id.
+        id: String,
+        /// How long to wait for the FIFOs' writers to close them; 0 takes what is there now.
+        drain_ms: u64,
+    },
+    /// Lists containers by id; answered by [`Page`].
+    List {
+        /// Leaves out ids up to and including this one.
+        after: Option<String>,
+    },
+    /// Asks for the sums over all containers; answered by [`Stats`].
+    Stats,
+    /// Ends the keeper; answered by [`Done`]. Containers stay known and are taken up by the next keeper.
+    Shutdown,
+}
+
+/// The answer to a request: the body that belongs to it, or why there is none.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Reply<T> {
+    /// The request was carried out.
+    Ok(T),
+    /// The request was refused or failed.
+    Error(Fault),
+}
+
+/// Why a request was not carried out.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Fault {
+    /// The class of the failure, for programs.
+    pub kind: FaultKind,
+    /// What failed and on which object, for people.
+    pub message: String,
+}
+
+/// The classes of failure.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum FaultKind {
+    /// A field of the request is malformed, or names something that cannot be used.
+    InvalidArgument,
+    /// No container has this id.
+    NotFound,
+    /// The id is in use with other parameters.
+    Conflict,
+    /// The container is being finished, or the keeper is going down; ask again.
+    Busy,
+    /// A file operation failed.
+    Io,
+    /// The protocol version is not spoken here.
+    Unsupported,
+}
+
+/// The body of an answer that says nothing more.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Done {}
+
+/// The answer to [`Request::Hello`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Welcome {
+    /// The version the keeper speaks.
+    pub version: u32,
+    /// The keeper's process id.
+    pub pid: u32,
+}
+
+/// What has been done for one container since it was opened; kills of the keeper do not reset it.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Counters {
+    /// Log lines written, partial ones included.
+    pub lines: u64,
+    /// Bytes of content written, line ends and prefixes left out.
+    pub bytes: u64,
+    /// Log lines that could not be written.
+    pub dropped_lines: u64,
+    /// Bytes of content that could not be written.
+    pub dropped_bytes: u64,
+}
+
+/// The answer to [`Request::Finish`].
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Finished {
+    /// Log lines written, partial ones included.
+    pub lines: u64,
+    /// Bytes of content written.
+    pub bytes: u64,
+    /// Log lines that could not be written.
+    pub dropped_lines: u64,
+    /// Bytes of content that could not be written.
+    pub dropped_bytes: u64,
+}
+
+/// One container in a [`Page`].
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Entry {
+    /// The container's id.
+    pub id: String,
+    /// What has been done for it.
+    pub counters: Counters,
+    /// Whether a [`Request::Finish`] is under way.
+    pub finishing: bool,
+}
+
+/// The answer to [`Request::List`].
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Page {
+    /// Containers in the order of their ids.
+    pub entries: Vec<Entry>,
+    /// The `after` of the next page; `None` on the last.
+    pub next: Option<String>,
+}
+
+/// The answer to [`Request::Stats`].
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Stats {
+    /// Containers that are logged now.
+    pub containers: u64,
+    /// Containers taken up from an earlier keeper when this one started.
+    pub recovered: u64,
+    /// Containers finished since this keeper started.
+    pub finished: u64,
+    /// Sums over the containers that are logged now and those finished since this keeper started.
+    pub totals: Counters,
+}
+
+// === impl Fault ===
+
+impl Fault {
+    /// Makes a fault.
+    pub fn new(kind: FaultKind, message: impl Into<String>) -> Self {
+        Self { kind, message: message.into() }
+    }
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(&self.message)
+    }
+}
+
+impl std::error::Error for Fault {}
+
+// === impl Counters ===
+
+impl Counters {
+    /// Adds another container's counters.
+    pub(crate) fn add(&mut self, other: Self) {
+        self.lines += other.lines;
+        self.bytes += other.bytes;
+        self.dropped_lines += other.dropped_lines;
+        self.dropped_bytes += other.dropped_bytes;
+    }
+}
+
+// === impl Finished ===
+
+impl From<Counters> for Finished {
+    fn from(Counters { lines, bytes, dropped_lines, dropped_bytes }: Counters) -> Self {
+        Self { lines, bytes, dropped_lines, dropped_bytes }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn requests_have_the_documented_shape() {
+        let open = Request::Open(LogSpec {
+            id: "c1".into(),
+            stdout: Some("/run/out".into()),
+            stderr: None,
+            log: "/var/log/c1".into(),
+            tty: true,
+            max_line: 16384,
+        });
+        let text = serde_json::to_string(&open).unwrap();
+        assert_eq!(
+            text,
+            r#"{"op":"open","id":"c1","stdout":"/run/out","stderr":null,"log":"/var/log/c1","tty":true,"max_line":16384}"#
+        );
+        assert_eq!(serde_json::from_str::<Request>(&text).unwrap(), open);
+        assert_eq!(serde_json::to_string(&Request::Stats).unwrap(), r#"{"op":"stats"}"#);
+    }
+
+    #[test]
+    fn replies_have_the_documented_shape() {
+        let reply = Reply::Ok(Welcome { version: 1, pid: 7 });
+        assert_eq!(serde_json::to_string(&reply).unwrap(), r#"{"ok":{"version":1,"pid":7}}"#);
+        let reply = Reply::<Done>::Error(Fault::new(FaultKind::NotFound, "no container c1"));
+        let text = serde_json::to_string(&reply).unwrap();
+        assert_eq!(text, r#"{"error":{"kind":"not_found","message":"no container c1"}}"#);
+        assert_eq!(serde_json::from_str::<Reply<Done>>(&text).unwrap(), reply);
+    }
+
+    #[test]
+    fn the_largest_page_fits_a_line() {
+        let counters =
+            Counters { lines: u64::MAX, bytes: u64::MAX, dropped_lines: u64::MAX, dropped_bytes: u64::MAX };
+        let entry = Entry { id: "x".repeat(MAX_ID), counters, finishing: false };
+        let page = Page { entries: vec![entry; PAGE_LEN], next: Some("x".repeat(MAX_ID)) };
+        assert!(serde_json::to_vec(&Reply::Ok(page)).unwrap().len() < MAX_LINE);
+    }
+}

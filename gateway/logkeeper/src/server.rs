@@ -1,0 +1,229 @@
+//! The control socket: who may connect, and the conversation on each connection.
+
+use std::io;
+use std::os::unix::fs::{PermissionsExt, chown};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde::Serialize;
+use tokio::io::BufReader;
+use tokio::net::{UnixListener, UnixStream};
+use tokio::sync::{Notify, Semaphore};
+use tokio::task::JoinSet;
+use tokio::time::{sleep, timeout};
+
+use crate::Error;
+use crate::keeper::Keeper;
+use crate::protocol::{Done, Fault, FaultKind, Reply, Request, VERSION, Welcome};
+use crate::wire;
+
+/// How many control connections may be open; more wait to be accepted.
+const CONNECTIONS: usize = 64;
+
+/// How long a client may take to read an answer.
+const WRITE_LIMIT: Duration = Duration::from_secs(10);
+
+/// How long to pause after a connection could not be accepted, for instance for want of descriptors.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// Where a keeper works.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Config {
+    /// The control socket; at most 100 bytes long, for the kernel allows no more.
+    pub socket: PathBuf,
+    /// The directory for what must outlive the keeper. It belongs on tmpfs: FIFOs do not outlive a reboot either,
+    /// and all output passes through it.
+    pub state_dir: PathBuf,
+    /// The socket's permission bits.
+    pub socket_mode: u32,
+    /// The socket's owner; the keeper's own user if `None`.
+    pub socket_uid: Option<u32>,
+    /// The socket's group; the keeper's own group if `None`.
+    pub socket_gid: Option<u32>,
+}
+
+/// A keeper that listens on its socket.
+#[derive(Debug)]
+pub struct Server {
+    listener: UnixListener,
+    socket: PathBuf,
+    keeper: Arc<Keeper>,
+    shutdown: Arc<Notify>,
+}
+
+// === impl Config ===
+
+impl Config {
+    /// The settings for a socket and a state directory: mode 0660, owned by who starts the keeper.
+    pub fn new(socket: impl Into<PathBuf>, state_dir: impl Into<PathBuf>) -> Self {
+        Self {
+            socket: socket.into(),
+            state_dir: state_dir.into(),
+            socket_mode: 0o660,
+            socket_uid: None,
+            socket_gid: None,
+        }
+    }
+}
+
+// === impl Server ===
+
+impl Server {
+    /// Locks the state directory, takes up the containers in it, and listens; returns once the socket answers.
+    ///
+    /// # Errors
+    /// Another keeper is at work ([`Error::StateInUse`], [`Error::SocketInUse`]), the state directory is unfit, or a
+    /// file operation fails.
+    pub async fn start(config: &Config) -> Result<Self, Error> {
+        let keeper = Arc::new(Keeper::recover(&config.state_dir)?);
+        let listener = listen(config).await?;
+        Ok(Self { listener, socket: config.socket.clone(), keeper, shutdown: Arc::new(Notify::new()) })
+    }
+
+    /// Starts and serves until `shutdown` completes or a client asks to end.
+    ///
+    /// # Errors
+    /// As [`Server::start`].
+    pub async fn run(config: &Config, shutdown: impl Future<Output = ()>) -> Result<(), Error> {
+        Self::start(config).await?.serve(shutdown).await;
+        Ok(())
+    }
+
+    /// Serves until `shutdown` completes or a client asks to end; containers stay known to the next keeper.
+    ///
+    /// Dropping the future ends everything at once, which loses no output either.
+    pub async fn serve(self, shutdown: impl Future<Output = ()>) {
+        let Self { listener, socket, keeper, shutdown: asked } = self;
+        let mut connections = JoinSet::new();
+        let permits = Arc::new(Semaphore::new(CONNECTIONS));
+        tokio::pin!(shutdown);
+        loop {
+            let accept = async {
+                let permit = Arc::clone(&permits).acquire_owned().await;
+                (permit.expect("the semaphore is never closed"), listener.accept().await)
+            };
+            tokio::select! {
+                () = &mut shutdown => break,
+                () = asked.notified() => break,
+                Some(ended) = connections.join_next() => {
+                    if let Err(error) = ended {
+                        tracing::error!(%error, "the task of a control connection panicked");
+                    }
+                }
+                (permit, accepted) = accept => match accepted {
+                    Ok((stream, _address)) => {
+                        let (keeper, asked) = (Arc::clone(&keeper), Arc::clone(&asked));
+                        connections.spawn(async move {
+                            if let Err(error) = converse(stream, &keeper, &asked).await {
+                                tracing::debug!(%error, "a control connection broke");
+                            }
+                            drop(permit);
+                        });
+                    }
+                    Err(error) => {
+                        tracing::warn!(%error, "cannot accept a control connection");
+                        sleep(ACCEPT_PAUSE).await;
+                    }
+                },
+            }
+        }
+        if let Err(error) = std::fs::remove_file(&socket) {
+            tracing::warn!(socket = %socket.display(), %error, "cannot remove the control socket");
+        }
+        keeper.stop().await;
+        connections.shutdown().await;
+    }
+}
+
+/// Binds under a passing name, sets owner and mode, and only then gives the socket its name: nobody can connect
+/// before the permissions hold, and a stale socket is replaced in one step.
+async fn listen(config: &Config) -> Result<UnixListener, Error> {
+    let Config { socket, state_dir: _, socket_mode, socket_uid, socket_gid } = config;
+    match timeout(WRITE_LIMIT, UnixStream::connect(socket)).await {
+        // Who accepts slowly is there all the same.
+        Ok(Ok(_)) | Err(_) => return Err(Error::SocketInUse(socket.clone())),
+        Ok(Err(error)) => {
+            let vacant = [io::ErrorKind::NotFound, io::ErrorKind::ConnectionRefused].contains(&error.kind());
+            if !vacant {
+                return Err(Error::file("look for another keeper on", socket)(error));
+            }
+        }
+    }
+    let mut new = socket.clone().into_os_string();
+    new.push(".new");
+    let new = Path::new(&new);
+    match std::fs::remove_file(new) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            return Err(Error::file("remove", new)(error));
+        }
+        _ => {}
+    }
+    let listener = UnixListener::bind(new).map_err(Error::file("bind", new))?;
+    let permissions = std::fs::Permissions::from_mode(*socket_mode);
+    std::fs::set_permissions(new, permissions).map_err(Error::file("set the mode of", new))?;
+    if socket_uid.is_some() || socket_gid.is_some() {
+        chown(new, *socket_uid, *socket_gid).map_err(Error::file("set the owner of", new))?;
+    }
+    std::fs::rename(new, socket).map_err(Error::file("create", socket))?;
+    Ok(listener)
+}
+
+/// Answers one client's requests, one after the other, until it closes the connection.
+async fn converse(stream: UnixStream, keeper: &Keeper, shutdown: &Notify) -> io::Result<()> {
+    let peer = stream.peer_cred()?;
+    if peer.uid() != 0 && peer.uid() != nix::unistd::geteuid().as_raw() {
+        tracing::warn!(uid = peer.uid(), pid = peer.pid(), "refused a control connection of another user");
+        return Ok(());
+    }
+    let mut stream = BufReader::new(stream);
+    let mut line = Vec::new();
+    let mut greeted = false;
+    while wire::read_line(&mut stream, &mut line).await? {
+        let request = wire::decode::<Request>(&line);
+        let ends = matches!(request, Ok(Request::Shutdown)) && greeted;
+        let reply = match request {
+            Ok(Request::Hello { version: VERSION }) => {
+                greeted = true;
+                encode(Ok(Welcome { version: VERSION, pid: std::process::id() }))
+            }
+            Ok(Request::Hello { version }) => encode::<Done>(Err(Fault::new(
+                FaultKind::Unsupported,
+                format!("version {version} is not spoken here, only {VERSION}"),
+            ))),
+            Ok(request) if greeted => answer(request, keeper).await,
+            Ok(_) => refuse("the first request must be hello"),
+            Err(error) => refuse(&format!("not a request: {error}")),
+        }?;
+        let written = timeout(WRITE_LIMIT, wire::write_line(&mut stream, &reply)).await;
+        if ends {
+            shutdown.notify_one();
+        }
+        written.map_err(|_elapsed| io::Error::from(io::ErrorKind::TimedOut))??;
+    }
+    Ok(())
+}
+
+/// Carries out one request of a client that has said hello.
+async fn answer(request: Request, keeper: &Keeper) -> io::Result<Vec<u8>> {
+    match request {
+        Request::Open(spec) => encode(keeper.open(spec).map(|()| Done {})),
+        Request::Reopen { id } => encode(keeper.reopen(&id).await.map(|()| Done {})),
+        Request::Finish { id, drain_ms } => encode(keeper.finish(&id, drain_ms).await),
+        Request::List { after } => encode(Ok(keeper.list(after.as_deref()))),
+        Request::Stats => encode(Ok(keeper.stats())),
+        Request::Shutdown => encode(Ok(Done {})),
+        Request::Hello { .. } => refuse("hello has been said already"),
+    }
+}
+
+fn refuse(message: &str) -> io::Result<Vec<u8>> {
+    encode::<Done>(Err(Fault::new(FaultKind::InvalidArgument, message)))
+}
+
+fn encode<T: Serialize>(result: Result<T, Fault>) -> io::Result<Vec<u8>> {
+    wire::encode(&match result {
+        Ok(body) => Reply::Ok(body),
+        Err(fault) => Reply::Error(fault),
+    })
+}

@@ -1,0 +1,248 @@
+//! The log file of one container: whole batches of lines are appended, and a batch that does not fit leaves no
+//! torn line behind but is counted, and the loss is told in the log once it can be written again.
+
+use std::fs::{DirBuilder, File, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use nix::errno::Errno;
+use nix::fcntl::OFlag;
+
+use crate::clock::Stamp;
+use crate::format::{self, LINE_OVERHEAD, Stream, Tag};
+use crate::position::Position;
+use crate::protocol::Counters;
+
+/// Where a container's lines go.
+#[derive(Debug)]
+pub(crate) struct Sink {
+    path: PathBuf,
+    /// `None` while the file cannot be opened; each batch tries again.
+    file: Option<File>,
+    /// What the position record says about the file, the counters and the losses; spool offsets are left zero.
+    pub(crate) position: Position,
+}
+
+/// Formatted lines that are written with one call.
+#[derive(Debug)]
+pub(crate) struct Batch {
+    text: Vec<u8>,
+    /// The length of the line at the front that tells of a loss; 0 if there is none.
+    notice: usize,
+    lines: u64,
+    bytes: u64,
+}
+
+// === impl Batch ===
+
+impl Batch {
+    pub(crate) const fn new() -> Self {
+        Self { text: Vec::new(), notice: 0, lines: 0, bytes: 0 }
+    }
+
+    fn clear(&mut self) {
+        self.text.clear();
+        self.notice = 0;
+        self.lines = 0;
+        self.bytes = 0;
+    }
+
+    /// The bytes to write.
+    pub(crate) fn len(&self) -> usize {
+        self.text.len()
+    }
+
+    /// How many lines of output were pushed.
+    pub(crate) const fn lines(&self) -> u64 {
+        self.lines
+    }
+
+    /// Adds a line of output.
+    pub(crate) fn push(&mut self, stamp: &Stamp, stream: Stream, tag: Tag, content: &[u8]) {
+        format::push_line(&mut self.text, stamp, stream, tag, content);
+        self.lines += 1;
+        self.bytes += content.len() as u64;
+    }
+}
+
+// === impl Sink ===
+
+impl Sink {
+    /// Opens the log file of a new container.
+    pub(crate) fn create(path: &Path) -> io::Result<Self> {
+        let mut sink = Self { path: path.into(), file: None, position: Position::default() };
+        sink.reopen()?;
+        Ok(sink)
+    }
+
+    /// Takes up the log file of a known container: what an interrupted batch left in it is cut off, also when the
+    /// file has been renamed meanwhile. A file that cannot be opened is tried again with each batch.
+    pub(crate) fn recover(path: &Path, position: Position) -> Self {
+        if let Err(error) = cut_back(path, &position) {
+            tracing::warn!(log = %path.display(), %error, "cannot undo an interrupted batch; lines may be doubled");
+        }
+        let mut sink = Self { path: path.into(), file: None, position };
+        if let Err(error) = sink.reopen() {
+            tracing::warn!(log = %path.display(), %error, "cannot open the log; output is dropped until it can be");
+        }
+        sink
+    }
+
+    /// Opens the file at the path, creating it if need be, and lets go of the one before.
+    ///
+    /// # Errors
+    /// What opening gives; then the file before stays in use.
+    pub(crate) fn reopen(&mut self) -> io::Result<()> {
+        let file = open_log(&self.path)?;
+        let metadata = file.metadata()?;
+        self.position.device = metadata.dev();
+        self.position.inode = metadata.ino();
+        self.position.log_len = metadata.len();
+        self.file = Some(file);
+        Ok(())
+    }
+
+    /// What has been written and dropped.
+    pub(crate) const fn counters(&self) -> Counters {
+        Counters {
+            lines: self.position.lines,
+            bytes: self.position.bytes,
+            dropped_lines: self.position.dropped_lines,
+            dropped_bytes: self.position.dropped_bytes,
+        }
+    }
+
+    /// Whether lines were lost that the log does not tell of yet.
+    pub(crate) const fn has_untold_loss(&self) -> bool {
+        self.position.untold_lines > 0 || self.position.untold_bytes > 0
+    }
+
+    /// Puts a line at the front of an empty batch that tells of lines lost before, if there are any.
+    pub(crate) fn begin(&self, batch: &mut Batch, stamp: &Stamp) {
+        batch.clear();
+        if self.has_untold_loss() {
+            let Position { untold_lines, untold_bytes, errno, .. } = self.position;
+            let cause = Errno::from_raw(i32::try_from(errno).unwrap_or(0)).desc().to_lowercase();
+            let text = format!("[switchyard: {untold_lines} lines lost: {cause} ({untold_bytes} bytes)]");
+            format::push_line(&mut batch.text, stamp, Stream::Stderr, Tag::Full, text.as_bytes());
+            batch.notice = batch.text.len();
+        }
+    }
+
+    /// Writes a batch, or as many whole lines of it as fit; the rest is counted as lost. Never waits for space.
+    pub(crate) fn commit(&mut self, batch: &Batch) {
+        let (kept, error) = self.append(&batch.text);
+        let lost = &batch.text[kept.max(batch.notice)..];
+        let lost_lines = memchr::memchr_iter(b'\n', lost).count() as u64;
+        let lost_bytes = (lost.len() as u64).saturating_sub(lost_lines * LINE_OVERHEAD as u64);
+        let position = &mut self.position;
+        if batch.notice > 0 && kept >= batch.notice {
+            position.untold_lines = 0;
+            position.untold_bytes = 0;
+        }
+        position.lines += batch.lines - lost_lines;
+        position.bytes += batch.bytes - lost_bytes;
+        if let Some(error) = error {
+            self.count_loss(lost_lines, lost_bytes, &error);
+        }
+    }
+
+    /// Counts output as lost.
+    pub(crate) fn count_loss(&mut self, lines: u64, bytes: u64, error: &io::Error) {
+        if !self.has_untold_loss() {
+            tracing::warn!(log = %self.path.display(), %error, "cannot write the log; output is dropped");
+        }
+        let position = &mut self.position;
+        position.dropped_lines += lines;
+        position.dropped_bytes += bytes;
+        position.untold_lines += lines;
+        position.untold_bytes += bytes;
+        position.errno = error.raw_os_error().and_then(|code| u64::try_from(code).ok()).unwrap_or(0);
+    }
+
+    /// Appends text and says how much of it stays, which always ends with a newline.
+    fn append(&mut self, text: &[u8]) -> (usize, Option<io::Error>) {
+        if self.file.is_none()
+            && let Err(error) = self.reopen()
+        {
+            return (0, Some(error));
+        }
+        let Some(file) = &mut self.file else { return (0, Some(io::ErrorKind::NotFound.into())) };
+        let (written, error) = write_fully(file, text);
+        let kept = match &error {
+            None => written,
+            Some(_) => memchr::memrchr(b'\n', &text[..written]).map_or(0, |end| end + 1),
+        };
+        // The size is asked for and not computed, since others may have cut the file.
+        let trimmed = file.metadata().map(|metadata| metadata.len()).and_then(|len| {
+            let torn = (written - kept) as u64;
+            if torn > 0 {
+                file.set_len(len.saturating_sub(torn))?;
+            }
+            Ok(len.saturating_sub(torn))
+        });
+        match trimmed {
+            Ok(len) => self.position.log_len = len,
+            Err(error) => {
+                tracing::warn!(log = %self.path.display(), %error, "cannot cut a torn line off the log");
+                self.position.log_len += written as u64;
+            }
+        }
+        (kept, error)
+    }
+}
+
+/// Writes until all is written or an error comes; a short write is followed by another.
+fn write_fully(file: &mut File, text: &[u8]) -> (usize, Option<io::Error>) {
+    let mut written = 0;
+    while written < text.len() {
+        match file.write(&text[written..]) {
+            Ok(0) => return (written, Some(io::ErrorKind::WriteZero.into())),
+            Ok(len) => written += len,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return (written, Some(error)),
+        }
+    }
+    (written, None)
+}
+
+/// Opens a log for appending, with its directories; anything but a regular file is refused without waiting.
+fn open_log(path: &Path) -> io::Result<File> {
+    if let Some(parent) = path.parent() {
+        DirBuilder::new().recursive(true).mode(0o755).create(parent)?;
+    }
+    let file = OpenOptions::new()
+        .append(true)
+        .create(true)
+        .mode(0o640)
+        .custom_flags(OFlag::O_NONBLOCK.bits())
+        .open(path)?;
+    if file.metadata()?.is_file() { Ok(file) } else { Err(io::Error::other("not a regular file")) }
+}
+
+/// Cuts the recorded log file back to its recorded size, found by inode at its path or under a new name beside it.
+fn cut_back(path: &Path, position: &Position) -> io::Result<()> {
+    let is_recorded = |candidate: &Path| {
+        candidate.symlink_metadata().ok().filter(|metadata| {
+            metadata.is_file() && metadata.ino() == position.inode && metadata.dev() == position.device
+        })
+    };
+    let mut candidates = vec![path.to_path_buf()];
+    if is_recorded(path).is_none() {
+        let Some(parent) = path.parent() else { return Ok(()) };
+        match parent.read_dir() {
+            Ok(entries) => candidates = entries.flatten().map(|entry| entry.path()).collect(),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+            Err(error) => return Err(error),
+        }
+    }
+    for candidate in candidates {
+        let Some(metadata) = is_recorded(&candidate) else { continue };
+        if metadata.len() > position.log_len {
+            OpenOptions::new().write(true).open(&candidate)?.set_len(position.log_len)?;
+        }
+        break;
+    }
+    Ok(())
+}

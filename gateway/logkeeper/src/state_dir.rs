@@ -1,0 +1,172 @@
+//! The state directory: what the next keeper needs to take up every container after a kill.
+//!
+//! `lock` is held by the one keeper at work. A container has `<id>.json`, which makes it known, and beside it
+//! `<id>.pos`, `<id>.stdout.spool` and `<id>.stderr.spool`, which mean nothing without the first.
+
+use std::collections::BTreeSet;
+use std::fs::{DirBuilder, File, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use nix::errno::Errno;
+use nix::fcntl::{Flock, FlockArg};
+use serde::{Deserialize, Serialize};
+
+use crate::Error;
+use crate::format::Stream;
+use crate::protocol::LogSpec;
+use crate::spool::{PAGE, Spool};
+
+/// The version of `<id>.json`.
+const VERSION: u32 = 1;
+
+/// An open, locked state directory.
+#[derive(Debug)]
+pub(crate) struct StateDir {
+    path: PathBuf,
+    _lock: Flock<File>,
+}
+
+/// The files of one container.
+#[derive(Debug)]
+pub(crate) struct EntryPaths {
+    entry: PathBuf,
+    pub(crate) position: PathBuf,
+    pub(crate) spools: [PathBuf; 2],
+}
+
+/// What `<id>.json` holds.
+#[derive(Debug, Serialize, Deserialize)]
+struct Stored {
+    version: u32,
+    container: LogSpec,
+}
+
+// === impl StateDir ===
+
+impl StateDir {
+    /// Creates the directory if need be, locks it, and checks that its file system can do what is needed.
+    pub(crate) fn open(path: &Path) -> Result<Self, Error> {
+        let create = DirBuilder::new().recursive(true).mode(0o700).create(path);
+        create.map_err(Error::file("create", path))?;
+        let lock_path = path.join("lock");
+        let file = OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(&lock_path);
+        let file = file.map_err(Error::file("open", &lock_path))?;
+        let lock = match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
+            Ok(lock) => lock,
+            Err((_, Errno::EWOULDBLOCK)) => return Err(Error::StateInUse(path.into())),
+            Err((_, errno)) => return Err(Error::file("lock", &lock_path)(errno.into())),
+        };
+        probe(&path.join("probe")).map_err(|source| Error::UnfitStateDir { path: path.into(), source })?;
+        Ok(Self { path: path.into(), _lock: lock })
+    }
+
+    /// The files of a container whose id has been checked.
+    pub(crate) fn paths(&self, id: &str) -> EntryPaths {
+        EntryPaths {
+            entry: self.path.join(format!("{id}.json")),
+            position: self.path.join(format!("{id}.pos")),
+            spools: Stream::ALL.map(|stream| self.path.join(format!("{id}.{}.spool", stream.as_str()))),
+        }
+    }
+
+    /// Makes a container known, atomically and before anyone is told so.
+    pub(crate) fn write(&self, spec: &LogSpec) -> io::Result<()> {
+        let entry = self.paths(&spec.id).entry;
+        let text = serde_json::to_vec(&Stored { version: VERSION, container: spec.clone() })?;
+        let new = entry.with_extension("json.new");
+        let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&new)?;
+        file.write_all(&text)?;
+        file.sync_data()?;
+        std::fs::rename(&new, &entry)
+    }
+
+    /// The container that an entry makes known; `None` if there is no entry.
+    pub(crate) fn read(&self, id: &str) -> io::Result<Option<LogSpec>> {
+        match read_entry(&self.paths(id).entry) {
+            Ok(spec) => Ok(Some(spec)),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Forgets a container. Once its entry is gone the other files are litter, so their removal may fail.
+    pub(crate) fn remove(&self, id: &str) -> io::Result<()> {
+        let EntryPaths { entry, position, spools } = self.paths(id);
+        remove_if_there(&entry)?;
+        for path in [position].into_iter().chain(spools) {
+            if let Err(error) = remove_if_there(&path) {
+                tracing::warn!(path = %path.display(), %error, "cannot remove a file of a finished container");
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads all entries and removes files that belong to none. An entry that cannot be understood is left alone.
+    pub(crate) fn load(&self) -> Result<Vec<LogSpec>, Error> {
+        let failed = || Error::file("list", &self.path);
+        let mut names = Vec::new();
+        for entry in self.path.read_dir().map_err(failed())? {
+            // Every name of ours is text.
+            names.extend(entry.map_err(failed())?.file_name().into_string());
+        }
+        let ids: BTreeSet<_> = names.iter().filter_map(|name| name.strip_suffix(".json")).collect();
+        let suffixes = [".json.new", ".pos", ".stdout.spool", ".stderr.spool"];
+        for name in &names {
+            let owner = suffixes.iter().find_map(|suffix| name.strip_suffix(suffix));
+            if owner.is_some_and(|id| name.ends_with(".new") || !ids.contains(id)) {
+                let path = self.path.join(name);
+                remove_if_there(&path).map_err(Error::file("remove", &path))?;
+            }
+        }
+        let specs = ids.into_iter().filter_map(|id| {
+            let path = self.paths(id).entry;
+            let stored = read_entry(&path).and_then(|spec| {
+                if spec.id == id { Ok(spec) } else { Err(io::Error::other("the entry is of another id")) }
+            });
+            stored
+                .inspect_err(|error| tracing::error!(path = %path.display(), %error, "cannot read an entry"))
+                .ok()
+        });
+        Ok(specs.collect())
+    }
+}
+
+fn read_entry(path: &Path) -> io::Result<LogSpec> {
+    let Stored { version, container } = serde_json::from_slice(&std::fs::read(path)?)?;
+    if version == VERSION {
+        Ok(container)
+    } else {
+        Err(io::Error::other(format!("version {version} is not {VERSION}")))
+    }
+}
+
+fn remove_if_there(path: &Path) -> io::Result<()> {
+    match std::fs::remove_file(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        result => result,
+    }
+}
+
+/// Sends two pages through a spool and punches the first out of it.
+///
+/// A file system that is full passes, since the keeper can work, with less safety, without spools.
+fn probe(path: &Path) -> io::Result<()> {
+    let (reader, writer) = nix::unistd::pipe()?;
+    let (reader, mut writer) = (File::from(reader), File::from(writer));
+    let page = [0; 4096];
+    writer.write_all(&page)?;
+    writer.write_all(&page)?;
+    drop(writer);
+    let probed = Spool::create(path).and_then(|mut spool| {
+        while spool.receive(&reader, page.len())? > 0 {}
+        spool.advance(PAGE);
+        spool.release(PAGE)
+    });
+    remove_if_there(path)?;
+    match probed {
+        Err(error) if error.raw_os_error() == Some(Errno::ENOSPC as i32) => Ok(()),
+        probed => probed,
+    }
+}

@@ -1,0 +1,106 @@
+//! A full disk costs lines, which are counted and told of, and never a container's time.
+
+use std::fs;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use nix::mount::{MntFlags, MsFlags, mount, umount2};
+
+use crate::support::{PATIENCE, Site, parse};
+
+/// A small file system that is unmounted whatever happens.
+struct SmallDisk(PathBuf);
+
+impl SmallDisk {
+    fn mount(path: PathBuf) -> Self {
+        fs::create_dir_all(&path).unwrap();
+        mount(Some("tmpfs"), &path, Some("tmpfs"), MsFlags::empty(), Some("size=64k"))
+            .expect("mounting a tmpfs needs root with CAP_SYS_ADMIN");
+        Self(path)
+    }
+}
+
+impl Drop for SmallDisk {
+    fn drop(&mut self) {
+        // Detached, so that a failed test with open files leaves no mount behind either.
+        if let Err(error) = umount2(&self.0, MntFlags::MNT_DETACH) {
+            eprintln!("cannot unmount {}: {error}", self.0.display());
+        }
+    }
+}
+
+async fn check_full_disk(state_too: bool) {
+    const LINES: usize = 50_000;
+    let mut site = Site::new();
+    let disk = SmallDisk::mount(site.dir.path().join("disk"));
+    if state_too {
+        site.config.state_dir = disk.0.join("state");
+    }
+    let keeper = site.start().await;
+    let mut spec = site.spec("c1");
+    spec.log = disk.0.join("c1/0.log");
+    let output = site.output(&spec);
+    site.client.open(&spec).await.unwrap();
+    let mut fifo = output.stdout;
+    let writer = tokio::task::spawn_blocking(move || {
+        for number in 0..LINES {
+            std::io::Write::write_all(&mut fifo, format!("{number:099}\n").as_bytes()).unwrap();
+        }
+        fifo
+    });
+    let mut fifo = tokio::time::timeout(PATIENCE, writer).await.expect("the writer was blocked").unwrap();
+    // All of it has been taken before room is made.
+    let deadline = tokio::time::Instant::now() + PATIENCE;
+    loop {
+        let totals = site.client.stats().await.unwrap().totals;
+        if totals.bytes + totals.dropped_bytes == LINES as u64 * 99 {
+            break;
+        }
+        assert!(tokio::time::Instant::now() < deadline, "{totals:?}");
+        tokio::time::sleep(Duration::from_millis(2)).await;
+    }
+    let old = disk.0.join("c1/0.log.old");
+    fs::rename(&spec.log, &old).unwrap();
+    let before = parse(&old);
+    fs::remove_file(&old).unwrap();
+    site.client.reopen("c1").await.unwrap();
+    std::io::Write::write_all(&mut fifo, b"after\n").unwrap();
+    let finished = site.client.finish("c1", Duration::ZERO).await.unwrap();
+    assert!(finished.dropped_lines > 0);
+    assert_eq!(finished.bytes + finished.dropped_bytes, LINES as u64 * 99 + 5);
+    // The logs tell of every line that was dropped, and hold every other one, in order.
+    let after = parse(&spec.log);
+    let (mut told, mut kept) = (0, Vec::new());
+    for line in before.iter().chain(&after) {
+        let text = String::from_utf8(line.content.clone()).unwrap();
+        match text.strip_prefix("[switchyard: ") {
+            Some(notice) => {
+                assert_eq!((line.stream.as_str(), line.tag.as_str()), ("stderr", "F"));
+                assert!(notice.contains(" lines lost: no space left on device"), "{notice}");
+                told += notice.split(' ').next().unwrap().parse::<u64>().unwrap();
+            }
+            None => kept.push(text),
+        }
+    }
+    assert_eq!(told, finished.dropped_lines);
+    assert_eq!(kept.len() as u64, finished.lines);
+    assert_eq!(kept.pop().as_deref(), Some("after"));
+    if state_too {
+        // Without a spool an unfinished line is not held back, so lines come in pieces.
+        return keeper.stop().await;
+    }
+    assert_eq!(finished.lines + finished.dropped_lines, LINES as u64 + 1);
+    let numbers: Vec<u64> = kept.iter().map(|text| text.parse().unwrap()).collect();
+    assert!(numbers.is_sorted_by(|left, right| left < right));
+    keeper.stop().await;
+}
+
+#[tokio::test]
+async fn a_full_log_disk_never_blocks_and_the_loss_is_told() {
+    check_full_disk(false).await;
+}
+
+#[tokio::test]
+async fn a_full_state_directory_never_blocks_either() {
+    check_full_disk(true).await;
+}
