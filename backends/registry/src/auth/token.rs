@@ -1,0 +1,337 @@
+//! Answers to challenges, with tokens fetched from token services and kept for as long as they live.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::hash::Hash;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use reqwest::StatusCode;
+use reqwest::header::HeaderValue;
+use serde::Deserialize;
+use tokio::time::Instant;
+use url::Url;
+
+use super::{AuthChallenge, Credentials, basic, bearer};
+use crate::hosts::PlainHttp;
+use crate::transport::{Call, Reply, Transport, read_limited, status_error};
+use crate::{Error, Host, Result};
+
+/// Entries each cache may hold; there is one per repository and user at most.
+const CACHE_LIMIT: usize = 1024;
+/// Bytes a token answer may have. Real ones have a few KiB.
+const TOKEN_LIMIT: u64 = 1 << 20;
+/// The lifetime of a token that does not name one, by the token specification.
+const DEFAULT_LIFETIME: Duration = Duration::from_secs(60);
+/// No token is believed to live longer than this.
+const MAX_LIFETIME: Duration = Duration::from_secs(24 * 3600);
+const CLIENT_ID: &str = "switchyard";
+
+/// What a pull needs to be authorized for.
+#[derive(Clone, Copy)]
+pub(crate) struct Request<'a> {
+    pub(crate) host: &'a Host,
+    pub(crate) repository: &'a str,
+    /// Already [`Credentials::Anonymous`] for hosts that must not see any.
+    pub(crate) credentials: &'a Credentials,
+    /// What is pulled, for errors.
+    pub(crate) what: &'a str,
+}
+
+/// Remembers challenges and tokens for the whole process.
+#[derive(Default)]
+pub(crate) struct Authorizer {
+    /// The challenge that a host gave last, so that the next request carries its answer at once.
+    challenges: Mutex<HashMap<ChallengeKey, AuthChallenge>>,
+    tokens: Mutex<HashMap<TokenKey, Token>>,
+}
+
+#[derive(Clone, PartialEq, Eq, Hash)]
+struct ChallengeKey {
+    base: Url,
+    repository: String,
+    credentials: [u8; 32],
+}
+
+#[derive(Clone, PartialEq, Eq, Hash)]
+struct TokenKey {
+    realm: String,
+    service: String,
+    scope: String,
+    credentials: [u8; 32],
+}
+
+#[derive(Clone)]
+struct Token {
+    header: HeaderValue,
+    expires_at: Instant,
+}
+
+/// A token service's answer; `token` and `access_token` mean the same.
+#[derive(Deserialize)]
+struct TokenAnswer {
+    #[serde(default)]
+    token: Option<String>,
+    #[serde(default)]
+    access_token: Option<String>,
+    #[serde(default)]
+    expires_in: Option<u64>,
+}
+
+// === impl Authorizer ===
+
+impl Authorizer {
+    /// The header that the last challenge of this host asks for, if it can be made without the network.
+    pub(crate) fn known(&self, request: Request<'_>) -> Option<HeaderValue> {
+        let challenge = lock(&self.challenges).get(&ChallengeKey::of(request))?.clone();
+        let is_basic = challenge.scheme == "basic";
+        match request.credentials {
+            Credentials::Basic { username, password } if is_basic => Some(basic(username, password)),
+            Credentials::Anonymous | Credentials::IdentityToken(_) | Credentials::RegistryToken(_)
+                if is_basic =>
+            {
+                None
+            }
+            Credentials::RegistryToken(token) => bearer(token),
+            Credentials::Anonymous | Credentials::Basic { .. } | Credentials::IdentityToken(_) => {
+                let token = lock(&self.tokens).get(&TokenKey::of(&challenge, request)?)?.clone();
+                (token.expires_at > Instant::now()).then_some(token.header)
+            }
+        }
+    }
+
+    /// Answers the challenges of a 401. `refused` is the header that was sent and did not help.
+    ///
+    /// # Errors
+    /// [`Error::Unauthorized`] if the credentials do not fit any challenge or were refused; otherwise what the
+    /// conversation with the token service runs into.
+    pub(crate) async fn answer(
+        &self,
+        transport: &Transport,
+        request: Request<'_>,
+        challenges: &[AuthChallenge],
+        refused: Option<&HeaderValue>,
+    ) -> Result<HeaderValue> {
+        let find = |scheme: &str| challenges.iter().find(|challenge| challenge.scheme == scheme);
+        let unauthorized = |reason: &str| Error::Unauthorized {
+            what: request.what.to_owned(),
+            host: request.host.authority(),
+            reason: reason.to_owned(),
+        };
+        let (challenge, header) = match (find("bearer"), find("basic"), request.credentials) {
+            (Some(challenge), _, Credentials::RegistryToken(token)) => {
+                (challenge, bearer(token).ok_or_else(|| unauthorized("the token holds invalid characters"))?)
+            }
+            (_, Some(challenge), Credentials::Basic { username, password }) if find("bearer").is_none() => {
+                (challenge, basic(username, password))
+            }
+            (Some(challenge), _, _) => (challenge, self.token(transport, request, challenge, refused).await?),
+            (None, Some(_), Credentials::Anonymous) => {
+                return Err(unauthorized("it wants a user name and a password, and none apply to it"));
+            }
+            (None, _, _) => {
+                return Err(unauthorized(
+                    "it asks for a kind of authentication that the credentials do not fit",
+                ));
+            }
+        };
+        if refused == Some(&header) {
+            return Err(unauthorized("they were not accepted"));
+        }
+        insert_bounded(&mut lock(&self.challenges), ChallengeKey::of(request), challenge.clone(), |_| true);
+        Ok(header)
+    }
+
+    async fn token(
+        &self,
+        transport: &Transport,
+        request: Request<'_>,
+        challenge: &AuthChallenge,
+        refused: Option<&HeaderValue>,
+    ) -> Result<HeaderValue> {
+        let Some(key) = TokenKey::of(challenge, request) else {
+            return Err(Error::protocol(
+                request.what,
+                format!("{} asks for a token without naming who gives it (realm)", request.host.authority()),
+            ));
+        };
+        // Scoped so that the guard is gone before anything is awaited.
+        let known = lock(&self.tokens).get(&key).cloned();
+        if let Some(token) = known
+            && token.expires_at > Instant::now()
+            && refused != Some(&token.header)
+        {
+            return Ok(token.header);
+        }
+        let service = TokenService { transport, request, realm: realm(request, &key.realm)?, key: &key };
+        let answer = service.fetch().await?;
+        let text = answer.token.filter(|text| !text.is_empty()).or(answer.access_token).unwrap_or_default();
+        let header =
+            Some(text).filter(|text| !text.is_empty()).and_then(|text| bearer(&text)).ok_or_else(|| {
+                Error::protocol(
+                    request.what,
+                    format!("the token service {} sent no usable token", service.name()),
+                )
+            })?;
+        let lifetime = answer.expires_in.map_or(DEFAULT_LIFETIME, Duration::from_secs).min(MAX_LIFETIME);
+        // A token must not expire on its way.
+        let lifetime = lifetime.saturating_sub((lifetime / 10).min(Duration::from_secs(10)));
+        let token = Token { header: header.clone(), expires_at: Instant::now() + lifetime };
+        let now = Instant::now();
+        insert_bounded(&mut lock(&self.tokens), key, token, |token| token.expires_at > now);
+        Ok(header)
+    }
+}
+
+impl fmt::Debug for Authorizer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Authorizer").field("tokens", &lock(&self.tokens).len()).finish_non_exhaustive()
+    }
+}
+
+/// The guarded maps are changed by single calls, so a panic elsewhere cannot have left them half done.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Inserts, after making room: first by dropping what is stale, then, rarely, by dropping everything.
+fn insert_bounded<K: Eq + Hash, V>(map: &mut HashMap<K, V>, key: K, value: V, fresh: impl Fn(&V) -> bool) {
+    if map.len() >= CACHE_LIMIT && !map.contains_key(&key) {
+        map.retain(|_, value| fresh(value));
+        if map.len() >= CACHE_LIMIT {
+            map.clear();
+        }
+    }
+    map.insert(key, value);
+}
+
+/// Credentials that are safe on the way to the registry must be as safe on the way to its token service.
+fn realm(request: Request<'_>, realm: &str) -> Result<Url> {
+    let host = request.host.authority();
+    let url = Url::parse(realm)
+        .ok()
+        .filter(|url| matches!(url.scheme(), "http" | "https") && url.host_str().is_some())
+        .ok_or_else(|| {
+            Error::protocol(request.what, format!("{host} names a token service that is no http URL"))
+        })?;
+    let secret = *request.credentials != Credentials::Anonymous;
+    let must_be_tls = request.host.base.scheme() == "https" && request.host.plain_http == PlainHttp::Never;
+    if secret && must_be_tls && url.scheme() == "http" {
+        return Err(Error::protocol(
+            request.what,
+            format!("{host} is asked with TLS but wants the credentials sent to its token service without"),
+        ));
+    }
+    Ok(url)
+}
+
+/// One conversation with a token service.
+struct TokenService<'a> {
+    transport: &'a Transport,
+    request: Request<'a>,
+    realm: Url,
+    key: &'a TokenKey,
+}
+
+impl TokenService<'_> {
+    fn name(&self) -> &str {
+        self.realm.authority()
+    }
+
+    async fn fetch(&self) -> Result<TokenAnswer> {
+        if let Credentials::IdentityToken(token) = self.request.credentials {
+            let reply = self.post(token).await?;
+            match reply.response.status() {
+                // Services that know only GET answer one of these.
+                StatusCode::NOT_FOUND
+                | StatusCode::METHOD_NOT_ALLOWED
+                | StatusCode::UNAUTHORIZED
+                | StatusCode::BAD_REQUEST => {}
+                _ => return self.read(reply).await,
+            }
+        }
+        let reply = self.get().await?;
+        self.read(reply).await
+    }
+
+    async fn post(&self, refresh_token: &str) -> Result<Reply> {
+        let form = url::form_urlencoded::Serializer::new(String::new())
+            .append_pair("grant_type", "refresh_token")
+            .append_pair("client_id", CLIENT_ID)
+            .append_pair("service", &self.key.service)
+            .append_pair("scope", &self.key.scope)
+            .append_pair("refresh_token", refresh_token)
+            .finish();
+        let mut call = Call::get(self.realm.clone(), self.request.what);
+        call.form = Some(form);
+        self.transport.send(self.request.host, call).await
+    }
+
+    async fn get(&self) -> Result<Reply> {
+        let mut url = self.realm.clone();
+        {
+            let mut query = url.query_pairs_mut();
+            if !self.key.service.is_empty() {
+                query.append_pair("service", &self.key.service);
+            }
+            for scope in self.key.scope.split(' ').filter(|scope| !scope.is_empty()) {
+                query.append_pair("scope", scope);
+            }
+            if let Credentials::Basic { username, .. } = self.request.credentials {
+                query.append_pair("account", username);
+            }
+        }
+        let mut call = Call::get(url, self.request.what);
+        call.authorization = match self.request.credentials {
+            Credentials::Basic { username, password } => Some(basic(username, password)),
+            Credentials::IdentityToken(token) => Some(basic("", token)),
+            Credentials::Anonymous | Credentials::RegistryToken(_) => None,
+        };
+        self.transport.send(self.request.host, call).await
+    }
+
+    async fn read(&self, reply: Reply) -> Result<TokenAnswer> {
+        let what = self.request.what;
+        let status = reply.response.status();
+        if !status.is_success() {
+            let mut error = status_error(reply, what, self.transport.idle_timeout()).await;
+            // What is denied here is a token, and the remedy is other credentials.
+            if let Error::Denied { what, host, reason } = error {
+                error = Error::Unauthorized { what, host, reason };
+            }
+            return Err(error);
+        }
+        let body = read_limited(reply, what, TOKEN_LIMIT, self.transport.idle_timeout()).await?;
+        // The parser's error is left out: it may quote the token.
+        serde_json::from_slice(&body).map_err(|_| {
+            Error::protocol(what, format!("the token service {} sent no valid JSON token", self.name()))
+        })
+    }
+}
+
+// === impl ChallengeKey ===
+
+impl ChallengeKey {
+    fn of(request: Request<'_>) -> Self {
+        Self {
+            base: request.host.base.clone(),
+            repository: request.repository.to_owned(),
+            credentials: request.credentials.fingerprint(),
+        }
+    }
+}
+
+// === impl TokenKey ===
+
+impl TokenKey {
+    /// None if the challenge has no realm. A challenge without scope is about pulling from the repository.
+    fn of(challenge: &AuthChallenge, request: Request<'_>) -> Option<Self> {
+        let scope = challenge.parameter("scope").filter(|scope| !scope.trim().is_empty());
+        Some(Self {
+            realm: challenge.parameter("realm")?.to_owned(),
+            service: challenge.parameter("service").unwrap_or_default().to_owned(),
+            scope: scope.map_or_else(|| format!("repository:{}:pull", request.repository), ToOwned::to_owned),
+            credentials: request.credentials.fingerprint(),
+        })
+    }
+}

@@ -1,0 +1,136 @@
+//! The client: made once, it opens pulls that share its connections and tokens.
+
+mod blob;
+mod pull;
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+pub use blob::Blob;
+pub use pull::{Image, Pull, Resolved};
+
+use crate::auth::Authorizer;
+use crate::error::UnexpectedStatus;
+use crate::transport::Transport;
+use crate::{Credentials, Error, Reference, Result, hosts};
+
+/// The longest pause between two attempts when the server does not name one.
+const MAX_BACKOFF: Duration = Duration::from_secs(10);
+
+/// How a [`Client`] behaves.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Config {
+    /// The `certs.d` directories, in the order they are looked into.
+    pub hosts_dirs: Vec<PathBuf>,
+    /// How long a connection may take, unless `dial_timeout` of a host says otherwise.
+    pub connect_timeout: Duration,
+    /// How long a server may be silent, both before its answer and within a body.
+    pub idle_timeout: Duration,
+    /// How often a request to the last host, or a broken body, is tried again. A body that has made at least 1 MiB
+    /// of progress since its last failure starts counting anew.
+    pub retries: u32,
+    /// The pause before the first retry; it doubles each time, up to ten seconds.
+    pub retry_pause: Duration,
+    /// The longest pause that a server may ask for (`Retry-After`).
+    pub max_retry_after: Duration,
+}
+
+/// A registry client. Clones share connections, tokens and limits; keep one per process.
+#[derive(Debug, Clone)]
+pub struct Client {
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    config: Config,
+    transport: Transport,
+    authorizer: Authorizer,
+}
+
+// === impl Config ===
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            hosts_dirs: Vec::new(),
+            connect_timeout: Duration::from_secs(30),
+            idle_timeout: Duration::from_secs(60),
+            retries: 5,
+            retry_pause: Duration::from_millis(250),
+            max_retry_after: Duration::from_secs(30),
+        }
+    }
+}
+
+impl Config {
+    /// How long to wait before the attempt that follows `failures` (1 or more) failures, the last being `error`.
+    fn pause(&self, failures: u32, error: &Error) -> Duration {
+        let doubled = self.retry_pause.saturating_mul(2u32.saturating_pow(failures.saturating_sub(1)));
+        let backoff = doubled.min(MAX_BACKOFF.max(self.retry_pause));
+        let asked = if let Error::RateLimited { retry_after, .. } = error {
+            *retry_after
+        } else {
+            let cause =
+                std::error::Error::source(error).and_then(|cause| cause.downcast_ref::<UnexpectedStatus>());
+            cause.and_then(|status| status.retry_after)
+        };
+        backoff.max(asked.unwrap_or_default().min(self.max_retry_after))
+    }
+}
+
+// === impl Client ===
+
+impl Client {
+    /// Makes a client. Nothing is read or connected until the first pull. If the process has not chosen a
+    /// cryptography provider for TLS, it becomes ring.
+    #[must_use]
+    pub fn new(config: Config) -> Self {
+        if rustls::crypto::CryptoProvider::get_default().is_none() {
+            // Losing the race against another installer is as good as winning it: there is a provider then.
+            let _ = rustls::crypto::ring::default_provider().install_default();
+        }
+        let transport = Transport::new(config.connect_timeout, config.idle_timeout);
+        Self { shared: Arc::new(Shared { config, transport, authorizer: Authorizer::default() }) }
+    }
+
+    /// Opens a pull: reads the configuration of the hosts that may serve `reference`. Nothing is connected yet.
+    ///
+    /// The credentials are for the registry that the reference names. Mirrors under another name are asked
+    /// anonymously, and so are the targets of redirects.
+    ///
+    /// # Errors
+    /// [`Error::InvalidConfig`]. Cancel-safe.
+    pub async fn open(&self, reference: &Reference, credentials: Credentials) -> Result<Pull> {
+        let (roots, name) = (self.shared.config.hosts_dirs.clone(), reference.clone());
+        let loaded = tokio::task::spawn_blocking(move || hosts::load(&roots, &name)).await;
+        let hosts = loaded.map_err(|error| Error::Unavailable {
+            what: reference.to_string(),
+            host: "this process".to_owned(),
+            source: error.into(),
+        })??;
+        Ok(Pull::new(Arc::clone(&self.shared), reference.clone(), credentials, hosts))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pauses_double_and_are_capped_and_servers_may_ask_for_longer_ones() {
+        let config = Config::default();
+        let not_found = Error::NotFound { what: "it".into(), host: "h".into() };
+        let pauses: Vec<_> = (1..=8).map(|n| config.pause(n, &not_found).as_millis()).collect();
+        assert_eq!(pauses, [250, 500, 1000, 2000, 4000, 8000, 10_000, 10_000]);
+        assert_eq!(config.pause(u32::MAX, &not_found), MAX_BACKOFF);
+        let limited = |seconds| Error::RateLimited {
+            what: "it".into(),
+            host: "h".into(),
+            retry_after: Some(Duration::from_secs(seconds)),
+        };
+        assert_eq!(config.pause(1, &limited(3)), Duration::from_secs(3));
+        assert_eq!(config.pause(1, &limited(3600)), config.max_retry_after);
+    }
+}

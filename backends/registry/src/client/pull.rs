@@ -1,0 +1,350 @@
+//! One image being pulled: hosts in order, each request with its authorization and bounded retries.
+
+use std::sync::Arc;
+
+use bytes::{Bytes, BytesMut};
+use reqwest::StatusCode;
+use reqwest::header::{CONTENT_TYPE, HeaderMap, WWW_AUTHENTICATE};
+
+use super::Shared;
+use super::blob::Blob;
+use crate::auth::Request;
+use crate::transport::{Call, Reply, read_limited, status_error};
+use crate::{
+    AuthChallenge, Capabilities, Credentials, Descriptor, Digest, Error, Host, ImageConfig, ImageManifest,
+    Manifest, MediaType, Platforms, Reference, Result,
+};
+
+/// Bytes a manifest or index may have, the limit that registries enforce too.
+const MANIFEST_LIMIT: u64 = 4 << 20;
+/// Bytes an image's configuration may have.
+const CONFIG_LIMIT: u64 = 8 << 20;
+/// Indexes may point to indexes; more levels than this serve nobody.
+const MAX_DEPTH: usize = 4;
+
+/// A pull of one reference with one set of credentials. Cheap to clone; clones may work at the same time.
+#[derive(Debug, Clone)]
+pub struct Pull {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    shared: Arc<Shared>,
+    reference: Reference,
+    credentials: Credentials,
+    hosts: Vec<Host>,
+}
+
+/// An index or manifest that was fetched and checked.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Resolved {
+    /// Its media type, digest and size.
+    pub descriptor: Descriptor,
+    /// The document itself.
+    pub manifest: Manifest,
+    /// The bytes that have this digest; store these.
+    pub bytes: Bytes,
+    /// `host[:port]` of the host that served it.
+    pub host: String,
+}
+
+/// The manifest for a platform, and the way that led to it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Image {
+    /// The indexes above the manifest, outermost first; empty for an image without an index.
+    pub indexes: Vec<Resolved>,
+    /// The descriptor of the manifest.
+    pub descriptor: Descriptor,
+    /// The manifest.
+    pub manifest: ImageManifest,
+    /// The manifest's bytes; store these.
+    pub bytes: Bytes,
+}
+
+/// What one request is about.
+#[derive(Clone, Copy)]
+pub(super) struct Target<'a> {
+    pub(super) path: &'a str,
+    pub(super) what: &'a str,
+    pub(super) accept: Option<&'a str>,
+    pub(super) range_from: u64,
+    pub(super) may_downgrade: bool,
+}
+
+impl Pull {
+    pub(super) fn new(
+        shared: Arc<Shared>,
+        reference: Reference,
+        credentials: Credentials,
+        hosts: Vec<Host>,
+    ) -> Self {
+        Self { inner: Arc::new(Inner { shared, reference, credentials, hosts }) }
+    }
+
+    /// The image's name.
+    #[must_use]
+    pub fn reference(&self) -> &Reference {
+        &self.inner.reference
+    }
+
+    /// The hosts that are asked, in order.
+    #[must_use]
+    pub fn hosts(&self) -> &[Host] {
+        &self.inner.hosts
+    }
+
+    /// Fetches what the reference stands for: by digest from the hosts that may pull, by tag from those that may
+    /// resolve. The document has the digest of the reference, and the one that the server announces.
+    ///
+    /// # Errors
+    /// What the last host said ([`Error::NotFound`], [`Error::Unauthorized`], …), after all before it failed too;
+    /// [`Error::UnsupportedMediaType`] for what is no container image. Cancel-safe.
+    pub async fn resolve(&self) -> Result<Resolved> {
+        let reference = &self.inner.reference;
+        match reference.digest() {
+            Some(digest) => self.fetch(&digest.to_string(), Some(digest), None).await,
+            None => {
+                let tag = reference.tag().expect("a reference has a tag or a digest");
+                self.fetch(tag, None, None).await
+            }
+        }
+    }
+
+    /// Fetches the manifest or index that `descriptor` describes.
+    ///
+    /// # Errors
+    /// As [`Pull::resolve`], and [`Error::SizeMismatch`]. Cancel-safe.
+    pub async fn manifest(&self, descriptor: &Descriptor) -> Result<Resolved> {
+        self.fetch(&descriptor.digest.to_string(), Some(&descriptor.digest), Some(descriptor)).await
+    }
+
+    /// Goes from what was resolved to the manifest for one of `platforms`, through as many indexes as there are.
+    ///
+    /// # Errors
+    /// [`Error::NoMatchingPlatform`], or as [`Pull::manifest`]. Cancel-safe.
+    pub async fn image(&self, resolved: Resolved, platforms: &Platforms) -> Result<Image> {
+        let mut indexes = Vec::new();
+        let mut current = resolved;
+        loop {
+            let child = match &current.manifest {
+                Manifest::Image(manifest) => {
+                    let manifest = manifest.clone();
+                    return Ok(Image {
+                        indexes,
+                        descriptor: current.descriptor,
+                        manifest,
+                        bytes: current.bytes,
+                    });
+                }
+                Manifest::Index(index) => index.select(&self.name(&current.descriptor), platforms)?.clone(),
+            };
+            indexes.push(current);
+            if indexes.len() >= MAX_DEPTH {
+                let reason = format!("has more than {MAX_DEPTH} indexes inside each other");
+                return Err(Error::protocol(self.inner.reference.to_string(), reason));
+            }
+            current = self.manifest(&child).await?;
+        }
+    }
+
+    /// Fetches and parses the configuration of an image.
+    ///
+    /// # Errors
+    /// As [`Pull::blob`], [`Error::TooLarge`] above 8 MiB, [`Error::Protocol`] if it cannot be parsed. Cancel-safe.
+    pub async fn config(&self, manifest: &ImageManifest) -> Result<(ImageConfig, Bytes)> {
+        let descriptor = &manifest.config;
+        let what = format!("config {}", self.name(descriptor));
+        if descriptor.size > CONFIG_LIMIT {
+            return Err(Error::TooLarge { what, limit: CONFIG_LIMIT });
+        }
+        let mut blob = self.blob(descriptor, 0);
+        let mut bytes = BytesMut::new();
+        while let Some(piece) = blob.chunk().await? {
+            bytes.extend_from_slice(&piece);
+        }
+        let bytes = bytes.freeze();
+        Ok((ImageConfig::parse(&what, &bytes)?, bytes))
+    }
+
+    /// Streams a blob from byte `offset` on. Nothing is requested until the first chunk is awaited.
+    ///
+    /// The digest can be checked only if all bytes are seen: from offset 0, or with [`Blob::after`].
+    #[must_use]
+    pub fn blob(&self, descriptor: &Descriptor, offset: u64) -> Blob {
+        Blob::new(self.clone(), descriptor, offset)
+    }
+
+    pub(super) fn shared(&self) -> &Shared {
+        &self.inner.shared
+    }
+
+    /// `docker.io/library/busybox@sha256:…`
+    pub(super) fn name(&self, descriptor: &Descriptor) -> String {
+        self.inner.reference.repo_digest(&descriptor.digest)
+    }
+
+    /// The hosts that have what `needs` picks.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`] if none has it, which is what the configuration says then.
+    pub(super) fn capable(&self, needs: impl Fn(Capabilities) -> bool, what: &str) -> Result<Vec<&Host>> {
+        let hosts: Vec<&Host> = self.inner.hosts.iter().filter(|host| needs(host.capabilities)).collect();
+        if hosts.is_empty() {
+            let host = format!(
+                "any host of {}: none has the capability for it in hosts.toml",
+                self.inner.reference.registry()
+            );
+            return Err(Error::NotFound { what: what.to_owned(), host });
+        }
+        Ok(hosts)
+    }
+
+    async fn fetch(
+        &self,
+        name: &str,
+        digest: Option<&Digest>,
+        expected: Option<&Descriptor>,
+    ) -> Result<Resolved> {
+        let reference = &self.inner.reference;
+        let what = match digest {
+            Some(digest) => reference.repo_digest(digest),
+            None => format!("{}:{name}", reference.name()),
+        };
+        let accept = MediaType::ALL.map(MediaType::as_str).join(", ");
+        let path = format!("{}/manifests/{name}", reference.repository());
+        let target = Target {
+            path: &path,
+            what: &what,
+            accept: Some(&accept),
+            range_from: 0,
+            may_downgrade: digest.is_some(),
+        };
+        let hosts = self.capable(|host| if digest.is_some() { host.pull } else { host.resolve }, &what)?;
+        let (last, mirrors) = hosts.split_last().expect("capable returns at least one host");
+        for mirror in mirrors {
+            match self.fetch_from(mirror, target, digest, expected).await {
+                Ok(resolved) => return Ok(resolved),
+                Err(error) => report_skipped(mirror, &error),
+            }
+        }
+        let mut failures = 0;
+        loop {
+            let error = match self.fetch_from(last, target, digest, expected).await {
+                Ok(resolved) => return Ok(resolved),
+                Err(error) => error,
+            };
+            failures += 1;
+            if !error.is_transient() || failures > self.shared().config.retries {
+                return Err(error);
+            }
+            tokio::time::sleep(self.shared().config.pause(failures, &error)).await;
+        }
+    }
+
+    /// One attempt on one host, with everything checked.
+    async fn fetch_from(
+        &self,
+        host: &Host,
+        target: Target<'_>,
+        digest: Option<&Digest>,
+        expected: Option<&Descriptor>,
+    ) -> Result<Resolved> {
+        let what = target.what;
+        let reply = self.get(host, target).await?;
+        if reply.response.status() != StatusCode::OK {
+            let status = reply.response.status().as_u16();
+            return Err(Error::protocol(what, format!("{} answered {status} instead of 200", reply.host)));
+        }
+        let announced = announced_digest(&reply, what)?;
+        let content_type = reply
+            .response
+            .headers()
+            .get(CONTENT_TYPE)
+            .and_then(|value| value.to_str().ok())
+            .map(ToOwned::to_owned);
+        let served_by = host.authority();
+        let bytes = read_limited(reply, what, MANIFEST_LIMIT, self.shared().config.idle_timeout).await?;
+        for expected in digest.into_iter().chain(announced.as_ref()) {
+            let actual = Digest::of(expected.algorithm(), &bytes);
+            if actual != *expected {
+                return Err(Error::DigestMismatch {
+                    what: what.to_owned(),
+                    expected: expected.clone(),
+                    actual,
+                });
+            }
+        }
+        let size = u64::try_from(bytes.len()).unwrap_or(u64::MAX);
+        if let Some(expected) = expected.filter(|expected| expected.size != size) {
+            return Err(Error::SizeMismatch { what: what.to_owned(), expected: expected.size, actual: size });
+        }
+        // The index's word counts more than the header of a host that only has to deliver bytes.
+        let content_type = expected.map(|expected| expected.media_type.as_str()).or(content_type.as_deref());
+        let (media_type, manifest) = Manifest::parse(what, content_type, &bytes)?;
+        let digest = digest.cloned().or(announced).unwrap_or_else(|| Digest::sha256(&bytes));
+        let mut descriptor = Descriptor::new(media_type.as_str(), digest, size);
+        if let Some(expected) = expected {
+            descriptor.platform.clone_from(&expected.platform);
+            descriptor.annotations.clone_from(&expected.annotations);
+        }
+        Ok(Resolved { descriptor, manifest, bytes, host: served_by })
+    }
+
+    /// One request, answered with 2xx or turned into an error. A challenge is answered, and a token that turns out
+    /// to be stale is replaced, once.
+    pub(super) async fn get(&self, host: &Host, target: Target<'_>) -> Result<Reply> {
+        let Shared { config, transport, authorizer } = self.shared();
+        let anonymous = Credentials::Anonymous;
+        let request = Request {
+            host,
+            repository: self.inner.reference.repository(),
+            credentials: if host.is_registry { &self.inner.credentials } else { &anonymous },
+            what: target.what,
+        };
+        let call = |authorization| Call {
+            accept: target.accept,
+            authorization,
+            range_from: target.range_from,
+            may_downgrade: target.may_downgrade,
+            ..Call::get(host.url(target.path), target.what)
+        };
+        let known = authorizer.known(request);
+        let mut reply = transport.send(host, call(known.clone())).await?;
+        if reply.response.status() == StatusCode::UNAUTHORIZED && !reply.redirected_away {
+            let challenges = challenges(reply.response.headers());
+            if !challenges.is_empty() {
+                let answer = authorizer.answer(transport, request, &challenges, known.as_ref()).await?;
+                reply = transport.send(host, call(Some(answer))).await?;
+            }
+        }
+        if reply.response.status().is_success() {
+            Ok(reply)
+        } else {
+            Err(status_error(reply, target.what, config.idle_timeout).await)
+        }
+    }
+}
+
+fn challenges(headers: &HeaderMap) -> Vec<AuthChallenge> {
+    let values = headers.get_all(WWW_AUTHENTICATE).iter().filter_map(|value| value.to_str().ok());
+    values.flat_map(AuthChallenge::parse).collect()
+}
+
+/// The digest in the header, which need not be there.
+fn announced_digest(reply: &Reply, what: &str) -> Result<Option<Digest>> {
+    let Some(value) = reply.response.headers().get("docker-content-digest") else { return Ok(None) };
+    let parsed = value.to_str().ok().and_then(|text| text.parse().ok());
+    parsed.map(Some).ok_or_else(|| {
+        Error::protocol(
+            what,
+            format!("{} sent a Docker-Content-Digest that is no sha256 or sha512 digest", reply.host),
+        )
+    })
+}
+
+/// A mirror that fails is no failure of the pull, but an operator wants to know.
+pub(super) fn report_skipped(host: &Host, error: &Error) {
+    let cause = std::error::Error::source(error).map(ToString::to_string).unwrap_or_default();
+    tracing::warn!(host = %host.authority(), %error, cause, "mirror could not serve, asking the next host");
+}

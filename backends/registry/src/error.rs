@@ -1,0 +1,236 @@
+//! Everything that can go wrong in a pull, sorted by what a caller can do about it.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use crate::Digest;
+
+/// A cause of any type, kept as the source of an [`Error`].
+pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
+
+/// The result of every fallible function of this crate.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// The part of an image reference that is wrong.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ReferenceField {
+    /// The reference as a whole.
+    Name,
+    /// The host and port before the first slash.
+    Registry,
+    /// The path below the registry.
+    Repository,
+    /// The part after the colon.
+    Tag,
+    /// The part after the at sign.
+    Digest,
+}
+
+/// Why an image could not be pulled. No variant ever holds a secret.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The name of the image cannot be parsed. Retrying is pointless.
+    #[error("image reference {reference:?}: {field} {reason}")]
+    InvalidReference {
+        /// The text that was given, cut when it is very long.
+        reference: String,
+        /// The part that is wrong.
+        field: ReferenceField,
+        /// What is wrong with it, to be read after the field's name.
+        reason: &'static str,
+    },
+    /// A file of the host configuration cannot be used. An operator has to correct it.
+    #[error("registry configuration {}{}: {reason}", file.display(), KeySuffix(key))]
+    InvalidConfig {
+        /// The file that is wrong.
+        file: PathBuf,
+        /// The key inside the file, when one is to blame.
+        key: Option<String>,
+        /// What is wrong and what is accepted.
+        reason: String,
+        /// What the parser or the file system said.
+        #[source]
+        source: Option<BoxError>,
+    },
+    /// The registry answered that it does not have it.
+    #[error("{what} was not found on {host}")]
+    NotFound {
+        /// What was asked for.
+        what: String,
+        /// Who was asked.
+        host: String,
+    },
+    /// The registry wants credentials, or other ones than it was given.
+    #[error("{host} refused the credentials for {what}: {reason}; check user name, password or token")]
+    Unauthorized {
+        /// What was asked for.
+        what: String,
+        /// Who refused: the registry or its token service.
+        host: String,
+        /// What the server said.
+        reason: String,
+    },
+    /// The registry knows who asks and says no.
+    #[error("{host} denied access to {what}: {reason}")]
+    Denied {
+        /// What was asked for.
+        what: String,
+        /// Who refused.
+        host: String,
+        /// What the server said.
+        reason: String,
+    },
+    /// The host cannot be reached or is failing: DNS, connection, TLS, time-out or a 5xx answer. May work later.
+    #[error("{host} is unavailable for {what}")]
+    Unavailable {
+        /// What was asked for.
+        what: String,
+        /// Who could not serve it.
+        host: String,
+        /// The failure itself.
+        #[source]
+        source: BoxError,
+    },
+    /// The host asked to be left alone for a while (429).
+    #[error("{host} limits the rate of requests; {what} has to wait")]
+    RateLimited {
+        /// What was asked for.
+        what: String,
+        /// Who limits.
+        host: String,
+        /// How long the host asked to wait, when it said so.
+        retry_after: Option<Duration>,
+    },
+    /// The server sent something that the specification does not allow.
+    #[error("{what}: {reason}")]
+    Protocol {
+        /// What was asked for.
+        what: String,
+        /// What the answer violates, with the host where it is known.
+        reason: String,
+        /// The parser's error, if there was one.
+        #[source]
+        source: Option<BoxError>,
+    },
+    /// The bytes that arrived are not the ones that were asked for.
+    #[error("{what} has digest {actual} instead of {expected}")]
+    DigestMismatch {
+        /// What was asked for.
+        what: String,
+        /// The digest in the reference, the descriptor or the header.
+        expected: Digest,
+        /// The digest of what arrived.
+        actual: Digest,
+    },
+    /// More or fewer bytes arrived than the descriptor says.
+    #[error("{what} has {actual} bytes instead of {expected}")]
+    SizeMismatch {
+        /// What was asked for.
+        what: String,
+        /// Bytes by the descriptor.
+        expected: u64,
+        /// Bytes that the server announced or sent; reading stops at the first one too many.
+        actual: u64,
+    },
+    /// A document is larger than this client is willing to hold in memory.
+    #[error("{what} is larger than the limit of {limit} bytes")]
+    TooLarge {
+        /// What was asked for.
+        what: String,
+        /// The limit in bytes.
+        limit: u64,
+    },
+    /// The image is of a kind that cannot be run here.
+    #[error("{what} has the media type {media_type:?}, {reason}")]
+    UnsupportedMediaType {
+        /// The manifest, config or layer.
+        what: String,
+        /// Its media type.
+        media_type: String,
+        /// Why it is refused and what to do, to be read after the media type.
+        reason: &'static str,
+    },
+    /// The index has no entry for this machine.
+    #[error("{what} has no image for {wanted}; it has: {available}")]
+    NoMatchingPlatform {
+        /// The index.
+        what: String,
+        /// The platform that was wanted.
+        wanted: String,
+        /// The platforms that the index offers.
+        available: String,
+    },
+}
+
+/// The answer of a server that stands for "not now", as the source of [`Error::Unavailable`].
+#[derive(Debug, thiserror::Error)]
+#[error("the server answered {status}: {detail}")]
+pub(crate) struct UnexpectedStatus {
+    pub(crate) status: u16,
+    pub(crate) detail: String,
+    /// How long it asked to wait.
+    pub(crate) retry_after: Option<Duration>,
+}
+
+/// Silence of a server, as the source of [`Error::Unavailable`].
+#[derive(Debug, thiserror::Error)]
+#[error("nothing was received for {} ms", waited.as_millis())]
+pub(crate) struct Idle {
+    pub(crate) waited: Duration,
+}
+
+/// Shows a key, where there is one, after the name of its file.
+struct KeySuffix<'a>(&'a Option<String>);
+
+// === impl Error ===
+
+impl Error {
+    /// Whether the same request may succeed on the same host a little later.
+    #[must_use]
+    pub fn is_transient(&self) -> bool {
+        match self {
+            Self::Unavailable { .. } | Self::RateLimited { .. } => true,
+            Self::InvalidReference { .. }
+            | Self::InvalidConfig { .. }
+            | Self::NotFound { .. }
+            | Self::Unauthorized { .. }
+            | Self::Denied { .. }
+            | Self::Protocol { .. }
+            | Self::DigestMismatch { .. }
+            | Self::SizeMismatch { .. }
+            | Self::TooLarge { .. }
+            | Self::UnsupportedMediaType { .. }
+            | Self::NoMatchingPlatform { .. } => false,
+        }
+    }
+
+    pub(crate) fn protocol(what: impl Into<String>, reason: impl Into<String>) -> Self {
+        Self::Protocol { what: what.into(), reason: reason.into(), source: None }
+    }
+}
+
+// === impl ReferenceField ===
+
+impl fmt::Display for ReferenceField {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Name => "name",
+            Self::Registry => "registry",
+            Self::Repository => "repository",
+            Self::Tag => "tag",
+            Self::Digest => "digest",
+        })
+    }
+}
+
+// === impl KeySuffix ===
+
+impl fmt::Display for KeySuffix<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            Some(key) => write!(f, ": key {key:?}"),
+            None => Ok(()),
+        }
+    }
+}

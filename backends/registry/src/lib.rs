@@ -1,0 +1,43 @@
+//! A client that pulls images from OCI distribution registries and knows nothing of any container runtime.
+//!
+//! # Vocabulary
+//! - [`Reference`]: the name of an image, normalised the way Docker does it.
+//! - [`Host`]: one place that may serve the image: a mirror of `hosts.toml`, or the registry itself.
+//! - [`Client`]: made once per process; holds connections and tokens.
+//! - [`Pull`]: one image being pulled with one set of credentials. Configuration is read when it is opened.
+//! - [`Blob`]: one body being streamed, which resumes after a broken connection and checks digest and size.
+//!
+//! ```text
+//! Reference ── Client::open ──> Pull ── resolve ──> Resolved (index or manifest, checked)
+//!                                 ├──── image ────> Image (the manifest for a platform, and the indexes above it)
+//!                                 ├──── config ───> bytes
+//!                                 └──── blob ─────> Blob (a stream of chunks)
+//! ```
+//!
+//! # Invariants
+//! - Bytes that do not have the digest and size that were asked for are never reported as complete.
+//! - Credentials reach the registry named in the reference and the token service it names, nobody else:
+//!   neither a mirror under another name nor the target of a redirect.
+//! - Nothing is retried without a bound, and every wait on the network has a deadline.
+//! - Every future and stream may be dropped at any time; that closes its connection and leaves nothing behind.
+
+mod auth;
+mod client;
+mod digest;
+mod error;
+mod hosts;
+mod manifest;
+mod platform;
+mod reference;
+mod transport;
+
+pub use auth::{AuthChallenge, Credentials};
+pub use client::{Blob, Client, Config, Image, Pull, Resolved};
+pub use digest::{Algorithm, Digest, Hasher, InvalidDigest};
+pub use error::{BoxError, Error, ReferenceField, Result};
+pub use hosts::{Capabilities, Host};
+pub use manifest::{
+    Compression, Descriptor, ImageConfig, ImageManifest, Index, Manifest, MediaType, ProcessConfig, RootFs,
+};
+pub use platform::{Platform, Platforms};
+pub use reference::Reference;

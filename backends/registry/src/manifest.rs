@@ -1,0 +1,381 @@
+//! Indexes, manifests and image configurations: OCI image specification 1.1 and Docker's schema 2.
+//!
+//! The structs hold what this gateway uses. Unknown fields are ignored, and the bytes that were received stay the
+//! truth: nothing is ever serialized back.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Deserializer};
+use serde_json::Value;
+
+use crate::{Digest, Error, Platform, Platforms, Result};
+
+/// The media types of documents that a manifest request may return.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum MediaType {
+    /// `application/vnd.oci.image.index.v1+json`
+    OciIndex,
+    /// `application/vnd.docker.distribution.manifest.list.v2+json`
+    DockerList,
+    /// `application/vnd.oci.image.manifest.v1+json`
+    OciManifest,
+    /// `application/vnd.docker.distribution.manifest.v2+json`
+    DockerManifest,
+}
+
+/// How a layer is compressed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Compression {
+    /// Plain tar.
+    None,
+    /// gzip.
+    Gzip,
+    /// Zstandard.
+    Zstd,
+}
+
+/// What some content is, and how to recognise it.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Descriptor {
+    /// Its media type.
+    pub media_type: String,
+    /// Its digest.
+    pub digest: Digest,
+    /// Its size in bytes.
+    pub size: u64,
+    /// The platform of a manifest in an index. None is allowed there.
+    #[serde(default)]
+    pub platform: Option<Platform>,
+    /// Free annotations.
+    #[serde(default, deserialize_with = "null_is_empty")]
+    pub annotations: BTreeMap<String, String>,
+}
+
+/// A list of manifests, usually one per platform.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Index {
+    /// The entries in the order of the document.
+    pub manifests: Vec<Descriptor>,
+}
+
+/// An image for one platform: its configuration and its layers, lowest first.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ImageManifest {
+    /// The image's configuration.
+    pub config: Descriptor,
+    /// The layers, lowest first.
+    pub layers: Vec<Descriptor>,
+}
+
+/// What a manifest request returned.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Manifest {
+    /// An OCI index or Docker manifest list.
+    Index(Index),
+    /// An OCI or Docker image manifest.
+    Image(ImageManifest),
+}
+
+/// The part of an image's configuration that describes the process.
+#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+#[serde(rename_all = "PascalCase")]
+pub struct ProcessConfig {
+    /// `user[:group]`, by name or number; empty is root.
+    #[serde(default, deserialize_with = "null_is_empty")]
+    pub user: String,
+    /// `NAME=value` entries.
+    #[serde(default, deserialize_with = "null_is_empty")]
+    pub env: Vec<String>,
+    /// The program and its fixed arguments.
+    #[serde(default, deserialize_with = "null_is_empty")]
+    pub entrypoint: Vec<String>,
+    /// The default arguments.
+    #[serde(default, deserialize_with = "null_is_empty")]
+    pub cmd: Vec<String>,
+    /// The working directory; empty is `/`.
+    #[serde(default, deserialize_with = "null_is_empty")]
+    pub working_dir: String,
+    /// Labels of the image.
+    #[serde(default, deserialize_with = "null_is_empty")]
+    pub labels: BTreeMap<String, String>,
+    /// Paths that are meant to be volumes; the values carry nothing.
+    #[serde(default, deserialize_with = "null_is_empty")]
+    pub volumes: BTreeMap<String, Value>,
+    /// `port[/protocol]` entries; the values carry nothing.
+    #[serde(default, deserialize_with = "null_is_empty")]
+    pub exposed_ports: BTreeMap<String, Value>,
+    /// The signal that asks the process to end, by name or number.
+    #[serde(default, deserialize_with = "null_is_empty")]
+    pub stop_signal: String,
+    /// Docker's health check, as it is in the document.
+    #[serde(default)]
+    pub healthcheck: Option<Value>,
+}
+
+/// The layers of an image, uncompressed.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+pub struct RootFs {
+    /// Digests of the uncompressed layers, lowest first.
+    #[serde(default, deserialize_with = "null_is_empty")]
+    pub diff_ids: Vec<Digest>,
+}
+
+/// An image's configuration. Its digest is the image's id.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+pub struct ImageConfig {
+    /// The platform that the image is for.
+    #[serde(flatten)]
+    pub platform: Platform,
+    /// The process.
+    #[serde(default, deserialize_with = "null_is_empty")]
+    pub config: ProcessConfig,
+    /// The uncompressed layers.
+    #[serde(default, deserialize_with = "null_is_empty")]
+    pub rootfs: RootFs,
+    /// When it was built, RFC 3339.
+    #[serde(default)]
+    pub created: Option<String>,
+}
+
+/// The union of all documents, to see which one it is before it is believed.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Document {
+    schema_version: Option<u64>,
+    media_type: Option<String>,
+    manifests: Option<Vec<Descriptor>>,
+    config: Option<Descriptor>,
+    layers: Option<Vec<Descriptor>>,
+    fs_layers: Option<Value>,
+}
+
+// === impl MediaType ===
+
+impl MediaType {
+    /// Everything this client understands, for the `Accept` header.
+    pub(crate) const ALL: [Self; 4] =
+        [Self::OciIndex, Self::DockerList, Self::OciManifest, Self::DockerManifest];
+
+    /// The name on the wire.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::OciIndex => "application/vnd.oci.image.index.v1+json",
+            Self::DockerList => "application/vnd.docker.distribution.manifest.list.v2+json",
+            Self::OciManifest => "application/vnd.oci.image.manifest.v1+json",
+            Self::DockerManifest => "application/vnd.docker.distribution.manifest.v2+json",
+        }
+    }
+
+    fn parse(text: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|media_type| media_type.as_str() == text)
+    }
+
+    fn is_index(self) -> bool {
+        match self {
+            Self::OciIndex | Self::DockerList => true,
+            Self::OciManifest | Self::DockerManifest => false,
+        }
+    }
+}
+
+// === impl Descriptor ===
+
+impl Descriptor {
+    /// A descriptor without platform and annotations.
+    #[must_use]
+    pub fn new(media_type: impl Into<String>, digest: Digest, size: u64) -> Self {
+        Self { media_type: media_type.into(), digest, size, platform: None, annotations: BTreeMap::new() }
+    }
+
+    /// Whether this is an index or manifest list.
+    #[must_use]
+    pub fn is_index(&self) -> bool {
+        MediaType::parse(&self.media_type).is_some_and(MediaType::is_index)
+    }
+
+    /// How this layer is compressed.
+    ///
+    /// # Errors
+    /// [`Error::UnsupportedMediaType`] for foreign layers, which no registry may hand out, and for what is no layer.
+    pub fn layer_compression(&self) -> Result<Compression> {
+        match self.media_type.as_str() {
+            "application/vnd.oci.image.layer.v1.tar" | "application/vnd.docker.image.rootfs.diff.tar" => {
+                Ok(Compression::None)
+            }
+            "application/vnd.oci.image.layer.v1.tar+gzip"
+            | "application/vnd.docker.image.rootfs.diff.tar.gzip" => Ok(Compression::Gzip),
+            "application/vnd.oci.image.layer.v1.tar+zstd"
+            | "application/vnd.docker.image.rootfs.diff.tar.zstd" => Ok(Compression::Zstd),
+            other => Err(Error::UnsupportedMediaType {
+                what: format!("layer {}", self.digest),
+                media_type: other.to_owned(),
+                reason: if other.contains("nondistributable") || other.contains("foreign") {
+                    "which is a foreign layer that registries do not distribute; use an image without it"
+                } else {
+                    "which is no image layer that can be unpacked (tar, plain or with gzip or zstd)"
+                },
+            }),
+        }
+    }
+}
+
+// === impl Manifest ===
+
+impl Manifest {
+    /// Parses a manifest request's answer. `what` names it in errors, `content_type` is the header or the media type
+    /// of the descriptor that led here. A document that could be read as two different kinds is refused, so that
+    /// nobody can make two programs see two images under one digest.
+    ///
+    /// # Errors
+    /// [`Error::Protocol`] if it is malformed or ambiguous, [`Error::UnsupportedMediaType`] for schema 1 and for
+    /// anything that is no runnable image.
+    pub fn parse(what: &str, content_type: Option<&str>, bytes: &[u8]) -> Result<(MediaType, Self)> {
+        let document: Document = serde_json::from_slice(bytes).map_err(|error| Error::Protocol {
+            what: what.to_owned(),
+            reason: "is no valid manifest".to_owned(),
+            source: Some(Box::new(error)),
+        })?;
+        let media_type = media_type(what, content_type, &document)?;
+        let Document { schema_version, media_type: _, manifests, config, layers, fs_layers: _ } = document;
+        if schema_version != Some(2) {
+            return Err(Error::protocol(what, "has no schemaVersion 2"));
+        }
+        let manifest = match (media_type.is_index(), manifests, config, layers) {
+            (true, Some(manifests), None, None) => Self::Index(Index { manifests }),
+            (false, None, Some(config), Some(layers)) => Self::Image(ImageManifest { config, layers }),
+            (true, None, _, _) => return Err(Error::protocol(what, "is an index without manifests")),
+            (false, _, None, _) => return Err(Error::protocol(what, "is a manifest without config")),
+            (false, _, _, None) => return Err(Error::protocol(what, "is a manifest without layers")),
+            (true, Some(_), _, _) | (false, Some(_), _, _) => {
+                return Err(Error::protocol(
+                    what,
+                    "is ambiguous: it has the fields of an index and of a manifest",
+                ));
+            }
+        };
+        if let Self::Image(image) = &manifest {
+            image.check(what)?;
+        }
+        Ok((media_type, manifest))
+    }
+}
+
+// === impl ImageManifest ===
+
+impl ImageManifest {
+    fn check(&self, what: &str) -> Result<()> {
+        match self.config.media_type.as_str() {
+            "application/vnd.oci.image.config.v1+json" | "application/vnd.docker.container.image.v1+json" => {
+            }
+            // What the first schema 2 clients pushed.
+            "application/octet-stream" => {}
+            other => {
+                return Err(Error::UnsupportedMediaType {
+                    what: format!("config of {what}"),
+                    media_type: other.to_owned(),
+                    reason: "so it is an artifact and no container image",
+                });
+            }
+        }
+        self.layers.iter().try_for_each(|layer| layer.layer_compression().map(|_| ()))
+    }
+}
+
+// === impl Index ===
+
+impl Index {
+    /// The best entry for `platforms`: the best-ranked platform, the first entry among equals. Entries that name no
+    /// platform are taken only if none that names one fits.
+    ///
+    /// # Errors
+    /// [`Error::NoMatchingPlatform`], which lists what there is.
+    pub fn select(&self, what: &str, platforms: &Platforms) -> Result<&Descriptor> {
+        let rank = |entry: &Descriptor| match &entry.platform {
+            Some(platform) => platforms.rank(platform),
+            None => Some(usize::MAX),
+        };
+        let runnable = |entry: &&Descriptor| MediaType::parse(&entry.media_type).is_some();
+        let ranked = self.manifests.iter().filter(runnable).filter_map(|entry| Some((rank(entry)?, entry)));
+        ranked.min_by_key(|(rank, _)| *rank).map(|(_, entry)| entry).ok_or_else(|| {
+            Error::NoMatchingPlatform {
+                what: what.to_owned(),
+                wanted: platforms.to_string(),
+                available: self.offers(),
+            }
+        })
+    }
+
+    fn offers(&self) -> String {
+        let offers: Vec<String> = self
+            .manifests
+            .iter()
+            .filter_map(|entry| entry.platform.as_ref())
+            .map(ToString::to_string)
+            .collect();
+        if offers.is_empty() { "nothing".to_owned() } else { offers.join(", ") }
+    }
+}
+
+// === impl ImageConfig ===
+
+impl ImageConfig {
+    /// Parses an image's configuration.
+    ///
+    /// # Errors
+    /// [`Error::Protocol`] if it is malformed.
+    pub fn parse(what: &str, bytes: &[u8]) -> Result<Self> {
+        serde_json::from_slice(bytes).map_err(|error| Error::Protocol {
+            what: what.to_owned(),
+            reason: "is no valid image configuration".to_owned(),
+            source: Some(Box::new(error)),
+        })
+    }
+}
+
+/// Decides what a document is. What it says of itself must agree with what the server says of it; a server that does
+/// not know (no header, or a generic one) is not believed.
+fn media_type(what: &str, content_type: Option<&str>, document: &Document) -> Result<MediaType> {
+    let own = document.media_type.as_deref().filter(|own| !own.is_empty());
+    let header = content_type.map(|header| header.split(';').next().unwrap_or_default().trim());
+    if document.schema_version == Some(1) || document.fs_layers.is_some() {
+        return Err(Error::UnsupportedMediaType {
+            what: what.to_owned(),
+            media_type: own.or(header).unwrap_or("schema 1").to_owned(),
+            reason: "which is Docker's schema 1, dead since 2017; push the image again with a current tool",
+        });
+    }
+    let unsupported = |media_type: &str| Error::UnsupportedMediaType {
+        what: what.to_owned(),
+        media_type: media_type.to_owned(),
+        reason: "which is no container image or index of images",
+    };
+    let header = header.and_then(MediaType::parse);
+    match (own, header) {
+        (Some(own), header) => {
+            let parsed = MediaType::parse(own).ok_or_else(|| unsupported(own))?;
+            match header {
+                Some(header) if header != parsed => Err(Error::protocol(
+                    what,
+                    format!("says it is {own:?} but was sent as {:?}", header.as_str()),
+                )),
+                Some(_) | None => Ok(parsed),
+            }
+        }
+        (None, Some(header)) => Ok(header),
+        // OCI documents need not name themselves; Docker's always do.
+        (None, None) if document.manifests.is_some() => Ok(MediaType::OciIndex),
+        (None, None) if document.config.is_some() => Ok(MediaType::OciManifest),
+        (None, None) => Err(unsupported(content_type.unwrap_or_default())),
+    }
+}
+
+fn null_is_empty<'de, D: Deserializer<'de>, T: Default + Deserialize<'de>>(
+    deserializer: D,
+) -> Result<T, D::Error> {
+    Ok(Option::deserialize(deserializer)?.unwrap_or_default())
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,326 @@
+//! HTTP with the rules of this crate: one connection pool per kind of TLS settings, redirects that lose the
+//! credentials, deadlines on silence, and errors without URLs (which may hold signatures).
+
+mod body;
+mod connect;
+
+use std::collections::HashMap;
+use std::error::Error as _;
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use reqwest::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HeaderValue, LOCATION, RANGE};
+use reqwest::{Method, Response};
+use tokio::time::{Instant, timeout};
+use url::Url;
+
+pub(crate) use body::{next_piece, read_limited, status_error};
+use connect::{ClientKey, build};
+
+use crate::error::Idle;
+use crate::hosts::PlainHttp;
+use crate::{BoxError, Error, Host, Result};
+
+const MAX_REDIRECTS: usize = 10;
+/// Different TLS settings kept at once; certificates that rotate leave old ones behind.
+const MAX_CLIENTS: usize = 64;
+/// How long a host that spoke plain HTTP is asked that way first.
+const PLAIN_MEMORY: Duration = Duration::from_secs(300);
+
+/// Sends requests.
+#[derive(Debug)]
+pub(crate) struct Transport {
+    clients: Mutex<HashMap<ClientKey, reqwest::Client>>,
+    /// Hosts that turned out to speak plain HTTP, and until when that is believed.
+    plain: Mutex<HashMap<String, Instant>>,
+    connect_timeout: Duration,
+    idle_timeout: Duration,
+}
+
+/// One request.
+#[derive(Debug, Clone)]
+pub(crate) struct Call<'a> {
+    pub(crate) url: Url,
+    /// What it is for, in errors.
+    pub(crate) what: &'a str,
+    pub(crate) accept: Option<&'a str>,
+    pub(crate) authorization: Option<HeaderValue>,
+    /// The first byte that is wanted.
+    pub(crate) range_from: u64,
+    /// Makes it a POST of this form.
+    pub(crate) form: Option<String>,
+    /// Whether a redirect may lead from TLS to plain HTTP, which only content with a known digest may.
+    pub(crate) may_downgrade: bool,
+}
+
+/// The last response of a chain of redirects.
+#[derive(Debug)]
+pub(crate) struct Reply {
+    pub(crate) response: Response,
+    /// Who sent it.
+    pub(crate) host: String,
+    /// Whether another host than the one that was asked sent it. Its challenges must not be answered.
+    pub(crate) redirected_away: bool,
+}
+
+// === impl Call ===
+
+impl<'a> Call<'a> {
+    pub(crate) fn get(url: Url, what: &'a str) -> Self {
+        Self { url, what, accept: None, authorization: None, range_from: 0, form: None, may_downgrade: false }
+    }
+}
+
+// === impl Transport ===
+
+impl Transport {
+    pub(crate) fn new(connect_timeout: Duration, idle_timeout: Duration) -> Self {
+        Self { clients: Mutex::default(), plain: Mutex::default(), connect_timeout, idle_timeout }
+    }
+
+    pub(crate) fn idle_timeout(&self) -> Duration {
+        self.idle_timeout
+    }
+
+    /// Sends a request with the settings of `host` and follows redirects. The host's headers and the authorization
+    /// go to the origin of the first URL only; its own headers only if that is `host` itself.
+    pub(crate) async fn send(&self, host: &Host, call: Call<'_>) -> Result<Reply> {
+        let client = self.client(host).await?;
+        let own_headers = origin(&call.url) == origin(&host.base);
+        let mut url = call.url.clone();
+        // Where the first answer came from; the scheme may turn out to be another one.
+        let mut asked: Option<Url> = None;
+        let mut at_origin = true;
+        let mut method = if call.form.is_some() { Method::POST } else { Method::GET };
+        for _ in 0..=MAX_REDIRECTS {
+            let mut request = client.request(method.clone(), url.clone());
+            if at_origin {
+                if own_headers {
+                    request = request.headers(host.headers.clone());
+                }
+                if let Some(authorization) = &call.authorization {
+                    request = request.header(AUTHORIZATION, authorization.clone());
+                }
+            }
+            if let Some(accept) = call.accept {
+                request = request.header(ACCEPT, accept);
+            }
+            if call.range_from > 0 {
+                request = request.header(RANGE, format!("bytes={}-", call.range_from));
+            }
+            if let (&Method::POST, Some(form)) = (&method, &call.form) {
+                request =
+                    request.header(CONTENT_TYPE, "application/x-www-form-urlencoded").body(form.clone());
+            }
+            let plain_http = if at_origin && own_headers { host.plain_http } else { PlainHttp::Never };
+            let response = self.send_once(request, &url, plain_http, call.what).await?;
+            url = response.url().clone();
+            let asked = asked.get_or_insert_with(|| url.clone());
+            let name = url.authority().to_owned();
+            let status = response.status();
+            let location = response.headers().get(LOCATION).filter(|_| status.is_redirection());
+            let Some(location) = location else {
+                return Ok(Reply { response, host: name, redirected_away: !at_origin });
+            };
+            let next = redirect_target(&url, location, &call, &name)?;
+            if call.form.is_some() && !matches!(status.as_u16(), 307 | 308) {
+                method = Method::GET;
+            }
+            // A form holds a secret, so it does not travel.
+            if origin(&next) != origin(asked) {
+                if method == Method::POST {
+                    return Err(Error::protocol(
+                        call.what,
+                        format!("{name} redirects a token request elsewhere"),
+                    ));
+                }
+                at_origin = false;
+            }
+            url = next;
+        }
+        Err(Error::protocol(
+            call.what,
+            format!("{} redirects more than {MAX_REDIRECTS} times", call.url.authority()),
+        ))
+    }
+
+    /// Sends without following redirects, with the other scheme if the host allows it and the first fails.
+    async fn send_once(
+        &self,
+        request: reqwest::RequestBuilder,
+        url: &Url,
+        plain_http: PlainHttp,
+        what: &str,
+    ) -> Result<Response> {
+        let unavailable = |source: BoxError| Error::Unavailable {
+            what: what.to_owned(),
+            host: url.authority().to_owned(),
+            source,
+        };
+        let (client, request) = request.build_split();
+        let request = request.map_err(|error| unavailable(error.without_url().into()))?;
+        let attempt =
+            async |request: reqwest::Request| match timeout(self.idle_timeout, client.execute(request)).await
+            {
+                Ok(Ok(response)) => Ok(response),
+                Ok(Err(error)) => Err(Failure::Request(error.without_url())),
+                Err(_) => Err(Failure::Idle),
+            };
+        let wrap = |failure: Failure| match failure {
+            Failure::Request(error) => unavailable(error.into()),
+            Failure::Idle => unavailable(Idle { waited: self.idle_timeout }.into()),
+        };
+        let mut fallback = (plain_http != PlainHttp::Never && url.scheme() == "https")
+            .then(|| plain_copy(&request))
+            .flatten();
+        let mut first = request;
+        let key = url.authority();
+        let known_plain = self.is_known_plain(key);
+        if known_plain && let Some(plain) = &mut fallback {
+            std::mem::swap(&mut first, plain);
+        }
+        let failure = match (attempt(first).await, &fallback) {
+            (Ok(response), _) => return Ok(response),
+            (Err(failure), Some(_)) if known_plain || failure.may_be_plain(plain_http) => failure,
+            (Err(failure), _) => return Err(wrap(failure)),
+        };
+        self.remember_plain(key, false);
+        let Some(second) = fallback else { return Err(wrap(failure)) };
+        match attempt(second).await {
+            Ok(response) => {
+                self.remember_plain(key, !known_plain);
+                Ok(response)
+            }
+            // The first failure is about the scheme that was expected to work.
+            Err(_) => Err(wrap(failure)),
+        }
+    }
+
+    fn is_known_plain(&self, host: &str) -> bool {
+        let plain = self.plain.lock().unwrap_or_else(PoisonError::into_inner);
+        plain.get(host).is_some_and(|until| *until > Instant::now())
+    }
+
+    fn remember_plain(&self, host: &str, is_plain: bool) {
+        let mut plain = self.plain.lock().unwrap_or_else(PoisonError::into_inner);
+        let now = Instant::now();
+        plain.retain(|name, until| *until > now && name != host);
+        if is_plain {
+            plain.insert(host.to_owned(), now + PLAIN_MEMORY);
+        }
+    }
+
+    async fn client(&self, host: &Host) -> Result<reqwest::Client> {
+        let key = ClientKey {
+            tls: host.tls.clone(),
+            connect_timeout: host.dial_timeout.unwrap_or(self.connect_timeout),
+            proxy: host.proxy.clone(),
+            loopback: host.is_loopback(),
+        };
+        let known = self.clients.lock().unwrap_or_else(PoisonError::into_inner).get(&key).cloned();
+        if let Some(client) = known {
+            return Ok(client);
+        }
+        let for_build = key.clone();
+        // Reading the system's trust store takes tens of milliseconds.
+        let built = tokio::task::spawn_blocking(move || build(&for_build)).await;
+        let client = built.map_err(|error| Error::Unavailable {
+            what: "connection pool".to_owned(),
+            host: host.authority(),
+            source: error.into(),
+        })??;
+        let mut clients = self.clients.lock().unwrap_or_else(PoisonError::into_inner);
+        if clients.len() >= MAX_CLIENTS {
+            clients.clear();
+        }
+        Ok(clients.entry(key).or_insert(client).clone())
+    }
+}
+
+enum Failure {
+    Request(reqwest::Error),
+    Idle,
+}
+
+impl Failure {
+    /// Whether the same server may be asked without TLS after this.
+    fn may_be_plain(&self, plain_http: PlainHttp) -> bool {
+        match (self, plain_http) {
+            (Self::Request(error), PlainHttp::IfTlsFails) => error.is_connect() || is_plain_answer(error),
+            (Self::Request(error), PlainHttp::IfServerIsPlain) => is_plain_answer(error),
+            (Self::Request(_), PlainHttp::Never) | (Self::Idle, _) => false,
+        }
+    }
+}
+
+/// Whether the TLS handshake failed because the server does not speak TLS.
+fn is_plain_answer(error: &reqwest::Error) -> bool {
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        if let Some(rustls::Error::InvalidMessage(_)) = error.downcast_ref() {
+            return true;
+        }
+        // An I/O error hides what it wraps from `source`.
+        let wrapped = error.downcast_ref().and_then(std::io::Error::get_ref);
+        cause = match wrapped {
+            Some(wrapped) => Some(wrapped),
+            None => error.source(),
+        };
+    }
+    false
+}
+
+fn plain_copy(request: &reqwest::Request) -> Option<reqwest::Request> {
+    let mut copy = request.try_clone()?;
+    let mut url = request.url().clone();
+    // `http` on the port that was asked with TLS.
+    let port = url.port_or_known_default();
+    url.set_scheme("http").ok()?;
+    url.set_port(port).ok()?;
+    *copy.url_mut() = url;
+    Some(copy)
+}
+
+fn origin(url: &Url) -> (&str, Option<&str>, Option<u16>) {
+    (url.scheme(), url.host_str(), url.port_or_known_default())
+}
+
+fn redirect_target(from: &Url, location: &HeaderValue, call: &Call<'_>, name: &str) -> Result<Url> {
+    let wrong = |reason: &str| Error::protocol(call.what, format!("{name} redirects {reason}"));
+    let location = std::str::from_utf8(location.as_bytes()).map_err(|_| wrong("to no valid URL"))?;
+    let mut next = from.join(location).map_err(|_| wrong("to no valid URL"))?;
+    if !matches!(next.scheme(), "http" | "https") || next.host_str().is_none() {
+        return Err(wrong("to something other than http"));
+    }
+    if from.scheme() == "https" && next.scheme() == "http" && !call.may_downgrade {
+        return Err(wrong("from TLS to plain HTTP, where the answer could be forged"));
+    }
+    // Otherwise they would be sent as Basic authorization.
+    if !next.username().is_empty() || next.password().is_some() {
+        next.set_username("")
+            .and_then(|()| next.set_password(None))
+            .map_err(|()| wrong("to no valid URL"))?;
+    }
+    Ok(next)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn redirects_to_other_schemes_and_downgrades_are_refused() {
+        let from = Url::parse("https://a.example/v2/x").unwrap();
+        let target = |location: &'static str, may_downgrade| {
+            let call = Call { may_downgrade, ..Call::get(from.clone(), "it") };
+            redirect_target(&from, &HeaderValue::from_static(location), &call, "a.example")
+                .map(|url| url.to_string())
+        };
+        assert_eq!(target("/y?z=1", false).unwrap(), "https://a.example/y?z=1");
+        assert_eq!(target("https://u:p@b.example/y", false).unwrap(), "https://b.example/y");
+        assert_eq!(target("http://b.example/y", true).unwrap(), "http://b.example/y");
+        assert!(target("http://b.example/y", false).is_err());
+        assert!(target("file:///etc/passwd", true).is_err());
+        assert!(target("https://[", true).is_err());
+    }
+}

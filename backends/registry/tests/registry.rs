@@ -1,0 +1,18 @@
+//! Pulls over real sockets: from a registry inside this process that can be told to misbehave, and from Debian's
+//! `docker-registry`.
+
+#![expect(
+    clippy::unwrap_used,
+    reason = "a failed unwrap is a failed test, also in the functions that tests share"
+)]
+
+#[path = "registry/auth.rs"]
+mod auth;
+#[path = "registry/debian.rs"]
+mod debian;
+#[path = "registry/faults.rs"]
+mod faults;
+#[path = "registry/hosts.rs"]
+mod hosts;
+#[path = "registry/server.rs"]
+mod server;
