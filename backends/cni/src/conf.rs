@@ -1,0 +1,364 @@
+//! Network configurations: finding, reading and checking them (CNI specification, section 1).
+
+use std::fs;
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, SystemTime};
+
+use serde_json::{Map, Value, json};
+
+use crate::error::{ConfError, Error, one_line};
+use crate::version::SpecVersion;
+
+/// A file changed as recently as this may change again within the clock tick that its time stamp shows, so it is not
+/// answered from the cache.
+const SETTLING: Duration = Duration::from_secs(2);
+
+/// The configuration of one plugin, keys in the order of the file.
+pub type PluginConf = Map<String, Value>;
+
+/// One network: a chain of plugins.
+#[derive(Clone, Debug, PartialEq)]
+pub struct NetworkList {
+    /// Its name, by which plugins keep their own state.
+    pub name: String,
+    /// The version of the specification that is spoken to its plugins.
+    pub cni_version: SpecVersion,
+    /// Whether CHECK must not be called.
+    pub disable_check: bool,
+    /// The plugins, in the order of ADD. Each has a `type` that is a plain file name.
+    pub plugins: Vec<PluginConf>,
+    /// The file it was read from.
+    pub source: PathBuf,
+    /// That file's content.
+    pub raw: Vec<u8>,
+}
+
+/// A file that is there, but cannot be used.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Skipped {
+    /// The file.
+    pub path: PathBuf,
+    /// Why, on one line.
+    pub reason: String,
+}
+
+/// The default network of a node, and the files before it that could not be used.
+#[derive(Clone, Debug)]
+pub struct Loaded {
+    /// The network.
+    pub list: Arc<NetworkList>,
+    /// Files that sort before it and are broken; worth showing, because one of them was probably meant.
+    pub skipped: Vec<Skipped>,
+}
+
+/// A configuration directory, read again when something in it changes.
+#[derive(Debug)]
+pub struct ConfDir {
+    dir: PathBuf,
+    settling: Duration,
+    cached: Mutex<Option<Cached>>,
+}
+
+#[derive(Debug)]
+struct Cached {
+    stamps: Vec<Stamp>,
+    loaded: Loaded,
+}
+
+/// What shows that a file is still the same.
+#[derive(Debug, PartialEq, Eq)]
+struct Stamp {
+    path: PathBuf,
+    inode: u64,
+    size: u64,
+    modified: (i64, i64),
+    changed: (i64, i64),
+}
+
+// === impl ConfDir ===
+
+impl ConfDir {
+    /// Names a directory, which may be missing for now.
+    #[must_use]
+    pub fn new(dir: impl Into<PathBuf>) -> Self {
+        Self { dir: dir.into(), settling: SETTLING, cached: Mutex::new(None) }
+    }
+
+    /// The directory.
+    #[must_use]
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// The default network as the directory has it now; a change needs no restart. It does a few file operations.
+    ///
+    /// # Errors
+    /// Those of [`NetworkList::load`].
+    pub fn load(&self) -> Result<Loaded, Error> {
+        let stamps = stamps(&self.dir).map_err(|source| Error::ConfDir { dir: self.dir.clone(), source })?;
+        let settled = stamps.iter().all(|stamp| stamp.age() > self.settling);
+        {
+            let cached = self.cached.lock().unwrap_or_else(PoisonError::into_inner);
+            if let Some(cached) = cached.as_ref().filter(|cached| settled && cached.stamps == stamps) {
+                return Ok(cached.loaded.clone());
+            }
+        }
+        // Stamps are older than what is read now, so a change in between shows up at the next call.
+        let loaded = NetworkList::load(&self.dir);
+        let mut cached = self.cached.lock().unwrap_or_else(PoisonError::into_inner);
+        *cached = loaded.as_ref().ok().map(|loaded| Cached { stamps, loaded: loaded.clone() });
+        loaded
+    }
+}
+
+impl Stamp {
+    fn of(path: PathBuf) -> Option<Self> {
+        let meta = fs::metadata(&path).ok()?;
+        Some(Self {
+            inode: meta.ino(),
+            size: meta.size(),
+            modified: (meta.mtime(), meta.mtime_nsec()),
+            changed: (meta.ctime(), meta.ctime_nsec()),
+            path,
+        })
+    }
+
+    /// How long ago it changed, to the second; zero if the clock has gone back since.
+    fn age(&self) -> Duration {
+        let changed = Duration::from_secs(u64::try_from(self.changed.0).unwrap_or(0));
+        SystemTime::now().duration_since(SystemTime::UNIX_EPOCH + changed).unwrap_or_default()
+    }
+}
+
+/// Stamps of the directory, its files, and the files one level deeper that a list may take plugins from.
+fn stamps(dir: &Path) -> io::Result<Vec<Stamp>> {
+    let mut all = vec![dir.to_owned()];
+    for entry in entries(dir)? {
+        if entry.is_dir() {
+            all.extend(entries(&entry)?);
+        }
+        all.push(entry);
+    }
+    Ok(all.into_iter().filter_map(Stamp::of).collect())
+}
+
+/// The paths in a directory, sorted; none if it is missing.
+fn entries(dir: &Path) -> io::Result<Vec<PathBuf>> {
+    let read = match fs::read_dir(dir) {
+        Ok(read) => read,
+        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(e) => return Err(e),
+    };
+    let mut paths = read.map(|entry| entry.map(|entry| entry.path())).collect::<io::Result<Vec<_>>>()?;
+    paths.sort();
+    Ok(paths)
+}
+
+fn has_extension(path: &Path, wanted: &[&str]) -> bool {
+    path.extension().and_then(|found| found.to_str()).is_some_and(|found| wanted.contains(&found))
+}
+
+// === impl NetworkList ===
+
+impl NetworkList {
+    /// Reads the default network of a directory: the first usable file by name among `.conflist`, `.conf` and `.json`.
+    ///
+    /// A broken file is passed over with a warning, and named in the answer.
+    ///
+    /// # Errors
+    /// [`Error::NotConfigured`] if the directory is missing or has no usable file, [`Error::ConfDir`] if it cannot be
+    /// read.
+    pub fn load(dir: &Path) -> Result<Loaded, Error> {
+        let files = entries(dir).map_err(|source| Error::ConfDir { dir: dir.to_owned(), source })?;
+        let mut skipped = Vec::new();
+        for path in files {
+            if !has_extension(&path, &["conflist", "conf", "json"]) || path.is_dir() {
+                continue;
+            }
+            match Self::read(&path) {
+                Ok(list) => return Ok(Loaded { list: Arc::new(list), skipped }),
+                Err(error) => {
+                    let reason = one_line(&error);
+                    tracing::warn!(path = %path.display(), reason, "passing over a network configuration");
+                    skipped.push(Skipped { path, reason });
+                }
+            }
+        }
+        Err(Error::NotConfigured { dir: dir.to_owned(), skipped })
+    }
+
+    fn read(path: &Path) -> Result<Self, ConfError> {
+        let raw = fs::read(path).map_err(ConfError::Read)?;
+        if !has_extension(path, &["conflist"]) {
+            return Self::parse_single(path, &raw);
+        }
+        let (mut list, inlined_only) = Self::parse_head(path, &raw)?;
+        if !inlined_only {
+            // Since 1.1.0, files of a directory named after the network add plugins to the chain.
+            let more = path.with_file_name(&list.name);
+            for file in entries(&more).map_err(ConfError::Read)? {
+                if has_extension(&file, &["conf"]) && !file.is_dir() {
+                    list.plugins.push(plugin(object(&fs::read(&file).map_err(ConfError::Read)?)?)?);
+                }
+            }
+        }
+        list.with_plugins()
+    }
+
+    /// Reads a list from the content of a `.conflist` file. `source` is only kept.
+    ///
+    /// # Errors
+    /// [`Error::Conf`].
+    pub fn parse(source: &Path, raw: &[u8]) -> Result<Self, Error> {
+        Self::parse_head(source, raw)
+            .and_then(|(list, _)| list.with_plugins())
+            .map_err(|error| Error::Conf { path: source.to_owned(), source: error })
+    }
+
+    /// A list, possibly without plugins, and whether it must not be given more than it has itself.
+    fn parse_head(source: &Path, raw: &[u8]) -> Result<(Self, bool), ConfError> {
+        let map = object(raw)?;
+        let inlined_only = flag(&map, "loadOnlyInlinedPlugins")?;
+        let plugins = match map.get("plugins") {
+            None if inlined_only => return Err(ConfError::NoPlugins),
+            None => Vec::new(),
+            Some(Value::Array(plugins)) if plugins.is_empty() => return Err(ConfError::NoPlugins),
+            Some(Value::Array(plugins)) => plugins
+                .iter()
+                .map(|value| match value {
+                    Value::Object(map) => plugin(map.clone()),
+                    Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) | Value::Array(_) => {
+                        Err(ConfError::Key { key: "plugins", expected: "a list of objects" })
+                    }
+                })
+                .collect::<Result<_, _>>()?,
+            Some(_) => return Err(ConfError::Key { key: "plugins", expected: "a list of objects" }),
+        };
+        Ok((Self::with_head(source, raw, &map, plugins)?, inlined_only))
+    }
+
+    /// Reads a `.conf` or `.json` file with a single plugin, which becomes a list of one.
+    fn parse_single(source: &Path, raw: &[u8]) -> Result<Self, ConfError> {
+        let map = object(raw)?;
+        if !map.contains_key("type") && map.contains_key("plugins") {
+            return Err(ConfError::ListInSingle);
+        }
+        let plugins = vec![plugin(map.clone())?];
+        Self::with_head(source, raw, &map, plugins)
+    }
+
+    fn with_head(
+        source: &Path,
+        raw: &[u8],
+        map: &PluginConf,
+        plugins: Vec<PluginConf>,
+    ) -> Result<Self, ConfError> {
+        let name = string(map, "name")?;
+        if !is_name(name) {
+            return Err(ConfError::Name(name.to_owned()));
+        }
+        Ok(Self {
+            name: name.to_owned(),
+            cni_version: version(map)?,
+            disable_check: flag(map, "disableCheck")?,
+            plugins,
+            source: source.to_owned(),
+            raw: raw.to_owned(),
+        })
+    }
+
+    fn with_plugins(self) -> Result<Self, ConfError> {
+        if self.plugins.is_empty() { Err(ConfError::NoPlugins) } else { Ok(self) }
+    }
+
+    /// The list as one self-contained document, whichever files it came from; [`NetworkList::parse`] reads it back.
+    #[must_use]
+    pub fn to_document(&self) -> Value {
+        json!({
+            "cniVersion": self.cni_version.as_str(),
+            "name": self.name,
+            "disableCheck": self.disable_check,
+            "loadOnlyInlinedPlugins": true,
+            "plugins": self.plugins,
+        })
+    }
+}
+
+/// The `type` of a plugin, which was checked when its configuration was read.
+pub(crate) fn type_of(plugin: &PluginConf) -> &str {
+    plugin.get("type").and_then(Value::as_str).unwrap_or_default()
+}
+
+/// The form of network names and container ids: a letter or digit, then also dots, dashes and underscores.
+pub(crate) fn is_name(text: &str) -> bool {
+    text.starts_with(|c: char| c.is_ascii_alphanumeric())
+        && text.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_'))
+}
+
+fn object(raw: &[u8]) -> Result<PluginConf, ConfError> {
+    serde_json::from_slice(raw).map_err(ConfError::Json)
+}
+
+fn string<'a>(map: &'a PluginConf, key: &'static str) -> Result<&'a str, ConfError> {
+    map.get(key).and_then(Value::as_str).ok_or(ConfError::Key { key, expected: "a string" })
+}
+
+/// A boolean, absent meaning false. The words in a string count too, as they do for other runtimes.
+fn flag(map: &PluginConf, key: &'static str) -> Result<bool, ConfError> {
+    let wrong = ConfError::Key { key, expected: "true or false" };
+    match map.get(key) {
+        None => Ok(false),
+        Some(Value::Bool(value)) => Ok(*value),
+        Some(Value::String(text)) if text.eq_ignore_ascii_case("true") => Ok(true),
+        Some(Value::String(text)) if text.eq_ignore_ascii_case("false") => Ok(false),
+        Some(_) => Err(wrong),
+    }
+}
+
+/// The newest version that both `cniVersion` or `cniVersions` and this crate have.
+fn version(map: &PluginConf) -> Result<SpecVersion, ConfError> {
+    let mut offered = Vec::new();
+    if map.contains_key("cniVersion") {
+        offered.push(string(map, "cniVersion")?);
+    }
+    match map.get("cniVersions") {
+        None => {}
+        Some(Value::Array(versions)) => {
+            for version in versions {
+                offered.push(
+                    version
+                        .as_str()
+                        .ok_or(ConfError::Key { key: "cniVersions", expected: "a list of strings" })?,
+                );
+            }
+        }
+        Some(_) => return Err(ConfError::Key { key: "cniVersions", expected: "a list of strings" }),
+    }
+    if offered.is_empty() {
+        return Err(ConfError::Key { key: "cniVersion", expected: "a string" });
+    }
+    offered
+        .iter()
+        .filter_map(|text| SpecVersion::parse(text))
+        .max()
+        .ok_or_else(|| ConfError::Version(offered.join(", ")))
+}
+
+/// Checks the part of a plugin's configuration that is ours to read.
+fn plugin(map: PluginConf) -> Result<PluginConf, ConfError> {
+    let kind = string(&map, "type")?;
+    let bad = |c: char| matches!(c, '/' | '\\') || c.is_control();
+    if kind.is_empty() || matches!(kind, "." | "..") || kind.contains(bad) {
+        return Err(ConfError::PluginType(kind.to_owned()));
+    }
+    match map.get("capabilities") {
+        None | Some(Value::Object(_) | Value::Null) => Ok(map),
+        Some(_) => Err(ConfError::Key { key: "capabilities", expected: "an object" }),
+    }
+}
+
+#[cfg(test)]
+mod tests;

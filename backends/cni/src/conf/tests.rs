@@ -1,0 +1,183 @@
+//! Reading configuration files and directories.
+
+use proptest::prelude::*;
+
+use super::*;
+
+fn parse(text: &str) -> Result<NetworkList, Error> {
+    NetworkList::parse(Path::new("x.conflist"), text.as_bytes())
+}
+
+#[track_caller]
+fn refused(text: &str, part: &str) {
+    let error = parse(text).expect_err(text);
+    assert!(one_line(&error).contains(part), "{}", one_line(&error));
+}
+
+fn single(name: &str) -> String {
+    format!(r#"{{"cniVersion":"0.4.0","name":"{name}","type":"bridge"}}"#)
+}
+
+#[test]
+fn a_list_keeps_keys_and_their_order() {
+    let text = r#"{"cniVersion":"1.0.0","name":"a.b-c_1","disableCheck":"True","plugins":[
+        {"zeta":1,"type":"bridge","alpha":{"y":[18446744073709551615],"b":2}},{"type":"portmap","capabilities":{"portMappings":true}}]}"#;
+    let list = parse(text).unwrap();
+    assert_eq!(
+        (list.name.as_str(), list.cni_version, list.disable_check),
+        ("a.b-c_1", SpecVersion::V1_0_0, true)
+    );
+    assert_eq!(list.plugins.iter().map(type_of).collect::<Vec<_>>(), ["bridge", "portmap"]);
+    assert_eq!(list.plugins[0].keys().collect::<Vec<_>>(), ["zeta", "type", "alpha"]);
+    assert_eq!(list.plugins[0]["alpha"].to_string(), r#"{"y":[18446744073709551615],"b":2}"#);
+    assert_eq!(list.raw, text.as_bytes());
+}
+
+#[test]
+fn the_document_of_a_list_reads_back_as_the_same_list() {
+    let list =
+        parse(r#"{"cniVersion":"0.3.1","name":"n","plugins":[{"type":"a","x":[1,{"b":null,"a":0.5}]}]}"#)
+            .unwrap();
+    let again = parse(&list.to_document().to_string()).unwrap();
+    assert_eq!((again.name, again.cni_version, again.plugins), (list.name, list.cni_version, list.plugins));
+}
+
+#[test]
+fn broken_lists_are_refused_with_their_reason() {
+    refused("", "JSON");
+    refused("[]", "JSON");
+    refused(r#"{"name":"n","plugins":[{"type":"a"}]}"#, "cniVersion");
+    refused(r#"{"cniVersion":1,"name":"n","plugins":[{"type":"a"}]}"#, "cniVersion");
+    refused(r#"{"cniVersion":"0.2.0","name":"n","plugins":[{"type":"a"}]}"#, "0.2.0");
+    refused(r#"{"cniVersion":"2.0.0","name":"n","plugins":[{"type":"a"}]}"#, "2.0.0");
+    refused(r#"{"cniVersion":"1.0.0","plugins":[{"type":"a"}]}"#, "name");
+    for name in ["", "-a", "a b", "a/b", "../x", "ä"] {
+        refused(&format!(r#"{{"cniVersion":"1.0.0","name":"{name}","plugins":[{{"type":"a"}}]}}"#), "name");
+    }
+    refused(r#"{"cniVersion":"1.0.0","name":"n"}"#, "no plugins");
+    refused(r#"{"cniVersion":"1.0.0","name":"n","plugins":[]}"#, "no plugins");
+    refused(r#"{"cniVersion":"1.0.0","name":"n","plugins":{}}"#, "plugins");
+    refused(r#"{"cniVersion":"1.0.0","name":"n","plugins":["a"]}"#, "plugins");
+    refused(r#"{"cniVersion":"1.0.0","name":"n","plugins":[{}]}"#, "type");
+    for kind in ["", ".", "..", "a/b", "/bin/sh", "a\\\\b", "a\\u0000"] {
+        refused(&format!(r#"{{"cniVersion":"1.0.0","name":"n","plugins":[{{"type":"{kind}"}}]}}"#), "type");
+    }
+    refused(
+        r#"{"cniVersion":"1.0.0","name":"n","plugins":[{"type":"a","capabilities":["x"]}]}"#,
+        "capabilities",
+    );
+    refused(
+        r#"{"cniVersion":"1.0.0","name":"n","disableCheck":"no","plugins":[{"type":"a"}]}"#,
+        "disableCheck",
+    );
+}
+
+#[test]
+fn the_newest_version_that_both_sides_have_is_spoken() {
+    let text = r#"{"cniVersion":"0.4.0","cniVersions":["0.3.1","1.1.0","9.0.0"],"name":"n","plugins":[{"type":"a"}]}"#;
+    assert_eq!(parse(text).unwrap().cni_version, SpecVersion::V1_1_0);
+}
+
+#[test]
+fn the_first_usable_file_by_name_is_the_network() {
+    let temp = tempfile::tempdir().unwrap();
+    let put = |name: &str, text: &str| fs::write(temp.path().join(name), text).unwrap();
+    put("05-notes.txt", "not a network");
+    put("10-broken.conflist", "{");
+    put("15-list.conf", r#"{"cniVersion":"1.0.0","name":"n","plugins":[{"type":"a"}]}"#);
+    put("20-one.json", &single("one"));
+    put("30-two.conflist", r#"{"cniVersion":"1.0.0","name":"two","plugins":[{"type":"a"}]}"#);
+    fs::create_dir(temp.path().join("00-dir.conf")).unwrap();
+
+    let loaded = NetworkList::load(temp.path()).unwrap();
+    assert_eq!(loaded.list.name, "one");
+    assert_eq!(loaded.list.source, temp.path().join("20-one.json"));
+    assert_eq!(loaded.list.plugins.len(), 1);
+    let skipped: Vec<_> =
+        loaded.skipped.iter().map(|s| s.path.file_name().unwrap().to_str().unwrap()).collect();
+    assert_eq!(skipped, ["10-broken.conflist", "15-list.conf"]);
+    assert!(loaded.skipped[1].reason.contains(".conflist"), "{}", loaded.skipped[1].reason);
+}
+
+#[test]
+fn a_directory_named_after_the_network_adds_plugins_to_it() {
+    let temp = tempfile::tempdir().unwrap();
+    fs::create_dir(temp.path().join("net")).unwrap();
+    fs::write(temp.path().join("net/20.conf"), r#"{"type":"late"}"#).unwrap();
+    fs::write(temp.path().join("net/10.conf"), r#"{"type":"early"}"#).unwrap();
+    let mut list = json!({"cniVersion": "1.1.0", "name": "net", "plugins": [{"type": "main"}]});
+    let file = temp.path().join("a.conflist");
+    fs::write(&file, list.to_string()).unwrap();
+    let kinds = || {
+        let loaded = NetworkList::load(temp.path()).unwrap();
+        loaded.list.plugins.iter().map(|p| type_of(p).to_owned()).collect::<Vec<_>>()
+    };
+    assert_eq!(kinds(), ["main", "early", "late"]);
+    list["loadOnlyInlinedPlugins"] = json!(true);
+    fs::write(&file, list.to_string()).unwrap();
+    assert_eq!(kinds(), ["main"]);
+}
+
+#[test]
+fn a_missing_empty_or_all_broken_directory_is_not_configured() {
+    let temp = tempfile::tempdir().unwrap();
+    for dir in [temp.path().join("missing"), temp.path().to_owned()] {
+        assert!(NetworkList::load(&dir).unwrap_err().is_not_configured());
+    }
+    fs::write(temp.path().join("a.conflist"), "{}").unwrap();
+    let error = NetworkList::load(temp.path()).unwrap_err();
+    assert!(error.is_not_configured() && error.to_string().contains("a.conflist"), "{error}");
+    // A file is no directory, which is a mistake and not a network still to come.
+    let error = NetworkList::load(&temp.path().join("a.conflist")).unwrap_err();
+    assert!(matches!(error, Error::ConfDir { .. }), "{error}");
+}
+
+#[test]
+fn a_change_is_seen_without_a_restart() {
+    let temp = tempfile::tempdir().unwrap();
+    let dir = ConfDir::new(temp.path().join("net.d"));
+    assert!(dir.load().unwrap_err().is_not_configured());
+    fs::create_dir(dir.dir()).unwrap();
+    for name in ["one", "two", "six"] {
+        // The same length each time, within one clock tick.
+        fs::write(dir.dir().join("a.conf"), single(name)).unwrap();
+        assert_eq!(dir.load().unwrap().list.name, name);
+    }
+    fs::write(dir.dir().join("0.conf"), single("first")).unwrap();
+    assert_eq!(dir.load().unwrap().list.name, "first");
+    fs::remove_file(dir.dir().join("0.conf")).unwrap();
+    assert_eq!(dir.load().unwrap().list.name, "six");
+}
+
+#[test]
+fn an_unchanged_directory_is_answered_from_the_cache() {
+    let temp = tempfile::tempdir().unwrap();
+    fs::write(temp.path().join("a.conf"), single("one")).unwrap();
+    let trusting = ConfDir { settling: Duration::ZERO, ..ConfDir::new(temp.path()) };
+    let first = trusting.load().unwrap().list;
+    assert!(Arc::ptr_eq(&first, &trusting.load().unwrap().list));
+    fs::write(temp.path().join("b.conf"), single("two")).unwrap();
+    assert!(!Arc::ptr_eq(&first, &trusting.load().unwrap().list));
+
+    let careful = ConfDir::new(temp.path());
+    let first = careful.load().unwrap().list;
+    assert!(!Arc::ptr_eq(&first, &careful.load().unwrap().list), "fresh files are not to be trusted yet");
+}
+
+proptest! {
+    #[test]
+    fn no_bytes_make_the_reader_panic(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+        let _ = NetworkList::parse(Path::new("x"), &bytes);
+        let _ = NetworkList::parse_single(Path::new("x"), &bytes);
+    }
+
+    #[test]
+    fn every_accepted_list_has_safe_names(name in "\\PC{0,8}", kind in "\\PC{0,8}|[./a]{1,3}") {
+        let text = json!({"cniVersion": "1.0.0", "name": name, "plugins": [{"type": kind}]}).to_string();
+        if let Ok(list) = parse(&text) {
+            prop_assert!(!list.name.contains('/') && !list.name.starts_with('.'));
+            let file = Path::new("/bin").join(type_of(&list.plugins[0]));
+            prop_assert_eq!(file.parent(), Some(Path::new("/bin")));
+        }
+    }
+}

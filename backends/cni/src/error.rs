@@ -1,0 +1,330 @@
+//! The errors of this crate.
+
+use std::io;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use thiserror::Error;
+
+use crate::conf::Skipped;
+use crate::plugin::Verb;
+
+/// The code by which a plugin says that the same call may succeed a little later (CNI specification, "Error").
+const CODE_TRY_AGAIN: u64 = 11;
+/// The code by which a plugin says that it does not know the container, and that no cleaning up is needed.
+const CODE_UNKNOWN_CONTAINER: u64 = 3;
+
+/// Why a network could not be loaded, attached, checked or detached.
+#[derive(Debug, Error)]
+pub enum Error {
+    /// No usable configuration: the node's network is not ready.
+    #[error("no usable network configuration in {}{}; install a CNI network there", dir.display(), list_skipped(skipped))]
+    NotConfigured {
+        /// The directory looked at.
+        dir: PathBuf,
+        /// Files that are there but cannot be used, with the reason.
+        skipped: Vec<Skipped>,
+    },
+    /// The configuration directory cannot be read.
+    #[error("cannot read the network configuration directory {}", dir.display())]
+    ConfDir {
+        /// The directory.
+        dir: PathBuf,
+        /// What the kernel said.
+        #[source]
+        source: io::Error,
+    },
+    /// One configuration is not usable.
+    #[error("network configuration {} is not usable", path.display())]
+    Conf {
+        /// Where it came from.
+        path: PathBuf,
+        /// What is wrong with it.
+        #[source]
+        source: ConfError,
+    },
+    /// An attachment that cannot be passed to plugins.
+    #[error("{what} {value:?} {why}")]
+    Attachment {
+        /// Which part of the attachment.
+        what: &'static str,
+        /// The value as given.
+        value: String,
+        /// What is wrong with it.
+        why: &'static str,
+    },
+    /// A plugin of the list is not installed.
+    #[error("plugin {plugin} of network {network} is not in {}; install it", join(dirs))]
+    PluginNotFound {
+        /// Its `type`.
+        plugin: String,
+        /// The network that names it.
+        network: String,
+        /// Where it was looked for.
+        dirs: Vec<PathBuf>,
+    },
+    /// A plugin could not be started or spoken to.
+    #[error("cannot run plugin {plugin} for {verb}")]
+    Run {
+        /// Its `type`.
+        plugin: String,
+        /// The command it was to carry out.
+        verb: Verb,
+        /// What the kernel said.
+        #[source]
+        source: io::Error,
+    },
+    /// A plugin answered with an error of the specification's form.
+    #[error("plugin {plugin} refused {verb} with code {code}: {msg}{}", details_of(details))]
+    Refused {
+        /// Its `type`.
+        plugin: String,
+        /// The command it was to carry out.
+        verb: Verb,
+        /// The specification's or the plugin's own code.
+        code: u64,
+        /// What the plugin says.
+        msg: String,
+        /// What else the plugin says; may be empty.
+        details: String,
+    },
+    /// A plugin failed without an error of the specification's form.
+    #[error("plugin {plugin} failed on {verb} with {status}: {output}")]
+    Failed {
+        /// Its `type`.
+        plugin: String,
+        /// The command it was to carry out.
+        verb: Verb,
+        /// Its exit status, in words.
+        status: String,
+        /// The end of what it wrote.
+        output: String,
+    },
+    /// A plugin did not end in time; it and its children were killed.
+    #[error("plugin {plugin} did not finish {verb} within {} s and was killed", after.as_secs_f32())]
+    Deadline {
+        /// Its `type`.
+        plugin: String,
+        /// The command it was to carry out.
+        verb: Verb,
+        /// How long it had.
+        after: Duration,
+    },
+    /// A plugin wrote without end; it and its children were killed.
+    #[error("plugin {plugin} wrote more than {limit} bytes on {verb} and was killed")]
+    TooMuchOutput {
+        /// Its `type`.
+        plugin: String,
+        /// The command it was to carry out.
+        verb: Verb,
+        /// How much it may write, in bytes.
+        limit: usize,
+    },
+    /// A plugin succeeded, but what it wrote is no result.
+    #[error("plugin {plugin} wrote no usable result")]
+    Result {
+        /// Its `type`, or the file that the result was kept in.
+        plugin: String,
+        /// What is wrong with it.
+        #[source]
+        source: ResultError,
+    },
+    /// An attachment failed after plugins had run.
+    #[error("cannot attach container {container_id} to network {network}{}", undo_of(undo.as_deref()))]
+    Add {
+        /// The container.
+        container_id: String,
+        /// The network.
+        network: String,
+        /// Why it failed.
+        #[source]
+        source: Box<Error>,
+        /// Why it could not be undone; `None` if it was, so that nothing is left.
+        undo: Option<Box<Error>>,
+    },
+    /// Undoing a failed attachment took too long as a whole.
+    #[error("detaching container {container_id} from network {network} took longer than {} s", after.as_secs_f32())]
+    UndoDeadline {
+        /// The container.
+        container_id: String,
+        /// The network.
+        network: String,
+        /// How long it had.
+        after: Duration,
+    },
+    /// The journal file of an attachment cannot be read or written.
+    #[error("cannot {doing} the network journal {}", path.display())]
+    Journal {
+        /// What was tried.
+        doing: &'static str,
+        /// The file.
+        path: PathBuf,
+        /// What the kernel said.
+        #[source]
+        source: io::Error,
+    },
+    /// The journal file of an attachment is not what this program writes.
+    #[error("network journal {} is damaged or of a newer version; detach the container by hand and remove it", path.display())]
+    JournalContent {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        #[source]
+        source: serde_json::Error,
+    },
+    /// There is a journal file already, so an earlier attachment has not been undone.
+    #[error("network journal {} is there already; detach that attachment first", path.display())]
+    JournalExists {
+        /// The file.
+        path: PathBuf,
+    },
+}
+
+/// What is wrong with a network configuration.
+#[derive(Debug, Error)]
+pub enum ConfError {
+    /// The file cannot be read.
+    #[error("it cannot be read")]
+    Read(#[source] io::Error),
+    /// The file is no JSON.
+    #[error("it is not valid JSON")]
+    Json(#[source] serde_json::Error),
+    /// A key is missing or has the wrong type.
+    #[error("key {key} is missing or is not {expected}")]
+    Key {
+        /// The key.
+        key: &'static str,
+        /// What it has to be.
+        expected: &'static str,
+    },
+    /// The version is none that this crate speaks.
+    #[error("cniVersion {0:?} is not supported; use 0.3.0, 0.3.1, 0.4.0, 1.0.0 or 1.1.0")]
+    Version(String),
+    /// The name has characters that the specification does not allow.
+    #[error(
+        "network name {0:?} may only have letters, digits, dots, dashes and underscores, and starts with a letter or digit"
+    )]
+    Name(String),
+    /// The type cannot be the file name of a plugin.
+    #[error("plugin type {0:?} is not a file name")]
+    PluginType(String),
+    /// The list has no plugins.
+    #[error("it has no plugins")]
+    NoPlugins,
+    /// A list is in a file for single plugins.
+    #[error("it is a list of plugins; name the file .conflist")]
+    ListInSingle,
+}
+
+/// What is wrong with a result.
+#[derive(Debug, Error)]
+pub enum ResultError {
+    /// The plugin wrote nothing.
+    #[error("it is empty")]
+    Empty,
+    /// It is no JSON object, or its parts have the wrong types.
+    #[error("it is not a CNI result: it starts with {start:?}")]
+    Json {
+        /// How the output starts.
+        start: String,
+        /// What the parser said.
+        #[source]
+        source: serde_json::Error,
+    },
+    /// It is of a version that this crate does not speak.
+    #[error("its cniVersion {0:?} is not one of 0.3.0 to 1.1.0")]
+    Version(String),
+    /// An address is no IP address with a prefix length.
+    #[error("{0:?} is not an address with a prefix length")]
+    Address(String),
+    /// A gateway or next hop is no IP address.
+    #[error("{0:?} is not an IP address")]
+    Gateway(String),
+    /// An address names an interface that is not in the list.
+    #[error("an address names interface {index}, but there are only {count}")]
+    InterfaceIndex {
+        /// The index.
+        index: usize,
+        /// How many interfaces there are.
+        count: usize,
+    },
+}
+
+impl Error {
+    /// Whether the same call may succeed a little later without anybody changing anything: a plugin said so (code 11).
+    #[must_use]
+    pub fn is_retryable(&self) -> bool {
+        self.code() == Some(CODE_TRY_AGAIN)
+    }
+
+    /// Whether the node's network is not set up yet (`NetworkReady=false`), rather than broken for one container.
+    #[must_use]
+    pub fn is_not_configured(&self) -> bool {
+        matches!(self, Self::NotConfigured { .. })
+    }
+
+    /// Whether something may be left of a failed attachment, so that `del` has to be called again.
+    #[must_use]
+    pub fn left_something(&self) -> bool {
+        matches!(self, Self::Add { undo: Some(_), .. })
+    }
+
+    /// Whether a plugin says that there is nothing to detach.
+    pub(crate) fn is_unknown_container(&self) -> bool {
+        self.code() == Some(CODE_UNKNOWN_CONTAINER)
+    }
+
+    fn code(&self) -> Option<u64> {
+        match self {
+            Self::Refused { code, .. } => Some(*code),
+            Self::Add { source, .. } => source.code(),
+            Self::NotConfigured { .. }
+            | Self::ConfDir { .. }
+            | Self::Conf { .. }
+            | Self::Attachment { .. }
+            | Self::PluginNotFound { .. }
+            | Self::Run { .. }
+            | Self::Failed { .. }
+            | Self::Deadline { .. }
+            | Self::TooMuchOutput { .. }
+            | Self::Result { .. }
+            | Self::UndoDeadline { .. }
+            | Self::Journal { .. }
+            | Self::JournalContent { .. }
+            | Self::JournalExists { .. } => None,
+        }
+    }
+}
+
+/// An error with all its causes on one line, for places that keep text.
+pub(crate) fn one_line(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        text.push_str(": ");
+        text.push_str(&error.to_string());
+        cause = error.source();
+    }
+    text
+}
+
+fn list_skipped(skipped: &[Skipped]) -> String {
+    if skipped.is_empty() {
+        return String::new();
+    }
+    let reasons: Vec<_> = skipped.iter().map(|s| format!("{}: {}", s.path.display(), s.reason)).collect();
+    format!(" ({})", reasons.join("; "))
+}
+
+fn join(dirs: &[PathBuf]) -> String {
+    let dirs: Vec<_> = dirs.iter().map(|dir| dir.display().to_string()).collect();
+    dirs.join(" or ")
+}
+
+fn details_of(details: &str) -> String {
+    if details.is_empty() { String::new() } else { format!(" ({details})") }
+}
+
+fn undo_of(undo: Option<&Error>) -> String {
+    undo.map(|error| format!(", and undoing it failed: {}", one_line(error))).unwrap_or_default()
+}

@@ -1,0 +1,198 @@
+//! Undoing attachments from their journal files.
+
+use std::os::unix::fs::PermissionsExt;
+use std::time::Duration;
+
+use proptest::prelude::*;
+use serde_json::json;
+
+use super::*;
+use crate::testing::{Bench, attachment, list, result};
+
+fn left_in(dir: &Path) -> usize {
+    fs::read_dir(dir).unwrap().count()
+}
+
+fn journal(bench: &Bench) -> PathBuf {
+    fs::create_dir_all(bench.path("journal")).unwrap();
+    bench.path("journal/c0ffee-eth0.json")
+}
+
+#[tokio::test]
+async fn the_file_is_there_before_a_plugin_runs_and_has_the_result_after() {
+    let bench = Bench::new();
+    let path = journal(&bench);
+    let copy = bench.path("during.json");
+    bench.plugin(
+        "one",
+        &format!(
+            "[ $CNI_COMMAND != ADD ] || {{ cp '{}' '{}'; echo '{}'; }}",
+            path.display(),
+            copy.display(),
+            result("1.0.0", "10.0.0.2/24")
+        ),
+    );
+    let network = bench.network(&list("1.0.0", &["one"]));
+    let made = network.add_saved(&path, &attachment()).await.unwrap();
+
+    let during = Saved::read(&copy).unwrap().unwrap();
+    assert_eq!((during.phase(), during.result(&copy).unwrap()), (Phase::Adding, None));
+    let after = Saved::read(&path).unwrap().unwrap();
+    assert_eq!((after.phase(), after.result(&path).unwrap()), (Phase::Added, Some(made)));
+    assert_eq!(after.attachment(), attachment());
+    assert_eq!(after.list(&path).unwrap().plugins, network.list().plugins);
+    assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+    assert_eq!(left_in(&bench.path("journal")), 1);
+}
+
+#[tokio::test]
+async fn del_needs_nothing_but_the_file() {
+    let bench = Bench::new();
+    let path = journal(&bench);
+    bench.good("one", "10.0.0.2/24");
+    bench.good("two", "10.0.0.2/24");
+    let conf = json!({"cniVersion": "1.0.0", "name": "net", "plugins": [
+        {"type": "one", "own": [1, 2]}, {"type": "two", "capabilities": {"mac": true}}]});
+    let mut asked = attachment();
+    asked.args.push(("K".to_owned(), "v".to_owned()));
+    asked.capabilities.mac = Some("c2:11:22:33:44:55".to_owned());
+    let made = bench.network(&conf).add_saved(&path, &asked).await.unwrap();
+
+    // The network object is gone, as is the daemon's memory after a crash.
+    del_saved(&path, &bench.plugins(), Some(Path::new("/run/netns/x"))).await.unwrap();
+    assert_eq!(bench.order(), ["ADD one", "ADD two", "DEL two", "DEL one"]);
+    for plugin in ["one", "two"] {
+        let (mut add, mut del) = (bench.stdin(plugin, "ADD"), bench.stdin(plugin, "DEL"));
+        assert_eq!(del["prevResult"], made.raw);
+        for request in [&mut add, &mut del] {
+            request.as_object_mut().unwrap().remove("prevResult");
+        }
+        assert_eq!(add, del, "{plugin} must be told on DEL what it was told on ADD");
+        for name in ["CNI_CONTAINERID", "CNI_NETNS", "CNI_IFNAME", "CNI_ARGS", "CNI_PATH"] {
+            assert_eq!(bench.env(plugin, "ADD", name), bench.env(plugin, "DEL", name), "{name}");
+        }
+    }
+    assert_eq!(left_in(&bench.path("journal")), 0);
+}
+
+#[tokio::test]
+async fn del_is_idempotent_and_clears_a_leftover_of_a_crash() {
+    let bench = Bench::new();
+    let path = journal(&bench);
+    bench.good("one", "10.0.0.2/24");
+    del_saved(&path, &bench.plugins(), None).await.unwrap();
+    // A kill between writing and renaming: no plugin has run yet.
+    fs::write(bench.path("journal/c0ffee-eth0.json.new"), "{\"vers").unwrap();
+    del_saved(&path, &bench.plugins(), None).await.unwrap();
+    assert_eq!(left_in(&bench.path("journal")), 0);
+    assert!(bench.order().is_empty());
+}
+
+#[tokio::test]
+async fn a_kill_during_add_can_be_undone() {
+    let bench = Bench::new();
+    let path = journal(&bench);
+    bench.plugin("one", "[ $CNI_COMMAND != ADD ] || { touch started; exec sleep 300; }");
+    let network = bench.network(&list("1.0.0", &["one"]));
+    let attachment = attachment();
+    let started = bench.path("log/started");
+    let running = async {
+        while !started.exists() {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    tokio::select! {
+        made = network.add_saved(&path, &attachment) => panic!("a hanging plugin answered: {made:?}"),
+        () = running => {}
+    }
+    assert_eq!(Saved::read(&path).unwrap().unwrap().phase(), Phase::Adding);
+    del_saved(&path, &bench.plugins(), None).await.unwrap();
+    assert_eq!(bench.order(), ["ADD one", "DEL one"]);
+    assert_eq!(bench.env("one", "DEL", "CNI_NETNS").as_deref(), Some(""));
+    assert_eq!(left_in(&bench.path("journal")), 0);
+}
+
+#[tokio::test]
+async fn the_file_stays_until_del_succeeds() {
+    let bench = Bench::new();
+    let path = journal(&bench);
+    bench.plugin("one", "exit 1");
+    let network = bench.network(&list("1.0.0", &["one"]));
+    let error = network.add_saved(&path, &attachment()).await.unwrap_err();
+    assert!(error.left_something());
+    assert!(del_saved(&path, &bench.plugins(), None).await.is_err());
+    assert_eq!(Saved::read(&path).unwrap().unwrap().phase(), Phase::Adding);
+    let error = network.add_saved(&path, &attachment()).await.unwrap_err();
+    assert!(matches!(error, Error::JournalExists { .. }), "{error}");
+
+    bench.good("one", "10.0.0.2/24");
+    del_saved(&path, &bench.plugins(), None).await.unwrap();
+    assert!(!path.exists());
+}
+
+#[tokio::test]
+async fn a_failure_that_was_undone_leaves_no_file() {
+    let bench = Bench::new();
+    let path = journal(&bench);
+    bench.plugin("one", "[ $CNI_COMMAND = DEL ]");
+    let network = bench.network(&list("1.0.0", &["one"]));
+    assert!(!network.add_saved(&path, &attachment()).await.unwrap_err().left_something());
+    assert_eq!(left_in(&bench.path("journal")), 0);
+    // And so does one before the first plugin.
+    let network = bench.network(&list("1.0.0", &["missing"]));
+    network.add_saved(&path, &attachment()).await.unwrap_err();
+    assert_eq!(left_in(&bench.path("journal")), 0);
+}
+
+#[tokio::test]
+async fn no_plugin_runs_when_the_file_cannot_be_written() {
+    let bench = Bench::new();
+    bench.good("one", "10.0.0.2/24");
+    let path = bench.path("no-such-dir/x.json");
+    let error = bench.network(&list("1.0.0", &["one"])).add_saved(&path, &attachment()).await.unwrap_err();
+    assert!(matches!(error, Error::Journal { doing: "write", .. }), "{error}");
+    assert!(bench.order().is_empty());
+}
+
+#[tokio::test]
+async fn an_attachment_whose_result_cannot_be_kept_is_undone() {
+    let bench = Bench::new();
+    let path = journal(&bench);
+    // While the plugin runs, a directory takes the place that the new content is written to.
+    let body = format!(
+        "[ $CNI_COMMAND != ADD ] || {{ mkdir '{}.new'; echo '{}'; }}",
+        path.display(),
+        result("1.0.0", "10.0.0.2/24")
+    );
+    bench.plugin("one", &body);
+    let error = bench.network(&list("1.0.0", &["one"])).add_saved(&path, &attachment()).await.unwrap_err();
+    assert_eq!(bench.order(), ["ADD one", "DEL one"]);
+    assert!(matches!(&error, Error::Add { undo: None, .. }), "{error}");
+}
+
+#[tokio::test]
+async fn a_damaged_or_newer_file_is_told_and_kept() {
+    let bench = Bench::new();
+    let path = journal(&bench);
+    bench.good("one", "10.0.0.2/24");
+    let network = bench.network(&list("1.0.0", &["one"]));
+    network.add_saved(&path, &attachment()).await.unwrap();
+    let text = fs::read_to_string(&path).unwrap();
+    for broken in ["", "{", &text.replace("\"version\":1", "\"version\":2")] {
+        fs::write(&path, broken).unwrap();
+        let error = del_saved(&path, &bench.plugins(), None).await.unwrap_err();
+        assert!(matches!(error, Error::JournalContent { .. }), "{error}");
+        assert!(path.exists());
+    }
+    assert_eq!(bench.order(), ["ADD one"]);
+}
+
+proptest! {
+    #[test]
+    fn no_bytes_make_the_reader_panic(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+        let temp = tempfile::tempdir().unwrap();
+        let path = temp.path().join("x");
+        fs::write(&path, bytes).unwrap();
+        let _ = Saved::read(&path);
+    }
+}

@@ -1,0 +1,40 @@
+//! Container networks by CNI plugins (CNI specification 0.3.0 to 1.1.0).
+//!
+//! ```text
+//! ConfDir ──load──> NetworkList ─┐
+//!                                ├─> Network ──add/check/del──> plugin, plugin, …   (one process each, in a chain)
+//! Plugins (bin dirs, limits) ────┘      │
+//!                                       └─add_saved──> journal file ──del_saved──> the same chain, after any crash
+//! ```
+//!
+//! Vocabulary is the specification's: an *attachment* is one container on one network through one interface; a *list* is
+//! the chain of plugins that makes it; a *result* is what the chain reports, and goes back in as `prevResult`.
+//!
+//! Invariants:
+//! - Every plugin process has a deadline, bounded output and a process group of its own, and is reaped.
+//! - A failed `add` has been followed by a `del` of the whole chain, or says why not.
+//! - What a journal file says is enough for `del`, whatever became of the configuration directory.
+//! - Operations on one container must not overlap (the specification's rule); the caller sees to that.
+
+mod attachment;
+mod conf;
+mod error;
+mod journal;
+mod network;
+mod plugin;
+mod result;
+mod version;
+
+#[cfg(test)]
+mod real_plugins;
+#[cfg(test)]
+mod testing;
+
+pub use attachment::{Attachment, Bandwidth, Capabilities, Dns, IpRange, PortMapping, Protocol};
+pub use conf::{ConfDir, Loaded, NetworkList, PluginConf, Skipped};
+pub use error::{ConfError, Error, ResultError};
+pub use journal::{Phase, Saved, del_saved};
+pub use network::{CheckOutcome, Network};
+pub use plugin::{Limits, Plugins, Verb};
+pub use result::{CniResult, Interface, IpConfig, IpNet, ResultDns, Route};
+pub use version::SpecVersion;

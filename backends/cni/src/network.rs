@@ -1,0 +1,217 @@
+//! Attaching, checking and detaching a container: the chain of plugins (CNI specification, section 3).
+
+use std::path::Path;
+use std::sync::Arc;
+
+use serde_json::{Map, Value};
+use tokio::time::timeout;
+
+use crate::attachment::Attachment;
+use crate::conf::{NetworkList, PluginConf, type_of};
+use crate::error::Error;
+use crate::plugin::{Call, Plugins, Verb};
+use crate::result::CniResult;
+
+/// A network that containers can be attached to. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct Network {
+    list: Arc<NetworkList>,
+    plugins: Plugins,
+}
+
+/// What became of a check.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CheckOutcome {
+    /// Every plugin found the attachment as it was made.
+    Passed,
+    /// The configuration says that plugins must not be asked.
+    Disabled,
+    /// The configuration's version has no CHECK.
+    NotInVersion,
+}
+
+impl Network {
+    /// A network from a list that was loaded.
+    #[must_use]
+    pub fn new(list: Arc<NetworkList>, plugins: Plugins) -> Self {
+        Self { list, plugins }
+    }
+
+    /// The default network of a configuration directory, read now. A daemon keeps a [`crate::ConfDir`] instead.
+    ///
+    /// # Errors
+    /// Those of [`NetworkList::load`].
+    pub fn load(dir: &Path, plugins: Plugins) -> Result<Self, Error> {
+        Ok(Self::new(NetworkList::load(dir)?.list, plugins))
+    }
+
+    /// Its configuration.
+    #[must_use]
+    pub fn list(&self) -> &NetworkList {
+        &self.list
+    }
+
+    /// The first plugin of the chain that is not installed is an error; for readiness reports.
+    ///
+    /// # Errors
+    /// [`Error::PluginNotFound`].
+    pub fn check_installed(&self) -> Result<(), Error> {
+        for plugin in &self.list.plugins {
+            self.plugins.find(&self.list.name, type_of(plugin))?;
+        }
+        Ok(())
+    }
+
+    /// Attaches a container: ADD of each plugin in order, each given the result of the one before.
+    ///
+    /// If one fails, DEL of the whole chain follows before this returns. Not idempotent: an attachment has to be
+    /// detached before it is made again. Cancel-safety: none; dropping the future kills the running plugin, nothing is
+    /// undone, and [`Network::del`] must follow. [`Network::add_saved`] makes that possible after a crash too.
+    ///
+    /// # Errors
+    /// [`Error::Attachment`] or [`Error::PluginNotFound`] before anything was run; else [`Error::Add`] with the first
+    /// failure, and the failure of undoing it if there was one.
+    pub async fn add(&self, attachment: &Attachment) -> Result<CniResult, Error> {
+        attachment.check()?;
+        if attachment.netns.is_none() {
+            return Err(Error::Attachment {
+                what: "container",
+                value: attachment.container_id.clone(),
+                why: "has no network namespace to attach to a network",
+            });
+        }
+        // All of them first, so that a missing plugin needs no undoing, which would fail for the same reason.
+        self.check_installed()?;
+        match self.add_chain(attachment).await {
+            Ok(result) => Ok(result),
+            Err(error) => Err(self.undo(attachment, None, error).await),
+        }
+    }
+
+    async fn add_chain(&self, attachment: &Attachment) -> Result<CniResult, Error> {
+        let mut result: Option<CniResult> = None;
+        for plugin in &self.list.plugins {
+            let previous = result.as_ref().map(|result| &result.raw);
+            let output = self.call(plugin, Verb::Add, attachment, previous).await?;
+            let parsed = CniResult::parse(&output, self.list.cni_version)
+                .map_err(|source| Error::Result { plugin: type_of(plugin).to_owned(), source })?;
+            result = Some(parsed);
+        }
+        result.ok_or_else(|| Error::Conf {
+            path: self.list.source.clone(),
+            source: crate::error::ConfError::NoPlugins,
+        })
+    }
+
+    /// Detaches after a failure, within a bound of its own, and makes the error that tells both.
+    pub(crate) async fn undo(
+        &self,
+        attachment: &Attachment,
+        result: Option<&CniResult>,
+        failed: Error,
+    ) -> Error {
+        let limit = self.plugins.limits().undo;
+        let (container_id, network) = (attachment.container_id.clone(), self.list.name.clone());
+        let undone = match timeout(limit, self.del(attachment, result)).await {
+            Ok(undone) => undone,
+            Err(_) => Err(Error::UndoDeadline {
+                container_id: container_id.clone(),
+                network: network.clone(),
+                after: limit,
+            }),
+        };
+        Error::Add { container_id, network, source: Box::new(failed), undo: undone.err().map(Box::new) }
+    }
+
+    /// Asks every plugin whether the attachment still is as `result` says, until one objects.
+    ///
+    /// Cancel-safety: dropping the future kills the running plugin; a check changes nothing.
+    ///
+    /// # Errors
+    /// What the first objecting plugin said, or why it could not be run.
+    pub async fn check(&self, attachment: &Attachment, result: &CniResult) -> Result<CheckOutcome, Error> {
+        attachment.check()?;
+        if !self.list.cni_version.has_check() {
+            return Ok(CheckOutcome::NotInVersion);
+        }
+        if self.list.disable_check {
+            return Ok(CheckOutcome::Disabled);
+        }
+        for plugin in &self.list.plugins {
+            self.call(plugin, Verb::Check, attachment, Some(&result.raw)).await?;
+        }
+        Ok(CheckOutcome::Passed)
+    }
+
+    /// Detaches a container: DEL of each plugin, last first. Idempotent, by the specification's rule for plugins.
+    ///
+    /// Every plugin is run, also after one failed, because each frees something of its own. With `netns` of `None` the
+    /// plugins are told that the namespace is gone. `result` is what [`Network::add`] returned, if that is known.
+    /// Cancel-safety: dropping the future kills the running plugin; call it again.
+    ///
+    /// # Errors
+    /// The first failure; then something may be left, and it is to be called again.
+    pub async fn del(&self, attachment: &Attachment, result: Option<&CniResult>) -> Result<(), Error> {
+        attachment.check()?;
+        let previous = result.filter(|_| self.list.cni_version.has_check()).map(|result| &result.raw);
+        let mut first = Ok(());
+        for plugin in self.list.plugins.iter().rev() {
+            match self.call(plugin, Verb::Del, attachment, previous).await {
+                Ok(_) => {}
+                // By the specification's words no cleaning up is needed then.
+                Err(error) if error.is_unknown_container() => {}
+                Err(error) if first.is_ok() => first = Err(error),
+                Err(error) => {
+                    tracing::warn!(%error, container = attachment.container_id, "another plugin failed on DEL")
+                }
+            }
+        }
+        first
+    }
+
+    async fn call(
+        &self,
+        plugin: &PluginConf,
+        verb: Verb,
+        attachment: &Attachment,
+        previous: Option<&Value>,
+    ) -> Result<Vec<u8>, Error> {
+        let config = self.request(plugin, attachment, previous);
+        let config = config.to_string();
+        let call = Call {
+            plugin: type_of(plugin),
+            network: &self.list.name,
+            verb,
+            attachment,
+            config: config.as_bytes(),
+        };
+        self.plugins.call(call).await
+    }
+
+    /// What a plugin reads: its own configuration, and what the specification has the runtime add and take away.
+    fn request(&self, plugin: &PluginConf, attachment: &Attachment, previous: Option<&Value>) -> Value {
+        let taken = |key: &str| matches!(key, "capabilities" | "prevResult") || key.starts_with("cni.dev/");
+        let mut request = Map::new();
+        request.insert("cniVersion".to_owned(), self.list.cni_version.as_str().into());
+        request.insert("name".to_owned(), self.list.name.clone().into());
+        for (key, value) in plugin {
+            if !taken(key) && !request.contains_key(key) {
+                request.insert(key.clone(), value.clone());
+            }
+        }
+        let wanted = plugin.get("capabilities").and_then(Value::as_object);
+        let wants = |name: &str| wanted.and_then(|wanted| wanted.get(name)) == Some(&Value::Bool(true));
+        let offered: Map<_, _> =
+            attachment.capabilities.to_map().into_iter().filter(|(name, _)| wants(name)).collect();
+        if !offered.is_empty() {
+            request.insert("runtimeConfig".to_owned(), Value::Object(offered));
+        }
+        if let Some(previous) = previous {
+            request.insert("prevResult".to_owned(), previous.clone());
+        }
+        Value::Object(request)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,323 @@
+//! Running one plugin: environment, configuration on stdin, bounded output, deadline (CNI specification, section 2).
+
+use std::env;
+use std::ffi::OsString;
+use std::fmt;
+use std::io::{self, ErrorKind};
+use std::path::{Path, PathBuf};
+use std::process::{ExitStatus, Stdio};
+use std::sync::Arc;
+use std::time::Duration;
+
+use nix::errno::Errno;
+use nix::sys::signal::{Signal, killpg};
+use nix::unistd::Pid;
+use serde::Deserialize;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
+use tokio::process::{Child, ChildStdin, Command};
+use tokio::time::{sleep, timeout};
+
+use crate::attachment::Attachment;
+use crate::error::Error;
+
+/// A result may be this long, in bytes.
+const MAX_STDOUT: usize = 1 << 20;
+/// This much of the end of the log output is kept, in bytes.
+const STDERR_TAIL: usize = 64 << 10;
+/// This much of it goes into an error text, in characters.
+const SHOWN: usize = 1000;
+/// How long pipes are read after the plugin itself has ended: what it left running may hold them open for ever.
+const PIPE_GRACE: Duration = Duration::from_secs(1);
+/// How long a killed plugin may take to be gone. Longer than that it hangs in the kernel, and is reaped when it can be.
+const REAP_GRACE: Duration = Duration::from_secs(5);
+/// How often, and after which first pause (doubled each time), a plugin file is tried that is just being written.
+const BUSY_TRIES: u32 = 6;
+const BUSY_PAUSE: Duration = Duration::from_millis(10);
+/// For a daemon that was started without PATH; some plugins start iptables and the like.
+const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+
+/// A command of the CNI specification.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verb {
+    /// Attach.
+    Add,
+    /// See whether the attachment is as it was made.
+    Check,
+    /// Detach.
+    Del,
+}
+
+/// How long plugins may take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// One run of one plugin.
+    pub plugin: Duration,
+    /// Detaching the whole chain after a failed ADD.
+    pub undo: Duration,
+}
+
+/// Where plugins are, and how long they may take. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct Plugins {
+    dirs: Arc<[PathBuf]>,
+    limits: Limits,
+}
+
+/// One run of one plugin.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Call<'a> {
+    pub(crate) plugin: &'a str,
+    pub(crate) network: &'a str,
+    pub(crate) verb: Verb,
+    pub(crate) attachment: &'a Attachment,
+    pub(crate) config: &'a [u8],
+}
+
+/// What a plugin said until its end.
+#[derive(Debug)]
+struct Said {
+    status: ExitStatus,
+    stdout: Vec<u8>,
+    stderr: Vec<u8>,
+}
+
+/// Why a plugin could not be listened to until its end.
+enum Broken {
+    Io(io::Error),
+    TooMuch,
+}
+
+/// The process group of a running plugin, killed when this is dropped: plugins start others, such as IPAM plugins.
+struct Group(Option<Pid>);
+
+/// The specification's form of an error.
+#[derive(Deserialize)]
+struct WireError {
+    code: u64,
+    #[serde(default)]
+    msg: String,
+    #[serde(default)]
+    details: String,
+}
+
+impl Verb {
+    /// As CNI_COMMAND has it.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Add => "ADD",
+            Self::Check => "CHECK",
+            Self::Del => "DEL",
+        }
+    }
+}
+
+impl fmt::Display for Verb {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self { plugin: Duration::from_secs(60), undo: Duration::from_secs(60) }
+    }
+}
+
+impl Plugins {
+    /// Plugins are looked for in `dirs`, the first that has one wins.
+    #[must_use]
+    pub fn new(dirs: impl IntoIterator<Item = PathBuf>, limits: Limits) -> Self {
+        Self { dirs: dirs.into_iter().collect(), limits }
+    }
+
+    /// How long plugins may take.
+    #[must_use]
+    pub fn limits(&self) -> Limits {
+        self.limits
+    }
+
+    /// The file of a plugin that `network` names.
+    ///
+    /// # Errors
+    /// [`Error::PluginNotFound`].
+    pub fn find(&self, network: &str, plugin: &str) -> Result<PathBuf, Error> {
+        self.dirs.iter().map(|dir| dir.join(plugin)).find(|path| path.is_file()).ok_or_else(|| {
+            Error::PluginNotFound {
+                plugin: plugin.to_owned(),
+                network: network.to_owned(),
+                dirs: self.dirs.to_vec(),
+            }
+        })
+    }
+
+    /// Runs a plugin and returns what it wrote to stdout.
+    ///
+    /// Cancel-safety: dropping the future kills the plugin with its process group; how far it came is unknown, so DEL
+    /// has to follow. A child that left the process group is not found.
+    pub(crate) async fn call(&self, call: Call<'_>) -> Result<Vec<u8>, Error> {
+        let run = |source| Error::Run { plugin: call.plugin.to_owned(), verb: call.verb, source };
+        let path = self.find(call.network, call.plugin)?;
+        let mut child = spawn(&mut self.command(&path, call)).await.map_err(run)?;
+        let mut group = Group(child.id().and_then(|id| i32::try_from(id).ok()).map(Pid::from_raw));
+        let heard = timeout(self.limits.plugin, listen(&mut child, call.config)).await;
+        let (plugin, verb) = (call.plugin.to_owned(), call.verb);
+        match heard {
+            Ok(Ok(said)) => {
+                // Reaped, so its number may soon be another's: it must not be killed any more.
+                group.0 = None;
+                if said.status.success() { Ok(said.stdout) } else { Err(failure(call, &said)) }
+            }
+            Ok(Err(broken)) => {
+                group.end(&mut child).await;
+                Err(match broken {
+                    Broken::Io(source) => run(source),
+                    Broken::TooMuch => Error::TooMuchOutput { plugin, verb, limit: MAX_STDOUT },
+                })
+            }
+            Err(_) => {
+                group.end(&mut child).await;
+                Err(Error::Deadline { plugin, verb, after: self.limits.plugin })
+            }
+        }
+    }
+
+    /// A plugin gets what the specification says and PATH, and nothing else of the daemon's environment.
+    fn command(&self, path: &Path, call: Call<'_>) -> Command {
+        let dirs = env::join_paths(self.dirs.iter()).unwrap_or_else(|_| {
+            // A directory with a colon in its name cannot be written down; the plugin's own one is the best guess.
+            path.parent().unwrap_or(Path::new("/")).as_os_str().to_owned()
+        });
+        let netns = call.attachment.netns.clone().map(PathBuf::into_os_string).unwrap_or_default();
+        let mut command = Command::new(path);
+        command
+            .env_clear()
+            .env("PATH", env::var_os("PATH").unwrap_or_else(|| OsString::from(DEFAULT_PATH)))
+            .env("CNI_COMMAND", call.verb.as_str())
+            .env("CNI_CONTAINERID", &call.attachment.container_id)
+            .env("CNI_NETNS", netns)
+            .env("CNI_IFNAME", &call.attachment.ifname)
+            .env("CNI_ARGS", call.attachment.args_text())
+            .env("CNI_PATH", dirs)
+            .current_dir("/")
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .process_group(0)
+            .kill_on_drop(true);
+        command
+    }
+}
+
+/// Starts it, waiting a moment if the file is just being replaced by an installer.
+async fn spawn(command: &mut Command) -> io::Result<Child> {
+    let mut pause = BUSY_PAUSE;
+    for _ in 1..BUSY_TRIES {
+        match command.spawn() {
+            Err(e) if e.kind() == ErrorKind::ExecutableFileBusy => sleep(pause).await,
+            done => return done,
+        }
+        pause *= 2;
+    }
+    command.spawn()
+}
+
+/// Gives a plugin its configuration and listens until it has ended.
+async fn listen(child: &mut Child, config: &[u8]) -> Result<Said, Broken> {
+    let missing = || Broken::Io(io::Error::other("a pipe to the plugin is missing"));
+    let stdin = child.stdin.take().ok_or_else(missing)?;
+    let out = child.stdout.take().ok_or_else(missing)?;
+    let err = child.stderr.take().ok_or_else(missing)?;
+    let (mut stdout, mut stderr) = (Vec::new(), Vec::new());
+    let status = {
+        let pipes = async {
+            tokio::try_join!(feed(stdin, config), all(out, &mut stdout), tail(err, &mut stderr)).map(drop)
+        };
+        tokio::pin!(pipes);
+        tokio::select! {
+            done = &mut pipes => {
+                done?;
+                child.wait().await.map_err(Broken::Io)?
+            }
+            status = child.wait() => {
+                // What is in the pipes is there to read at once; only a child of the plugin can keep them open.
+                if let Ok(done) = timeout(PIPE_GRACE, &mut pipes).await {
+                    done?;
+                }
+                status.map_err(Broken::Io)?
+            }
+        }
+    };
+    Ok(Said { status, stdout, stderr })
+}
+
+/// Writes the configuration. A plugin that does not read it all may have its reasons.
+async fn feed(mut stdin: ChildStdin, config: &[u8]) -> Result<(), Broken> {
+    match stdin.write_all(config).await {
+        Err(e) if e.kind() != ErrorKind::BrokenPipe => Err(Broken::Io(e)),
+        _ => Ok(()),
+    }
+}
+
+/// Reads up to the limit, and fails beyond it.
+async fn all(from: impl AsyncRead + Unpin, into: &mut Vec<u8>) -> Result<(), Broken> {
+    let limit = u64::try_from(MAX_STDOUT).map_err(|_| Broken::TooMuch)?;
+    from.take(limit + 1).read_to_end(into).await.map_err(Broken::Io)?;
+    if into.len() > MAX_STDOUT { Err(Broken::TooMuch) } else { Ok(()) }
+}
+
+/// Reads to the end and keeps the last part.
+async fn tail(mut from: impl AsyncRead + Unpin, into: &mut Vec<u8>) -> Result<(), Broken> {
+    while from.read_buf(into).await.map_err(Broken::Io)? > 0 {
+        if into.len() > 2 * STDERR_TAIL {
+            into.drain(..into.len() - STDERR_TAIL);
+        }
+    }
+    into.drain(..into.len().saturating_sub(STDERR_TAIL));
+    Ok(())
+}
+
+/// Makes an error of a plugin's failure: its own words if it used the specification's form.
+fn failure(call: Call<'_>, said: &Said) -> Error {
+    let (plugin, verb) = (call.plugin.to_owned(), call.verb);
+    if let Ok(WireError { code, msg, details }) = serde_json::from_slice(&said.stdout) {
+        return Error::Refused { plugin, verb, code, msg, details };
+    }
+    let words = |bytes: &[u8]| {
+        let text = String::from_utf8_lossy(bytes).trim().to_owned();
+        let skip = text.chars().count().saturating_sub(SHOWN);
+        text.chars().skip(skip).collect::<String>()
+    };
+    let output = [words(&said.stderr), words(&said.stdout)]
+        .into_iter()
+        .find(|text| !text.is_empty())
+        .unwrap_or_else(|| "it wrote nothing".to_owned());
+    Error::Failed { plugin, verb, status: said.status.to_string(), output }
+}
+
+impl Group {
+    /// Kills the group and reaps the plugin.
+    async fn end(&mut self, child: &mut Child) {
+        self.kill();
+        match timeout(REAP_GRACE, child.wait()).await {
+            Ok(Ok(_)) => self.0 = None,
+            Ok(Err(error)) => tracing::warn!(%error, "cannot wait for a killed network plugin"),
+            Err(_) => tracing::warn!(pid = child.id(), "a killed network plugin hangs in the kernel"),
+        }
+    }
+
+    fn kill(&self) {
+        let Some(group) = self.0 else { return };
+        match killpg(group, Signal::SIGKILL) {
+            Ok(()) | Err(Errno::ESRCH) => {}
+            Err(errno) => tracing::warn!(%group, %errno, "cannot kill a network plugin"),
+        }
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        // Only reached with a group when the plugin has not been reaped, so the number is still its own.
+        self.kill();
+    }
+}
