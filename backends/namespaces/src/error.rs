@@ -1,0 +1,186 @@
+//! The one error type of this crate.
+
+use std::io;
+use std::path::PathBuf;
+
+use nix::errno::Errno;
+use thiserror::Error;
+
+use crate::ns::Ns;
+
+/// Why a namespace, file or mount of a sandbox could not be made, read or removed.
+#[derive(Debug, Error)]
+pub enum Error {
+    /// A file operation failed.
+    #[error("cannot {doing} {}", path.display())]
+    File {
+        /// What was tried, as a verb phrase.
+        doing: &'static str,
+        /// The file or directory.
+        path: PathBuf,
+        /// What the kernel said.
+        #[source]
+        source: io::Error,
+    },
+    /// A mount or unmount failed.
+    #[error("cannot {doing} {}", path.display())]
+    Mount {
+        /// What was tried, as a verb phrase.
+        doing: &'static str,
+        /// The mount point.
+        path: PathBuf,
+        /// What the kernel said.
+        #[source]
+        source: Errno,
+    },
+    /// A namespace could not be made, entered or set up.
+    #[error("cannot {doing}; it needs CAP_SYS_ADMIN and a kernel with namespaces")]
+    Namespace {
+        /// What was tried, as a verb phrase.
+        doing: &'static str,
+        /// What the kernel said.
+        #[source]
+        source: Errno,
+    },
+    /// A throw-away thread could not be started.
+    #[error("cannot start a thread to {doing}")]
+    Thread {
+        /// What the thread was for.
+        doing: &'static str,
+        /// Why it could not be started.
+        #[source]
+        source: io::Error,
+    },
+    /// A throw-away thread ended without an answer: it panicked, or the runtime was shut down.
+    #[error("the thread that was to {doing} ended without an answer")]
+    ThreadLost {
+        /// What the thread was for.
+        doing: &'static str,
+    },
+    /// A pin is there already; what it holds may be in use, so it is not replaced.
+    #[error("{} is there already; remove the pins of this sandbox first", path.display())]
+    AlreadyPinned {
+        /// The file in the way.
+        path: PathBuf,
+    },
+    /// No pins are in the directory.
+    #[error("no pinned namespaces in {}", dir.display())]
+    NotPinned {
+        /// The directory looked at.
+        dir: PathBuf,
+    },
+    /// A file that should be a namespace is none, for instance because its creation was cut short.
+    #[error("{} is not a namespace file; remove the pins of this sandbox and make them again", path.display())]
+    NotNamespace {
+        /// The file.
+        path: PathBuf,
+    },
+    /// A sysctl name that cannot be mapped to a file below `/proc/sys`.
+    #[error("sysctl name {name:?} is not valid; write it as net.core.somaxconn or net/core/somaxconn")]
+    SysctlName {
+        /// The name as given.
+        name: String,
+    },
+    /// A sysctl that belongs to no namespace a sandbox has.
+    #[error("sysctl {name} is not namespaced, it would change the whole host; set it on the host instead")]
+    SysctlHost {
+        /// The name as given.
+        name: String,
+    },
+    /// A sysctl of a namespace that the sandbox shares with the host.
+    #[error(
+        "sysctl {name} belongs to the {namespace} namespace, which this sandbox shares with the host; give the sandbox its own or drop the sysctl"
+    )]
+    SysctlShared {
+        /// The name as given.
+        name: String,
+        /// The namespace that would have to be private.
+        namespace: Ns,
+    },
+    /// The kernel does not have the sysctl or refuses the value.
+    #[error("cannot set sysctl {name} to {value:?} inside the sandbox")]
+    SysctlWrite {
+        /// The name as given.
+        name: String,
+        /// The value as given.
+        value: String,
+        /// What the kernel said.
+        #[source]
+        source: io::Error,
+    },
+    /// A value that cannot go into a sandbox file.
+    #[error("{what} {value:?} {why}")]
+    Invalid {
+        /// What the value is for.
+        what: &'static str,
+        /// The value as given.
+        value: String,
+        /// What is wrong with it.
+        why: &'static str,
+    },
+    /// A line of mountinfo that does not have the form of proc(5).
+    #[error("cannot read the mount table line {line:?}")]
+    MountInfo {
+        /// The line.
+        line: String,
+    },
+    /// Mounts kept appearing while they were being removed.
+    #[error("{} is still a mount point after {tries} tries; find out who mounts there", path.display())]
+    StillMounted {
+        /// The mount point.
+        path: PathBuf,
+        /// How often it was tried.
+        tries: usize,
+    },
+    /// A creation failed, and so did taking it back.
+    #[error("a creation failed and could not be taken back: {undo}")]
+    Undo {
+        /// Why the creation failed.
+        #[source]
+        failed: Box<Error>,
+        /// Why it could not be undone.
+        undo: Box<Error>,
+    },
+}
+
+impl Error {
+    /// Makes a closure for `map_err` on file operations.
+    pub(crate) fn file(doing: &'static str, path: impl Into<PathBuf>) -> impl FnOnce(io::Error) -> Self {
+        let path = path.into();
+        move |source| Self::File { doing, path, source }
+    }
+
+    /// Makes a closure for `map_err` on mounts.
+    pub(crate) fn mount(doing: &'static str, path: impl Into<PathBuf>) -> impl FnOnce(Errno) -> Self {
+        let path = path.into();
+        move |source| Self::Mount { doing, path, source }
+    }
+
+    /// Makes a closure for `map_err` on namespace calls.
+    pub(crate) fn namespace(doing: &'static str) -> impl FnOnce(Errno) -> Self {
+        move |source| Self::Namespace { doing, source }
+    }
+
+    /// Whether the caller asked for something that can never work, so that a retry is useless.
+    #[must_use]
+    pub fn is_invalid_request(&self) -> bool {
+        match self {
+            Self::SysctlName { .. }
+            | Self::SysctlHost { .. }
+            | Self::SysctlShared { .. }
+            | Self::SysctlWrite { .. }
+            | Self::Invalid { .. } => true,
+            Self::Undo { failed, .. } => failed.is_invalid_request(),
+            Self::File { .. }
+            | Self::Mount { .. }
+            | Self::Namespace { .. }
+            | Self::Thread { .. }
+            | Self::ThreadLost { .. }
+            | Self::AlreadyPinned { .. }
+            | Self::NotPinned { .. }
+            | Self::NotNamespace { .. }
+            | Self::MountInfo { .. }
+            | Self::StillMounted { .. } => false,
+        }
+    }
+}

@@ -1,0 +1,203 @@
+//! The contents of a sandbox's `/etc/hostname`, `/etc/hosts` and `/etc/resolv.conf`, and writing them.
+//!
+//! The functions that make contents are pure. They refuse what would add a line or a word of its own to a file, because
+//! the values come from job files.
+
+use std::fmt::Write as _;
+use std::fs::{self, OpenOptions};
+use std::io::{ErrorKind, Write as _};
+use std::net::IpAddr;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+
+use crate::error::Error;
+
+/// The longest host name that Linux takes, in bytes.
+const HOST_NAME_MAX: usize = 64;
+
+/// The lines that every hosts file starts with.
+const HOSTS_HEAD: &str = "127.0.0.1\tlocalhost\n::1\tlocalhost ip6-localhost ip6-loopback\n";
+
+/// Name resolution of a sandbox.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct DnsConfig {
+    /// Addresses of the servers, in order; IPv6 ones may have a zone (`fe80::1%eth0`).
+    pub servers: Vec<String>,
+    /// Search domains, in order.
+    pub searches: Vec<String>,
+    /// Resolver options of resolv.conf(5), such as `ndots:5`.
+    pub options: Vec<String>,
+}
+
+/// An address with the names that lead to it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HostEntry {
+    /// The address.
+    pub ip: IpAddr,
+    /// Its names; the first is the canonical one.
+    pub names: Vec<String>,
+}
+
+/// Content of `/etc/hostname`.
+///
+/// # Errors
+/// [`Error::Invalid`] if it is no host name.
+pub fn hostname(name: &str) -> Result<String, Error> {
+    check_hostname(name)?;
+    Ok(format!("{name}\n"))
+}
+
+/// Content of `/etc/hosts`: localhost, then `name` for each of the sandbox's addresses, then the extra entries.
+///
+/// # Errors
+/// [`Error::Invalid`] if a name is none, or an entry has no names.
+pub fn hosts(name: &str, ips: &[IpAddr], extra: &[HostEntry]) -> Result<String, Error> {
+    check_hostname(name)?;
+    let mut text = HOSTS_HEAD.to_owned();
+    let mut line = |ip: &IpAddr, names: &str| {
+        writeln!(text, "{ip}\t{names}").expect("writing to a string cannot fail");
+    };
+    // A qualified name is followed by its short form, as hosts(5) wants it.
+    let names = match name.split_once('.') {
+        Some((short, _)) if !short.is_empty() => format!("{name} {short}"),
+        _ => name.to_owned(),
+    };
+    for ip in ips {
+        line(ip, &names);
+    }
+    for entry in extra {
+        if entry.names.is_empty() {
+            return Err(invalid("host entry", &entry.ip.to_string(), "has no names"));
+        }
+        for alias in &entry.names {
+            word("host name", alias)?;
+        }
+        line(&entry.ip, &entry.names.join(" "));
+    }
+    Ok(text)
+}
+
+/// Content of `/etc/resolv.conf`: `search`, `nameserver` and `options` lines; kinds without values have no line.
+///
+/// # Errors
+/// [`Error::Invalid`] if a server is no IP address, or a domain or option is not one word.
+pub fn resolv_conf(dns: &DnsConfig) -> Result<String, Error> {
+    let mut text = String::new();
+    let mut line = |key: &str, value: &str| {
+        writeln!(text, "{key} {value}").expect("writing to a string cannot fail");
+    };
+    for domain in &dns.searches {
+        word("search domain", domain)?;
+    }
+    for option in &dns.options {
+        word("resolver option", option)?;
+    }
+    if !dns.searches.is_empty() {
+        line("search", &dns.searches.join(" "));
+    }
+    for server in &dns.servers {
+        check_server(server)?;
+        line("nameserver", server);
+    }
+    if !dns.options.is_empty() {
+        line("options", &dns.options.join(" "));
+    }
+    Ok(text)
+}
+
+/// The host's own resolver configuration, byte for byte, for a sandbox that asks for nothing; `path` is
+/// `/etc/resolv.conf` and may be a symlink. A host without one has an empty configuration, which the C library reads as
+/// "ask 127.0.0.1".
+///
+/// # Errors
+/// [`Error::File`] if it exists but cannot be read.
+pub fn host_resolv_conf(path: &Path) -> Result<Vec<u8>, Error> {
+    match fs::read(path) {
+        Ok(bytes) => Ok(bytes),
+        Err(e) if e.kind() == ErrorKind::NotFound => Ok(Vec::new()),
+        Err(e) => Err(Error::file("read", path)(e)),
+    }
+}
+
+/// Puts `contents` into `path` with these permission bits, so that a reader sees the old file or the new one, never a
+/// part. Idempotent. Tasks that have the old file bind-mounted keep seeing the old one.
+///
+/// It is not synced to disk: sandbox files do not have to outlive the machine's reboot.
+///
+/// # Errors
+/// [`Error::File`]; then `path` is as it was.
+pub fn write_atomic(path: &Path, contents: &[u8], mode: u32) -> Result<(), Error> {
+    use std::os::unix::fs::PermissionsExt;
+    let mut name = path.file_name().unwrap_or_default().to_owned();
+    name.push(".new");
+    let temporary = path.with_file_name(name);
+    // One fixed name, so that a kill leaves at most one file, and the next write takes it away first.
+    match fs::remove_file(&temporary) {
+        Ok(()) => {}
+        Err(e) if e.kind() == ErrorKind::NotFound => {}
+        Err(e) => return Err(Error::file("remove", &temporary)(e)),
+    }
+    OpenOptions::new()
+        .write(true)
+        .create_new(true)
+        .mode(mode)
+        .open(&temporary)
+        .and_then(|mut file| {
+            file.write_all(contents)?;
+            // The umask may have taken bits away.
+            file.set_permissions(fs::Permissions::from_mode(mode))
+        })
+        .map_err(Error::file("write", &temporary))?;
+    fs::rename(&temporary, path).map_err(Error::file("replace", path))
+}
+
+/// Letters, digits, `-`, `_` and `.`, at most 64 bytes, not starting with a dash or dot.
+pub(crate) fn check_hostname(name: &str) -> Result<(), Error> {
+    let sound = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
+    if name.is_empty() {
+        Err(invalid("host name", name, "is empty"))
+    } else if name.len() > HOST_NAME_MAX {
+        Err(invalid("host name", name, "is longer than the 64 bytes that Linux takes"))
+    } else if !name.chars().all(sound) || name.starts_with(['-', '.']) {
+        Err(invalid(
+            "host name",
+            name,
+            "may only have letters, digits, dashes, underscores and dots, and starts with a letter or digit",
+        ))
+    } else {
+        Ok(())
+    }
+}
+
+fn check_server(server: &str) -> Result<(), Error> {
+    word("DNS server", server)?;
+    let (address, zone) = match server.split_once('%') {
+        Some((address, zone)) => (address, Some(zone)),
+        None => (server, None),
+    };
+    match (address.parse::<IpAddr>(), zone) {
+        (Ok(_), None) => Ok(()),
+        (Ok(IpAddr::V6(_)), Some(zone)) if !zone.is_empty() => Ok(()),
+        _ => Err(invalid("DNS server", server, "is not an IP address")),
+    }
+}
+
+/// One word: not empty, no white space, no control characters, no comment sign in front.
+fn word(what: &'static str, value: &str) -> Result<(), Error> {
+    if value.is_empty() {
+        Err(invalid(what, value, "is empty"))
+    } else if value.chars().any(|c| c.is_whitespace() || c.is_control()) {
+        Err(invalid(what, value, "has white space or control characters in it"))
+    } else if value.contains(['#', ';']) {
+        Err(invalid(what, value, "has a comment sign in it"))
+    } else {
+        Ok(())
+    }
+}
+
+fn invalid(what: &'static str, value: &str, why: &'static str) -> Error {
+    Error::Invalid { what, value: value.to_owned(), why }
+}
+
+#[cfg(test)]
+mod tests;

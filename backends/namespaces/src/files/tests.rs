@@ -1,0 +1,105 @@
+//! Contents of sandbox files and their atomic replacement.
+
+use std::os::unix::fs::{PermissionsExt, symlink};
+
+use proptest::prelude::*;
+
+use super::*;
+
+fn strings(values: &[&str]) -> Vec<String> {
+    values.iter().map(|v| (*v).to_owned()).collect()
+}
+
+#[test]
+fn hosts_lists_localhost_the_sandbox_and_the_extra_entries() {
+    let ips = ["10.0.0.7".parse().unwrap(), "fd00::7".parse().unwrap()];
+    let extra = [HostEntry { ip: "192.0.2.1".parse().unwrap(), names: strings(&["db", "db.example"]) }];
+    let expected = "127.0.0.1\tlocalhost\n::1\tlocalhost ip6-localhost ip6-loopback\n\
+                    10.0.0.7\tweb.example web\nfd00::7\tweb.example web\n192.0.2.1\tdb db.example\n";
+    assert_eq!(hosts("web.example", &ips, &extra).unwrap(), expected);
+    assert_eq!(hosts("web", &[], &[]).unwrap(), HOSTS_HEAD);
+}
+
+#[test]
+fn resolv_conf_has_a_line_for_each_kind_that_is_given() {
+    let dns = DnsConfig {
+        servers: strings(&["10.0.0.10", "fe80::1%eth0"]),
+        searches: strings(&["a.example", "."]),
+        options: strings(&["ndots:5", "edns0"]),
+    };
+    let expected =
+        "search a.example .\nnameserver 10.0.0.10\nnameserver fe80::1%eth0\noptions ndots:5 edns0\n";
+    assert_eq!(resolv_conf(&dns).unwrap(), expected);
+    assert_eq!(resolv_conf(&DnsConfig::default()).unwrap(), "");
+}
+
+#[test]
+fn values_that_would_add_a_line_are_refused() {
+    for name in ["", "a b", "a\nb", "-a", ".a", "a/b", "ä", &"x".repeat(65)] {
+        assert!(hostname(name).is_err(), "{name:?}");
+        assert!(hosts(name, &[], &[]).is_err(), "{name:?}");
+    }
+    assert_eq!(hostname("node_1.example").unwrap(), "node_1.example\n");
+    for server in ["", "dns.example", "10.0.0.1\nsearch x", "10.0.0.1 ", "10.0.0.1%eth0", "fe80::1%"] {
+        assert!(
+            resolv_conf(&DnsConfig { servers: strings(&[server]), ..DnsConfig::default() }).is_err(),
+            "{server:?}"
+        );
+    }
+    for text in ["", "a\nb", "a b", "a\tb", "#a", "a;b"] {
+        assert!(
+            resolv_conf(&DnsConfig { searches: strings(&[text]), ..DnsConfig::default() }).is_err(),
+            "{text:?}"
+        );
+        assert!(
+            resolv_conf(&DnsConfig { options: strings(&[text]), ..DnsConfig::default() }).is_err(),
+            "{text:?}"
+        );
+        let entry = HostEntry { ip: "192.0.2.1".parse().unwrap(), names: strings(&[text]) };
+        assert!(hosts("a", &[], &[entry]).is_err(), "{text:?}");
+    }
+    let nameless = HostEntry { ip: "192.0.2.1".parse().unwrap(), names: Vec::new() };
+    assert!(hosts("a", &[], &[nameless]).is_err());
+}
+
+#[test]
+fn the_hosts_resolv_conf_is_copied_whole_through_a_symlink() {
+    let temp = tempfile::tempdir().unwrap();
+    let text = b"# made by hand\nnameserver 127.0.0.53\noptions trust-ad\n\xff\n";
+    fs::write(temp.path().join("real"), text).unwrap();
+    symlink("real", temp.path().join("resolv.conf")).unwrap();
+    assert_eq!(host_resolv_conf(&temp.path().join("resolv.conf")).unwrap(), text);
+    assert_eq!(host_resolv_conf(&temp.path().join("missing")).unwrap(), b"");
+    assert!(host_resolv_conf(temp.path()).is_err());
+}
+
+#[test]
+fn a_replaced_file_is_whole_and_old_readers_keep_theirs() {
+    let temp = tempfile::tempdir().unwrap();
+    let path = temp.path().join("hosts");
+    // What a kill between writing and renaming leaves.
+    fs::write(temp.path().join("hosts.new"), "rubbish").unwrap();
+    write_atomic(&path, b"one", 0o644).unwrap();
+    let mut old = fs::File::open(&path).unwrap();
+    write_atomic(&path, b"two", 0o640).unwrap();
+    assert_eq!(fs::read(&path).unwrap(), b"two");
+    assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o7777, 0o640);
+    let mut text = String::new();
+    std::io::Read::read_to_string(&mut old, &mut text).unwrap();
+    assert_eq!(text, "one");
+    assert_eq!(fs::read_dir(temp.path()).unwrap().count(), 1);
+    assert!(write_atomic(&temp.path().join("missing/hosts"), b"", 0o644).is_err());
+}
+
+proptest! {
+    #[test]
+    fn no_value_adds_a_line(name in "\\PC{0,12}|[a-z \n]{0,6}", server in "\\PC{0,12}|[0-9.:%\n]{0,12}", domain in "\\PC{0,12}|[a-z \n]{0,6}") {
+        if let Ok(text) = hostname(&name) {
+            prop_assert_eq!(text.lines().count(), 1);
+        }
+        let dns = DnsConfig { servers: vec![server], searches: vec![domain.clone()], options: vec![domain] };
+        if let Ok(text) = resolv_conf(&dns) {
+            prop_assert_eq!(text.lines().count(), 3);
+        }
+    }
+}

@@ -1,0 +1,35 @@
+//! Sandboxes without a process: their namespaces are pinned by bind mounts, their files and mounts live under one directory.
+//!
+//! ```text
+//! <sandbox dir>/ns/{net,ipc,uts}      bind mounts of nsfs: what keeps the namespaces alive   (pin)
+//! <sandbox dir>/{hostname,hosts,resolv.conf}   bind-mounted into every task of the sandbox    (files)
+//! <sandbox dir>/shm                   tmpfs that becomes /dev/shm                             (shm)
+//! ```
+//!
+//! Everything here is synchronous and does system calls that may block: call it from a blocking thread, or through
+//! [`tasks`]. Whatever changes a namespace happens on a throw-away thread, because `unshare` and `setns` change the
+//! calling thread and a pooled thread would carry the change to its next job.
+//!
+//! Invariants: creation either succeeds whole or leaves nothing; removal is idempotent and does not follow symlinks, so
+//! both can be replayed after a kill at any line.
+
+mod error;
+mod link;
+mod ns;
+mod pin;
+mod sysctl;
+mod within;
+
+pub mod files;
+pub mod mounts;
+pub mod shm;
+pub mod tasks;
+
+#[cfg(test)]
+mod testing;
+
+pub use error::Error;
+pub use ns::{Ns, is_namespace_file};
+pub use pin::{Pins, Want};
+pub use sysctl::{SysctlPath, sysctl_namespace};
+pub use within::run_in_netns;

@@ -1,0 +1,152 @@
+//! The mount table, and unmounting on the real kernel.
+
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::testing::in_private_mounts;
+
+fn tmpfs(at: &Path) {
+    fs::create_dir_all(at).unwrap();
+    mount(Some("tmpfs"), at, Some("tmpfs"), MsFlags::empty(), Some("size=64k")).unwrap();
+}
+
+fn bind(from: &Path, to: &Path) {
+    fs::create_dir_all(to).unwrap();
+    mount(Some(from), to, None::<&Path>, MsFlags::MS_BIND | MsFlags::MS_REC, None::<&Path>).unwrap();
+}
+
+fn change(at: &Path, flags: MsFlags) {
+    mount(None::<&Path>, at, None::<&Path>, flags, None::<&Path>).unwrap();
+}
+
+#[test]
+fn a_line_is_read_in_full() {
+    let line = b"36 35 98:0 /a\\040b /mnt/c\\134d rw,noatime shared:7 master:1 odd:9 - ext3 /dev/root rw,errors=continue\n";
+    let mounts = parse_mountinfo(line).unwrap();
+    let expected = Mount {
+        id: 36,
+        parent: 35,
+        root: "/a b".into(),
+        mount_point: "/mnt/c\\d".into(),
+        options: "rw,noatime".to_owned(),
+        propagation: Propagation { shared: Some(7), master: Some(1), unbindable: false },
+        fs_type: "ext3".to_owned(),
+        source: "/dev/root".into(),
+    };
+    assert_eq!(mounts, [expected]);
+}
+
+#[test]
+fn a_line_cut_short_is_an_error_that_shows_it() {
+    for line in [
+        "36 35 98:0 / /mnt rw shared:7",
+        "36 35",
+        "x 35 98:0 / / rw - ext3 a b",
+        "36 35 98:0 / / rw shared:x - ext3 a b",
+    ] {
+        let error = parse_mountinfo(line.as_bytes()).unwrap_err();
+        assert!(error.to_string().contains(line), "{error}");
+    }
+}
+
+#[test]
+fn mount_points_with_odd_names_are_found() {
+    in_private_mounts(|temp| {
+        let odd = temp.join(OsStr::from_bytes(b"a b\tc\nd\\e#\xff"));
+        tmpfs(&odd);
+        tmpfs(&odd.join("in"));
+        tmpfs(&temp.join("a"));
+        assert_eq!(mount_points_under(&odd).unwrap(), [odd.clone(), odd.join("in")]);
+        assert_eq!(mount_points_under(temp).unwrap().len(), 3);
+        assert!(mount_points_under(&temp.join("missing/deep")).unwrap().is_empty());
+    });
+}
+
+#[test]
+fn propagation_is_that_of_the_holding_mount() {
+    in_private_mounts(|temp| {
+        let (a, b) = (temp.join("a"), temp.join("b"));
+        tmpfs(&a);
+        fs::create_dir(a.join("sub")).unwrap();
+        assert!(propagation_of(&a.join("sub")).unwrap().is_private());
+        change(&a, MsFlags::MS_SHARED);
+        assert!(propagation_of(&a.join("sub")).unwrap().is_shared());
+        bind(&a, &b);
+        change(&b, MsFlags::MS_SLAVE);
+        let slave = propagation_of(&b).unwrap();
+        assert!(!slave.is_shared() && slave.follows_host());
+        // The newest of two mounts on one spot decides.
+        tmpfs(&b);
+        assert!(propagation_of(&b).unwrap().is_private());
+        assert!(matches!(propagation_of(&temp.join("missing")), Err(Error::File { .. })));
+    });
+}
+
+#[test]
+fn unmount_tree_takes_all_and_is_idempotent() {
+    in_private_mounts(|temp| {
+        let dir = temp.join("tree");
+        for sub in ["", "x", "x/y", "x/y", "z", ""] {
+            tmpfs(&dir.join(sub));
+        }
+        tmpfs(&temp.join("tree-neighbour"));
+        unmount_tree(&dir).unwrap();
+        assert!(mount_points_under(&dir).unwrap().is_empty());
+        assert_eq!(mount_points_under(temp).unwrap(), [temp.join("tree-neighbour")]);
+        unmount_tree(&dir).unwrap();
+        unmount_tree(&temp.join("missing/deep")).unwrap();
+    });
+}
+
+#[test]
+fn unmount_tree_does_not_follow_a_symlink() {
+    in_private_mounts(|temp| {
+        let target = temp.join("target");
+        tmpfs(&target);
+        let link = temp.join("link");
+        std::os::unix::fs::symlink(&target, &link).unwrap();
+        unmount_tree(&link).unwrap();
+        detach(&link).unwrap();
+        assert_eq!(mount_points_under(&target).unwrap(), [target]);
+    });
+}
+
+#[test]
+fn unmounting_a_shared_bind_leaves_its_source_alone() {
+    in_private_mounts(|temp| {
+        let (source, sandbox) = (temp.join("source"), temp.join("sandbox"));
+        tmpfs(&source);
+        change(&source, MsFlags::MS_SHARED);
+        tmpfs(&source.join("disk"));
+        fs::write(source.join("disk/data"), "x").unwrap();
+        bind(&source, &sandbox.join("volume"));
+        assert!(sandbox.join("volume/disk/data").exists());
+
+        unmount_tree(&sandbox).unwrap();
+        assert!(mount_points_under(&sandbox).unwrap().is_empty());
+        assert!(source.join("disk/data").exists(), "the disk must stay mounted where the host has it");
+    });
+}
+
+proptest! {
+    #[test]
+    fn unescape_undoes_the_kernels_escapes(name in proptest::collection::vec(any::<u8>(), 0..40)) {
+        let mut written = Vec::new();
+        for byte in &name {
+            match byte {
+                b' ' | b'\t' | b'\n' | b'\\' | b'#' => written.extend(format!("\\{byte:03o}").bytes()),
+                other => written.push(*other),
+            }
+        }
+        prop_assert_eq!(unescape(&written), name);
+    }
+
+    #[test]
+    fn no_mount_table_makes_the_parser_panic(text in proptest::collection::vec(prop_oneof![any::<u8>(), Just(b' '), Just(b'\n'), Just(b'-'), Just(b'\\'), Just(b'1')], 0..200)) {
+        let _ = unescape(&text);
+        let _ = parse_mountinfo(&text);
+    }
+}

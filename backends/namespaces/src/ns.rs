@@ -1,0 +1,66 @@
+//! The namespaces that a sandbox can own, and how to tell a namespace file from another.
+
+use std::fmt;
+use std::io;
+use std::path::Path;
+
+use nix::errno::Errno;
+use nix::sched::CloneFlags;
+use nix::sys::statfs::{NSFS_MAGIC, statfs};
+
+use crate::error::Error;
+
+/// A namespace that can be pinned without a process in it.
+///
+/// The pid namespace is not here: it dies with its first process, so nothing but a process can hold it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Ns {
+    /// Network devices, addresses, routes, ports.
+    Net,
+    /// System V IPC objects and POSIX message queues.
+    Ipc,
+    /// Host name and domain name.
+    Uts,
+}
+
+impl Ns {
+    /// Every namespace that can be pinned, in the order in which they are pinned.
+    pub const ALL: [Self; 3] = [Self::Net, Self::Ipc, Self::Uts];
+
+    /// The name of its file, both in `/proc/<pid>/ns` and in a directory of pins.
+    #[must_use]
+    pub const fn file_name(self) -> &'static str {
+        match self {
+            Self::Net => "net",
+            Self::Ipc => "ipc",
+            Self::Uts => "uts",
+        }
+    }
+
+    /// The flag that `unshare` and `setns` know it by.
+    pub(crate) const fn flag(self) -> CloneFlags {
+        match self {
+            Self::Net => CloneFlags::CLONE_NEWNET,
+            Self::Ipc => CloneFlags::CLONE_NEWIPC,
+            Self::Uts => CloneFlags::CLONE_NEWUTS,
+        }
+    }
+}
+
+impl fmt::Display for Ns {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.file_name())
+    }
+}
+
+/// Whether `path` is a namespace file: a bind mount of one, or a `/proc/<pid>/ns/…` link. A missing file is none.
+///
+/// # Errors
+/// [`Error::File`] if the file system cannot be asked.
+pub fn is_namespace_file(path: &Path) -> Result<bool, Error> {
+    match statfs(path) {
+        Ok(fs) => Ok(fs.filesystem_type() == NSFS_MAGIC),
+        Err(Errno::ENOENT | Errno::ENOTDIR) => Ok(false),
+        Err(errno) => Err(Error::file("look at", path)(io::Error::from(errno))),
+    }
+}

@@ -1,0 +1,237 @@
+//! Namespaces that outlive the thread that made them, because a bind mount holds each.
+
+use std::collections::BTreeMap;
+use std::fs::{self, OpenOptions};
+use std::io::ErrorKind;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+use nix::mount::{MsFlags, mount};
+use nix::sched::{CloneFlags, unshare};
+use nix::unistd::sethostname;
+
+use crate::error::Error;
+use crate::files;
+use crate::link::loopback_up;
+use crate::mounts;
+use crate::ns::{Ns, is_namespace_file};
+use crate::sysctl::Checked;
+use crate::within::on_own_thread;
+
+/// Which namespaces a sandbox owns, and how they are set up before anybody enters them.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Want {
+    /// A network namespace of its own, with the loopback device up.
+    pub net: bool,
+    /// An IPC namespace of its own.
+    pub ipc: bool,
+    /// A UTS namespace of its own.
+    pub uts: bool,
+    /// The host name inside; needs `uts`.
+    pub hostname: Option<String>,
+    /// Sysctls to set inside, in either spelling. Defaults are the caller's matter.
+    pub sysctls: BTreeMap<String, String>,
+}
+
+/// The pinned namespaces of one sandbox, below one directory.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Pins {
+    dir: PathBuf,
+    held: Vec<Ns>,
+}
+
+impl Want {
+    /// Whether a namespace of this kind is wanted.
+    #[must_use]
+    pub fn owns(&self, ns: Ns) -> bool {
+        match ns {
+            Ns::Net => self.net,
+            Ns::Ipc => self.ipc,
+            Ns::Uts => self.uts,
+        }
+    }
+
+    fn namespaces(&self) -> Vec<Ns> {
+        Ns::ALL.into_iter().filter(|ns| self.owns(*ns)).collect()
+    }
+
+    /// Checks host name and sysctls against the wanted namespaces, without touching anything, so that a frontend can
+    /// refuse a request early.
+    ///
+    /// # Errors
+    /// [`Error::SysctlName`], [`Error::SysctlHost`], [`Error::SysctlShared`] or [`Error::Invalid`].
+    pub fn check(&self) -> Result<(), Error> {
+        self.checked_sysctls().map(drop)
+    }
+
+    fn checked_sysctls(&self) -> Result<Vec<Checked>, Error> {
+        if let Some(hostname) = &self.hostname {
+            files::check_hostname(hostname)?;
+            if !self.uts {
+                return Err(Error::Invalid {
+                    what: "host name",
+                    value: hostname.clone(),
+                    why: "cannot be set, because the sandbox shares the UTS namespace of the host",
+                });
+            }
+        }
+        self.sysctls.iter().map(|(name, value)| Checked::new(name, value, |ns| self.owns(ns))).collect()
+    }
+}
+
+impl Pins {
+    /// Makes the wanted namespaces, sets them up and pins them as `dir/net`, `dir/ipc` and `dir/uts`.
+    ///
+    /// `dir` is made if it is missing (mode 0700). The call succeeds whole or leaves nothing. It is not idempotent: pins
+    /// that are there already may be in use, so they are an error; after a kill half-way call [`Pins::remove`] first.
+    ///
+    /// # Errors
+    /// [`Error::AlreadyPinned`]; the errors of [`Want::check`]; [`Error::SysctlWrite`] if the kernel refuses a value;
+    /// [`Error::Namespace`], [`Error::Mount`], [`Error::File`], [`Error::Thread`]; [`Error::Undo`] if the failed
+    /// creation could not be taken back.
+    pub fn create(dir: &Path, want: &Want) -> Result<Self, Error> {
+        let sysctls = want.checked_sysctls()?;
+        let made_dir = make_dir(dir)?;
+        let mut placed = Vec::new();
+        let made = place(dir, want, &mut placed)
+            .and_then(|()| on_own_thread("make namespaces", || set_up_and_pin(dir, want, &sysctls))?);
+        match made {
+            Ok(()) => Ok(Self { dir: dir.to_owned(), held: placed }),
+            Err(failed) => Err(match take_back(dir, &placed, made_dir) {
+                Ok(()) => failed,
+                Err(undo) => Error::Undo { failed: Box::new(failed), undo: Box::new(undo) },
+            }),
+        }
+    }
+
+    /// Finds the pins that an earlier process made.
+    ///
+    /// # Errors
+    /// [`Error::NotPinned`] if there are none, [`Error::NotNamespace`] if one is only a plain file: then its creation
+    /// was cut short, and [`Pins::remove`] clears it away.
+    pub fn open(dir: &Path) -> Result<Self, Error> {
+        let mut held = Vec::new();
+        for ns in Ns::ALL {
+            let path = dir.join(ns.file_name());
+            if is_namespace_file(&path)? {
+                held.push(ns);
+            } else if path.symlink_metadata().is_ok() {
+                return Err(Error::NotNamespace { path });
+            }
+        }
+        if held.is_empty() {
+            return Err(Error::NotPinned { dir: dir.to_owned() });
+        }
+        Ok(Self { dir: dir.to_owned(), held })
+    }
+
+    /// The directory of the pins.
+    #[must_use]
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// The file that holds the namespace of this kind, if the sandbox owns one. `setns` and runtimes take it as a path.
+    #[must_use]
+    pub fn path(&self, ns: Ns) -> Option<PathBuf> {
+        self.held.contains(&ns).then(|| self.dir.join(ns.file_name()))
+    }
+
+    /// All pinned namespaces with their files.
+    #[must_use]
+    pub fn paths(&self) -> BTreeMap<Ns, PathBuf> {
+        self.held.iter().map(|ns| (*ns, self.dir.join(ns.file_name()))).collect()
+    }
+
+    /// Releases the pins in `dir` and removes it if nothing else is in it.
+    ///
+    /// Idempotent: what is missing already is fine, also a half-made set. The namespaces end when the last process in
+    /// them does. Every pin is tried, also after one failed.
+    ///
+    /// # Errors
+    /// The first of [`Error::Mount`], [`Error::StillMounted`], [`Error::File`].
+    pub fn remove(dir: &Path) -> Result<(), Error> {
+        take_back(dir, &Ns::ALL, true)
+    }
+}
+
+/// Makes `dir` and says whether it was missing.
+fn make_dir(dir: &Path) -> Result<bool, Error> {
+    use std::os::unix::fs::DirBuilderExt;
+    let missing = !dir.exists();
+    fs::DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(dir)
+        .map_err(Error::file("make the directory", dir))?;
+    Ok(missing)
+}
+
+/// Makes the empty files that the namespaces are mounted on, noting each in `placed`.
+fn place(dir: &Path, want: &Want, placed: &mut Vec<Ns>) -> Result<(), Error> {
+    for ns in want.namespaces() {
+        let path = dir.join(ns.file_name());
+        match OpenOptions::new().write(true).create_new(true).mode(0o400).open(&path) {
+            Ok(_) => placed.push(ns),
+            Err(source) if source.kind() == ErrorKind::AlreadyExists => {
+                return Err(Error::AlreadyPinned { path });
+            }
+            Err(source) => return Err(Error::file("make the file", path)(source)),
+        }
+    }
+    Ok(())
+}
+
+/// The part that runs on the throw-away thread, which keeps the host's mount namespace: only there do mounts stay.
+fn set_up_and_pin(dir: &Path, want: &Want, sysctls: &[Checked]) -> Result<(), Error> {
+    let namespaces = want.namespaces();
+    let flags = namespaces.iter().fold(CloneFlags::empty(), |flags, ns| flags | ns.flag());
+    if !flags.is_empty() {
+        unshare(flags).map_err(Error::namespace("make new namespaces"))?;
+    }
+    if let Some(hostname) = &want.hostname {
+        sethostname(hostname).map_err(Error::namespace("set the host name"))?;
+    }
+    if want.net {
+        loopback_up()?;
+    }
+    for sysctl in sysctls {
+        sysctl.apply()?;
+    }
+    for ns in namespaces {
+        let target = dir.join(ns.file_name());
+        // /proc/self would be the process's first thread, which has the host's namespaces.
+        let source = Path::new("/proc/thread-self/ns").join(ns.file_name());
+        mount(Some(&source), &target, None::<&Path>, MsFlags::MS_BIND, None::<&Path>)
+            .map_err(Error::mount("pin a namespace on", target))?;
+    }
+    Ok(())
+}
+
+/// Unmounts and unlinks these pins, then the directory if asked and if it is empty. Goes on after a failure.
+fn take_back(dir: &Path, pins: &[Ns], with_dir: bool) -> Result<(), Error> {
+    let mut first = Ok(());
+    for ns in pins {
+        first = first.and(release(&dir.join(ns.file_name())));
+    }
+    if with_dir {
+        first = first.and(match fs::remove_dir(dir) {
+            Ok(()) => Ok(()),
+            Err(e) if matches!(e.kind(), ErrorKind::NotFound | ErrorKind::DirectoryNotEmpty) => Ok(()),
+            Err(e) => Err(Error::file("remove the directory", dir)(e)),
+        });
+    }
+    first
+}
+
+fn release(path: &Path) -> Result<(), Error> {
+    mounts::detach(path)?;
+    match fs::remove_file(path) {
+        Ok(()) => Ok(()),
+        Err(e) if e.kind() == ErrorKind::NotFound => Ok(()),
+        Err(e) => Err(Error::file("remove", path)(e)),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,252 @@
+//! Pins on the real kernel, in a mount namespace of the test's own.
+
+use std::fs::File;
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::thread;
+
+use nix::sched::setns;
+use nix::unistd::gethostname;
+
+use super::*;
+use crate::mounts::mount_points_under;
+use crate::testing::in_private_mounts;
+use crate::within::run_in_netns;
+
+fn all() -> Want {
+    Want { net: true, ipc: true, uts: true, ..Want::default() }
+}
+
+fn sysctls(entries: &[(&str, &str)]) -> BTreeMap<String, String> {
+    entries.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()
+}
+
+/// Runs `work` inside one pinned namespace.
+fn inside<T: Send>(pins: &Pins, ns: Ns, work: impl FnOnce() -> T + Send) -> T {
+    let file = File::open(pins.path(ns).unwrap()).unwrap();
+    thread::scope(|scope| {
+        scope
+            .spawn(move || {
+                setns(&file, ns.flag()).unwrap();
+                work()
+            })
+            .join()
+            .unwrap()
+    })
+}
+
+fn sysctl(name: &str) -> String {
+    fs::read_to_string(format!("/proc/sys/{name}")).unwrap().trim().to_owned()
+}
+
+#[test]
+fn pins_outlive_the_thread_that_made_them() {
+    in_private_mounts(|temp| {
+        let dir = temp.join("ns");
+        let made = thread::scope(|scope| scope.spawn(|| Pins::create(&dir, &all()).unwrap()).join().unwrap());
+        for (ns, path) in made.paths() {
+            assert!(is_namespace_file(&path).unwrap(), "{ns}");
+            let own = fs::read_link(format!("/proc/thread-self/ns/{ns}")).unwrap();
+            let pinned = inside(&made, ns, || fs::read_link(format!("/proc/thread-self/ns/{ns}")).unwrap());
+            assert_ne!(own, pinned, "{ns} must be a namespace of its own");
+        }
+        assert_eq!(Pins::open(&dir).unwrap(), made);
+        Pins::remove(&dir).unwrap();
+        assert!(!dir.exists());
+        assert!(mount_points_under(temp).unwrap().is_empty());
+        Pins::remove(&dir).unwrap();
+        assert!(matches!(Pins::open(&dir), Err(Error::NotPinned { .. })));
+    });
+}
+
+#[test]
+fn only_what_is_wanted_is_pinned() {
+    in_private_mounts(|temp| {
+        let dir = temp.join("ns");
+        let made = Pins::create(&dir, &Want { ipc: true, ..Want::default() }).unwrap();
+        assert_eq!(made.paths(), BTreeMap::from([(Ns::Ipc, dir.join("ipc"))]));
+        assert_eq!((made.path(Ns::Net), made.path(Ns::Uts)), (None, None));
+        Pins::remove(&dir).unwrap();
+
+        let none = Pins::create(&dir, &Want::default()).unwrap();
+        assert!(none.paths().is_empty());
+        Pins::remove(&dir).unwrap();
+    });
+}
+
+#[test]
+fn the_host_name_is_set_inside_and_only_there() {
+    in_private_mounts(|temp| {
+        let before = gethostname().unwrap();
+        let want = Want { hostname: Some("pod-7.example".to_owned()), ..all() };
+        let pins = Pins::create(&temp.join("ns"), &want).unwrap();
+        assert_eq!(inside(&pins, Ns::Uts, || gethostname().unwrap()), "pod-7.example");
+        assert_eq!(gethostname().unwrap(), before);
+    });
+}
+
+#[test]
+fn loopback_works_inside_for_both_families() {
+    in_private_mounts(|temp| {
+        let pins = Pins::create(&temp.join("ns"), &all()).unwrap();
+        run_in_netns(&pins.path(Ns::Net).unwrap(), || {
+            let mut families = vec!["127.0.0.1:0"];
+            // A kernel booted with ipv6.disable=1 has no ::1 to speak to.
+            if Path::new("/proc/net/if_inet6").exists() {
+                families.push("[::1]:0");
+            }
+            for address in families {
+                let listener = TcpListener::bind(address).unwrap();
+                let mut client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+                client.write_all(b"hi").unwrap();
+                drop(client);
+                let mut text = String::new();
+                listener.accept().unwrap().0.read_to_string(&mut text).unwrap();
+                assert_eq!(text, "hi");
+            }
+        })
+        .unwrap();
+    });
+}
+
+#[test]
+fn sysctls_are_set_inside_and_not_outside() {
+    in_private_mounts(|temp| {
+        let names = ["net/ipv4/ip_unprivileged_port_start", "kernel/shm_rmid_forced", "kernel/domainname"];
+        let before = names.map(sysctl);
+        let wanted = sysctls(&[
+            ("net.ipv4.ip_unprivileged_port_start", "7"),
+            ("net/ipv4/ping_group_range", "0 2147483647"),
+            ("kernel.shm_rmid_forced", "1"),
+            ("kernel.domainname", "example"),
+        ]);
+        let pins = Pins::create(&temp.join("ns"), &Want { sysctls: wanted, ..all() }).unwrap();
+        assert_eq!(inside(&pins, Ns::Net, || sysctl("net/ipv4/ip_unprivileged_port_start")), "7");
+        assert_eq!(inside(&pins, Ns::Net, || sysctl("net/ipv4/ping_group_range")), "0\t2147483647");
+        assert_eq!(inside(&pins, Ns::Ipc, || sysctl("kernel/shm_rmid_forced")), "1");
+        assert_eq!(inside(&pins, Ns::Uts, || sysctl("kernel/domainname")), "example");
+        assert_eq!(names.map(sysctl), before);
+    });
+}
+
+#[test]
+fn a_failure_half_way_leaves_nothing() {
+    in_private_mounts(|temp| {
+        for (name, value) in
+            [("net.ipv4.no_such_sysctl", "1"), ("net.ipv4.ip_unprivileged_port_start", "many")]
+        {
+            let want = Want { sysctls: sysctls(&[(name, value)]), ..all() };
+            let error = Pins::create(&temp.join("ns"), &want).unwrap_err();
+            assert!(matches!(&error, Error::SysctlWrite { name: n, .. } if n == name), "{error:?}");
+            assert!(error.is_invalid_request());
+            assert!(!temp.join("ns").exists());
+            assert!(mount_points_under(temp).unwrap().is_empty());
+        }
+    });
+}
+
+#[test]
+fn a_failure_leaves_a_directory_of_the_caller() {
+    in_private_mounts(|temp| {
+        let want = Want { sysctls: sysctls(&[("net.ipv4.no_such_sysctl", "1")]), ..all() };
+        Pins::create(temp, &want).unwrap_err();
+        assert_eq!(fs::read_dir(temp).unwrap().count(), 0);
+    });
+}
+
+#[test]
+fn requests_that_would_touch_the_host_are_refused_before_anything_is_made() {
+    in_private_mounts(|temp| {
+        let dir = temp.join("ns");
+        for want in [
+            Want { sysctls: sysctls(&[("net.core.somaxconn", "1")]), ipc: true, ..Want::default() },
+            Want { sysctls: sysctls(&[("vm.swappiness", "1")]), ..all() },
+            Want { hostname: Some("a".to_owned()), net: true, ..Want::default() },
+            Want { hostname: Some("a\nb".to_owned()), ..all() },
+        ] {
+            let error = Pins::create(&dir, &want).unwrap_err();
+            assert!(error.is_invalid_request(), "{error}");
+            assert_eq!(want.check().unwrap_err().to_string(), error.to_string());
+            assert!(!dir.exists());
+        }
+    });
+}
+
+#[test]
+fn pins_in_use_are_not_replaced() {
+    in_private_mounts(|temp| {
+        let dir = temp.join("ns");
+        let first = Pins::create(&dir, &Want { ipc: true, ..Want::default() }).unwrap();
+        assert!(matches!(Pins::create(&dir, &all()), Err(Error::AlreadyPinned { .. })));
+        assert_eq!(Pins::open(&dir).unwrap(), first, "the refused call must leave the pins as they were");
+        assert!(!dir.join("net").exists());
+    });
+}
+
+#[test]
+fn a_creation_cut_short_is_seen_and_cleared_away() {
+    in_private_mounts(|temp| {
+        let dir = temp.join("ns");
+        // What a kill leaves after the files are made and the first is mounted.
+        Pins::create(&dir, &Want { net: true, ..Want::default() }).unwrap();
+        fs::write(dir.join("ipc"), "").unwrap();
+        assert!(matches!(Pins::open(&dir), Err(Error::NotNamespace { .. })));
+        Pins::remove(&dir).unwrap();
+        assert!(!dir.exists());
+    });
+}
+
+#[test]
+fn removal_takes_stacked_mounts_and_leaves_files_of_others() {
+    in_private_mounts(|temp| {
+        let dir = temp.join("ns");
+        Pins::create(&dir, &Want { uts: true, ..Want::default() }).unwrap();
+        let pin = dir.join("uts");
+        mount(
+            Some(Path::new("/proc/thread-self/ns/uts")),
+            &pin,
+            None::<&Path>,
+            MsFlags::MS_BIND,
+            None::<&Path>,
+        )
+        .unwrap();
+        fs::write(dir.join("theirs"), "x").unwrap();
+        Pins::remove(&dir).unwrap();
+        assert!(!pin.exists() && dir.join("theirs").exists());
+        assert!(mount_points_under(temp).unwrap().is_empty());
+    });
+}
+
+#[test]
+fn work_in_a_plain_file_or_with_a_panic_is_an_error() {
+    in_private_mounts(|temp| {
+        let plain = temp.join("plain");
+        fs::write(&plain, "").unwrap();
+        assert!(matches!(run_in_netns(&plain, || ()), Err(Error::NotNamespace { .. })));
+        assert!(matches!(run_in_netns(&temp.join("missing"), || ()), Err(Error::File { .. })));
+        let own = Path::new("/proc/thread-self/ns/net");
+        let lost = run_in_netns(own, || std::panic::resume_unwind(Box::new("expected by the test")));
+        assert!(matches!(lost, Err::<(), _>(Error::ThreadLost { .. })));
+    });
+}
+
+#[tokio::test]
+async fn async_callers_get_the_same() {
+    let temp = tempfile::tempdir().unwrap();
+    // This one is in the machine's own mount namespace, as in real life; the guard takes the mounts away on a panic too.
+    struct Guard(PathBuf);
+    impl Drop for Guard {
+        fn drop(&mut self) {
+            mounts::unmount_tree(&self.0).unwrap();
+        }
+    }
+    let guard = Guard(temp.path().to_owned());
+    let pins = crate::tasks::create_pins(guard.0.join("ns"), all()).await.unwrap();
+    crate::tasks::mount_shm(guard.0.join("shm"), 1 << 20).await.unwrap();
+    assert_eq!(mount_points_under(&guard.0).unwrap().len(), 4);
+    assert_eq!(Pins::open(pins.dir()).unwrap(), pins);
+    crate::tasks::unmount_shm(guard.0.join("shm")).await.unwrap();
+    crate::tasks::remove_pins(guard.0.join("ns")).await.unwrap();
+    crate::tasks::unmount_tree(guard.0.clone()).await.unwrap();
+    assert_eq!(fs::read_dir(&guard.0).unwrap().count(), 0);
+}

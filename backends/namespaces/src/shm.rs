@@ -1,0 +1,109 @@
+//! The tmpfs that a sandbox's tasks share as `/dev/shm`.
+
+use std::fs;
+use std::io::ErrorKind;
+use std::path::Path;
+
+use nix::mount::{MsFlags, mount as mount_fs};
+use nix::sys::statfs::{TMPFS_MAGIC, statfs};
+
+use crate::error::Error;
+use crate::mounts;
+
+/// Size that users expect when they did not ask for one, in bytes.
+pub const DEFAULT_SIZE_BYTES: u64 = 64 << 20;
+
+/// Mounts a tmpfs of at most `size_bytes` on `dir` (made if missing): mode 1777, nosuid, nodev, noexec.
+///
+/// Idempotent: a tmpfs that is mounted there already is kept, with its contents and size.
+///
+/// # Errors
+/// [`Error::Invalid`] for a size of 0, which the kernel would read as "no limit"; [`Error::File`], [`Error::Mount`].
+/// A directory made by a call that failed is left for [`unmount`].
+pub fn mount(dir: &Path, size_bytes: u64) -> Result<(), Error> {
+    if size_bytes == 0 {
+        return Err(Error::Invalid {
+            what: "shared memory size",
+            value: "0".to_owned(),
+            why: "means no limit; give bytes",
+        });
+    }
+    fs::create_dir_all(dir).map_err(Error::file("make the directory", dir))?;
+    if is_mounted(dir)? {
+        return Ok(());
+    }
+    let options = format!("mode=1777,size={size_bytes}");
+    let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV | MsFlags::MS_NOEXEC;
+    mount_fs(Some("shm"), dir, Some("tmpfs"), flags, Some(options.as_str()))
+        .map_err(Error::mount("mount shared memory on", dir))
+}
+
+/// Unmounts it and removes `dir`. Idempotent; tasks that still have it mounted keep their copy.
+///
+/// # Errors
+/// [`Error::Mount`], [`Error::StillMounted`], or [`Error::File`] if `dir` holds files of somebody else.
+pub fn unmount(dir: &Path) -> Result<(), Error> {
+    mounts::detach(dir)?;
+    match fs::remove_dir(dir) {
+        Ok(()) => Ok(()),
+        Err(e) if e.kind() == ErrorKind::NotFound => Ok(()),
+        Err(e) => Err(Error::file("remove the directory", dir)(e)),
+    }
+}
+
+/// Whether `dir` is itself the mount point of a tmpfs.
+fn is_mounted(dir: &Path) -> Result<bool, Error> {
+    let real = dir.canonicalize().map_err(Error::file("resolve", dir))?;
+    let is_tmpfs = statfs(&real).map_err(Error::mount("look at", &real))?.filesystem_type() == TMPFS_MAGIC;
+    Ok(is_tmpfs && mounts::mount_points_under(&real)?.contains(&real))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+    use crate::testing::in_private_mounts;
+
+    #[test]
+    fn shared_memory_has_its_size_and_mode_and_goes_away() {
+        in_private_mounts(|temp| {
+            let dir = temp.join("shm");
+            mount(&dir, 1 << 20).unwrap();
+            let fs = statfs(&dir).unwrap();
+            assert_eq!(fs.blocks() * u64::try_from(fs.block_size()).unwrap(), 1 << 20);
+            assert_eq!(fs::metadata(&dir).unwrap().permissions().mode() & 0o7777, 0o1777);
+            let table = mounts::mount_table().unwrap();
+            let line = table.iter().find(|m| m.mount_point == dir).unwrap();
+            for option in ["nosuid", "nodev", "noexec"] {
+                assert!(line.options.split(',').any(|o| o == option), "{}", line.options);
+            }
+
+            fs::write(dir.join("kept"), "x").unwrap();
+            mount(&dir, 2 << 20).unwrap();
+            assert!(dir.join("kept").exists(), "a second mount must not hide the first");
+            unmount(&dir).unwrap();
+            assert!(!dir.exists());
+            unmount(&dir).unwrap();
+        });
+    }
+
+    #[test]
+    fn unlimited_shared_memory_is_refused() {
+        in_private_mounts(|temp| {
+            assert!(matches!(mount(&temp.join("shm"), 0), Err(Error::Invalid { .. })));
+            assert!(!temp.join("shm").exists());
+        });
+    }
+
+    #[test]
+    fn files_of_others_are_not_removed() {
+        in_private_mounts(|temp| {
+            let dir = temp.join("shm");
+            fs::create_dir(&dir).unwrap();
+            fs::write(dir.join("theirs"), "x").unwrap();
+            assert!(matches!(unmount(&dir), Err(Error::File { .. })));
+            assert!(dir.join("theirs").exists());
+        });
+    }
+}

@@ -1,0 +1,60 @@
+//! The same operations for async callers, each on a blocking thread of the tokio runtime.
+//!
+//! Cancel-safety, for all of them: a started operation runs to its end even if the future is dropped, so a caller that
+//! may be cancelled has to know the directory beforehand and call the matching removal, which is idempotent.
+
+use std::path::PathBuf;
+
+use tokio::task::spawn_blocking;
+
+use crate::error::Error;
+use crate::mounts;
+use crate::pin::{Pins, Want};
+use crate::shm;
+
+async fn blocking<T: Send + 'static>(
+    doing: &'static str,
+    work: impl FnOnce() -> Result<T, Error> + Send + 'static,
+) -> Result<T, Error> {
+    spawn_blocking(work).await.map_err(|_| Error::ThreadLost { doing })?
+}
+
+/// [`Pins::create`].
+///
+/// # Errors
+/// Those of [`Pins::create`].
+pub async fn create_pins(dir: PathBuf, want: Want) -> Result<Pins, Error> {
+    blocking("make namespaces", move || Pins::create(&dir, &want)).await
+}
+
+/// [`Pins::remove`]. Idempotent.
+///
+/// # Errors
+/// Those of [`Pins::remove`].
+pub async fn remove_pins(dir: PathBuf) -> Result<(), Error> {
+    blocking("release namespaces", move || Pins::remove(&dir)).await
+}
+
+/// [`shm::mount`]. Idempotent.
+///
+/// # Errors
+/// Those of [`shm::mount`].
+pub async fn mount_shm(dir: PathBuf, size_bytes: u64) -> Result<(), Error> {
+    blocking("mount shared memory", move || shm::mount(&dir, size_bytes)).await
+}
+
+/// [`shm::unmount`]. Idempotent.
+///
+/// # Errors
+/// Those of [`shm::unmount`].
+pub async fn unmount_shm(dir: PathBuf) -> Result<(), Error> {
+    blocking("unmount shared memory", move || shm::unmount(&dir)).await
+}
+
+/// [`mounts::unmount_tree`]. Idempotent.
+///
+/// # Errors
+/// Those of [`mounts::unmount_tree`].
+pub async fn unmount_tree(dir: PathBuf) -> Result<(), Error> {
+    blocking("unmount a tree", move || mounts::unmount_tree(&dir)).await
+}

@@ -1,0 +1,47 @@
+//! Running a piece of work on a thread of its own, inside another network namespace.
+
+use std::fs::File;
+use std::path::Path;
+use std::thread;
+
+use nix::sched::setns;
+
+use crate::error::Error;
+use crate::ns::{Ns, is_namespace_file};
+
+/// Runs `work` on a throw-away thread and waits for it.
+///
+/// The thread starts with the caller's namespaces and takes whatever it changes with it when it ends.
+pub(crate) fn on_own_thread<T: Send>(
+    doing: &'static str,
+    work: impl FnOnce() -> T + Send,
+) -> Result<T, Error> {
+    thread::scope(|scope| {
+        thread::Builder::new()
+            .name("namespace".to_owned())
+            .spawn_scoped(scope, work)
+            .map_err(|source| Error::Thread { doing, source })?
+            .join()
+            .map_err(|_| Error::ThreadLost { doing })
+    })
+}
+
+/// Runs `work` inside the network namespace that `netns` names, and returns what it returned.
+///
+/// `work` runs on a thread of its own; sockets it opens stay in that namespace wherever they are used later. It blocks
+/// the caller until `work` returns.
+///
+/// # Errors
+/// [`Error::NotNamespace`] if `netns` is no namespace file, [`Error::File`] if it cannot be opened,
+/// [`Error::Namespace`] if it cannot be entered, [`Error::ThreadLost`] if `work` panicked.
+pub fn run_in_netns<T: Send>(netns: &Path, work: impl FnOnce() -> T + Send) -> Result<T, Error> {
+    let doing = "work in a network namespace";
+    let file = File::open(netns).map_err(Error::file("open the namespace", netns))?;
+    if !is_namespace_file(netns)? {
+        return Err(Error::NotNamespace { path: netns.to_owned() });
+    }
+    on_own_thread(doing, move || {
+        setns(&file, Ns::Net.flag()).map_err(Error::namespace("enter the network namespace"))?;
+        Ok(work())
+    })?
+}
