@@ -1,0 +1,365 @@
+//! The backend itself: what all parts share, and the `Backend` trait on top of them.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use containerd_client::services::v1 as api;
+use prost_types::Any;
+use switchyard_cgroup as cgroup;
+use switchyard_cni as cni;
+use switchyard_core::backend::{
+    Backend, BackendStatus, CgroupDriver, ExecProcess, Handler, Inspection, Recovered, SandboxDetails,
+    SandboxStats, Started, TaskDetails,
+};
+use switchyard_core::id::{SandboxId, TaskId};
+use switchyard_core::image::ImageStore;
+use switchyard_core::spec::{CgroupPlacement, ExecSpec, Resources, SandboxSpec, Signal, TaskSpec};
+use switchyard_core::state::Exit;
+use switchyard_core::stats::TaskStats;
+use switchyard_core::{Error, Result};
+use switchyard_proto::containerd::runc::v1 as runc;
+use switchyard_registry as registry;
+use switchyard_runtime_spec::cgroups_path::{CgroupLocation, cgroups_path};
+use switchyard_runtime_spec::{self as runtime_spec, Host};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use crate::client::Client;
+use crate::config::{Driver, Mode, Runtime, Settings};
+use crate::health::{Contact, Health, Probes};
+use crate::image::{Images, Snapshotters};
+use crate::layout::Layout;
+use crate::rootfs::Rootfs;
+use crate::sandbox::{SandboxEntry, infra, kernel_text};
+use crate::stats::Layers;
+use crate::steps::Faults;
+use crate::task::TaskEntry;
+
+/// Scopes and default slices of ours are called so.
+const CGROUP_PREFIX: &str = "switchyard";
+/// The profile that stands for the default where the kernel has AppArmor. It is containerd's own, which is loaded on its nodes.
+const APPARMOR_PROFILE: &str = "cri-containerd.apparmor.d";
+/// How long recovery waits for containerd before it says that it is away.
+const CONTACT_PATIENCE: Duration = Duration::from_secs(5);
+
+/// Runs sandboxes and tasks on containerd.
+///
+/// Dropping it stops its background work; sandboxes and tasks stay as they are.
+#[derive(Debug)]
+pub struct Containerd {
+    pub(crate) inner: Arc<Inner>,
+    _stop: tokio_util::sync::DropGuard,
+}
+
+/// What all parts share.
+pub(crate) struct Inner {
+    pub(crate) settings: Settings,
+    pub(crate) client: Client,
+    pub(crate) layout: Layout,
+    pub(crate) images: Images,
+    pub(crate) rootfs: Rootfs,
+    pub(crate) host: Host,
+    pub(crate) host_name: String,
+    /// Names this boot of the node.
+    pub(crate) boot: String,
+    pub(crate) logkeeper: switchyard_logkeeper::Client,
+    pub(crate) cni_conf: cni::ConfDir,
+    pub(crate) cni_plugins: cni::Plugins,
+    pub(crate) cgroups: Arc<cgroup::Reader>,
+    pub(crate) layers: Layers,
+    pub(crate) health: Health,
+    pub(crate) probes: Probes,
+    pub(crate) tracker: TaskTracker,
+    pub(crate) faults: Faults,
+    sandboxes: Mutex<HashMap<SandboxId, Arc<SandboxEntry>>>,
+    tasks: Mutex<HashMap<TaskId, Arc<TaskEntry>>>,
+}
+
+impl std::fmt::Debug for Inner {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Containerd").field("address", &self.client.address()).finish_non_exhaustive()
+    }
+}
+
+impl Containerd {
+    /// A backend with these settings. containerd need not be there yet: it is looked for from now on.
+    ///
+    /// Must be called within a tokio runtime.
+    ///
+    /// # Errors
+    /// `InvalidArgument` for settings that cannot work; `Internal` if the node's own files cannot be read or written.
+    pub fn connect(settings: Settings) -> Result<Self> {
+        Self::build(settings, Faults::none())
+    }
+
+    /// The same, with a handle by which a test makes steps fail.
+    ///
+    /// # Errors
+    /// As [`Containerd::connect`].
+    #[cfg(feature = "faults")]
+    pub fn connect_with_faults(settings: Settings, faults: Faults) -> Result<Self> {
+        Self::build(settings, faults)
+    }
+
+    fn build(settings: Settings, faults: Faults) -> Result<Self> {
+        let config = &settings.containerd;
+        if !config.runtimes.contains_key(&config.default_runtime) {
+            return Err(Error::invalid(
+                "containerd.default_runtime",
+                format!("there is no containerd.runtimes.{}", config.default_runtime),
+            ));
+        }
+        let client = Client::new(&settings.address, &config.namespace)?;
+        let layout = Layout::new(&settings.state, &settings.run);
+        infra::install(&layout.infra())?;
+        let driver = cgroup_driver(settings.cgroup.driver);
+        let host = Host::detect(driver, APPARMOR_PROFILE)
+            .map_err(|fault| Error::internal("the node's abilities cannot be read").with_source(fault))?;
+        let by_handler = config
+            .runtimes
+            .iter()
+            .filter(|(_, runtime)| !runtime.snapshotter.is_empty())
+            .map(|(name, runtime)| (name.clone(), runtime.snapshotter.clone()))
+            .collect();
+        let snapshotters = Snapshotters { default: config.snapshotter.clone(), by_handler };
+        let registry = registry::Client::new(registry::Config {
+            hosts_dirs: settings.registry.config_dirs.clone(),
+            idle_timeout: Duration::from_secs(settings.registry.idle_timeout_seconds.max(1)),
+            ..registry::Config::default()
+        });
+        let tracker = TaskTracker::new();
+        let limit = Duration::from_secs(settings.network.plugin_timeout_seconds.max(1));
+        let inner = Arc::new(Inner {
+            images: Images::new(
+                client.clone(),
+                registry,
+                snapshotters,
+                config.max_concurrent_downloads,
+                tracker.clone(),
+            ),
+            rootfs: Rootfs::new(client.clone(), layout.views()),
+            host,
+            host_name: kernel_text("hostname")?,
+            boot: kernel_text("random/boot_id")?,
+            logkeeper: switchyard_logkeeper::Client::new(&settings.logkeeper),
+            cni_conf: cni::ConfDir::new(&settings.network.conf_dir),
+            cni_plugins: cni::Plugins::new(
+                settings.network.bin_dirs.clone(),
+                cni::Limits { plugin: limit, undo: limit },
+            ),
+            cgroups: Arc::new(cgroup::Reader::detect()?),
+            layers: Layers::default(),
+            health: Health::new(),
+            probes: Probes::default(),
+            sandboxes: Mutex::default(),
+            tasks: Mutex::default(),
+            client,
+            layout,
+            tracker,
+            faults,
+            settings,
+        });
+        let stop = CancellationToken::new();
+        inner.tracker.spawn(inner.health.clone().watch(inner.client.clone(), stop.clone()));
+        let probing = Arc::clone(&inner);
+        let binaries: Vec<String> =
+            inner.settings.containerd.runtimes.values().map(|runtime| runtime.binary.clone()).collect();
+        inner.tracker.spawn(async move { probing.probes.ask(binaries).await });
+        Ok(Self { inner, _stop: stop.drop_guard() })
+    }
+}
+
+/// systemd makes cgroups where it runs and the hierarchy is unified; there a runtime must not do it beside it.
+fn cgroup_driver(wanted: Driver) -> runtime_spec::CgroupDriver {
+    let systemd_runs = std::path::Path::new("/run/systemd/system").is_dir();
+    let unified = std::path::Path::new("/sys/fs/cgroup/cgroup.controllers").exists();
+    match wanted {
+        Driver::Systemd => runtime_spec::CgroupDriver::Systemd,
+        Driver::Auto if systemd_runs && unified => runtime_spec::CgroupDriver::Systemd,
+        Driver::Auto | Driver::Cgroupfs => runtime_spec::CgroupDriver::Fs,
+    }
+}
+
+impl Inner {
+    pub(crate) fn sandboxes(&self) -> MutexGuard<'_, HashMap<SandboxId, Arc<SandboxEntry>>> {
+        self.sandboxes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn tasks(&self) -> MutexGuard<'_, HashMap<TaskId, Arc<TaskEntry>>> {
+        self.tasks.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The runtime handler of this name; empty for the default.
+    pub(crate) fn runtime(&self, handler: &str) -> Result<&Runtime> {
+        let config = &self.settings.containerd;
+        let name = if handler.is_empty() { &config.default_runtime } else { handler };
+        config.runtimes.get(name).ok_or_else(|| {
+            let known: Vec<&str> = config.runtimes.keys().map(String::as_str).collect();
+            Error::invalid(
+                "runtime_handler",
+                format!("{name:?} is not configured; there are: {}", known.join(", ")),
+            )
+        })
+    }
+
+    /// The runtime of a container object.
+    pub(crate) fn runtime_of(&self, runtime: &Runtime) -> api::container::Runtime {
+        let systemd = self.host.cgroup_driver == runtime_spec::CgroupDriver::Systemd;
+        api::container::Runtime {
+            name: runtime.type_.clone(),
+            options: self.runtime_options(runtime, systemd),
+        }
+    }
+
+    /// The options of a runc-like shim; other shims have options of their own, which are left to their configuration.
+    pub(crate) fn runtime_options(&self, runtime: &Runtime, systemd: bool) -> Option<Any> {
+        if runtime.type_ != "io.containerd.runc.v2" {
+            return None;
+        }
+        // Beside another containerd the runtime's own state would be shared by both.
+        let root = match self.settings.containerd.mode {
+            Mode::Managed => self.settings.run.join("oci").display().to_string(),
+            Mode::External => String::new(),
+        };
+        let options = runc::Options {
+            binary_name: runtime.binary.clone(),
+            systemd_cgroup: systemd,
+            root,
+            ..Default::default()
+        };
+        Some(Any {
+            type_url: "containerd.runc.v1.Options".to_owned(),
+            value: prost::Message::encode_to_vec(&options),
+        })
+    }
+
+    /// Where the cgroup of an object of a sandbox goes.
+    pub(crate) fn cgroup_of(&self, sandbox: &SandboxEntry, id: &str) -> Result<CgroupLocation> {
+        self.cgroup_at(&sandbox.cgroup(&self.settings.cgroup.default_parent), id)
+    }
+
+    pub(crate) fn cgroup_at(&self, placement: &CgroupPlacement, id: &str) -> Result<CgroupLocation> {
+        let placement = match (placement, self.host.cgroup_driver) {
+            // The default parent is a name; with systemd it is a slice.
+            (CgroupPlacement::Parent(parent), runtime_spec::CgroupDriver::Systemd)
+                if *parent == std::path::Path::new(&self.settings.cgroup.default_parent)
+                    && parent.extension().is_none() =>
+            {
+                CgroupPlacement::Parent(parent.with_extension("slice"))
+            }
+            (placement, _) => placement.clone(),
+        };
+        cgroups_path(&placement, id, self.host.cgroup_driver, CGROUP_PREFIX)
+    }
+}
+
+#[async_trait]
+impl Backend for Containerd {
+    fn status(&self) -> BackendStatus {
+        let inner = &self.inner;
+        let version = match inner.health.now() {
+            Contact::Up { version } => format!("containerd {version}"),
+            Contact::Down { .. } => "containerd (away)".to_owned(),
+        };
+        let facts = BTreeMap::from([
+            ("containerd.address".to_owned(), inner.client.address().display().to_string()),
+            ("containerd.namespace".to_owned(), inner.settings.containerd.namespace.clone()),
+            ("stateDir".to_owned(), inner.settings.state.display().to_string()),
+            ("network.confDir".to_owned(), inner.cni_conf.dir().display().to_string()),
+        ]);
+        BackendStatus {
+            runtime: inner.health.condition(),
+            network: inner.network_condition(),
+            version,
+            cgroup_driver: match inner.host.cgroup_driver {
+                runtime_spec::CgroupDriver::Systemd => CgroupDriver::Systemd,
+                runtime_spec::CgroupDriver::Fs => CgroupDriver::Cgroupfs,
+            },
+            facts,
+        }
+    }
+
+    fn handlers(&self) -> Vec<Handler> {
+        let config = &self.inner.settings.containerd;
+        let handler = |(name, runtime): (&String, &Runtime)| Handler {
+            name: name.clone(),
+            recursive_readonly_mounts: self.inner.recursive_readonly(runtime),
+            user_namespaces: false,
+        };
+        let (mut first, rest): (Vec<_>, Vec<_>) =
+            config.runtimes.iter().map(handler).partition(|handler| handler.name == config.default_runtime);
+        first.extend(rest);
+        first
+    }
+
+    async fn recover(&self) -> Result<Recovered> {
+        self.inner.health.up(CONTACT_PATIENCE).await?;
+        self.inner.recover().await
+    }
+
+    async fn create_sandbox(&self, id: SandboxId, spec: &SandboxSpec) -> Result<SandboxDetails> {
+        self.inner.create_sandbox(id, spec).await
+    }
+
+    async fn stop_sandbox(&self, id: SandboxId) -> Result<()> {
+        self.inner.stop_sandbox(id).await
+    }
+
+    async fn remove_sandbox(&self, id: SandboxId) -> Result<()> {
+        self.inner.remove_sandbox(id).await
+    }
+
+    async fn create_task(&self, id: TaskId, sandbox: SandboxId, spec: &TaskSpec) -> Result<TaskDetails> {
+        self.inner.create_task(id, sandbox, spec).await
+    }
+
+    async fn start_task(&self, id: TaskId) -> Result<Started> {
+        self.inner.start_task(id).await
+    }
+
+    async fn signal_task(&self, id: TaskId, signal: Signal) -> Result<()> {
+        self.inner.signal_task(id, signal).await
+    }
+
+    async fn wait_task(&self, id: TaskId) -> Result<Exit> {
+        self.inner.wait_task(id).await
+    }
+
+    async fn remove_task(&self, id: TaskId) -> Result<()> {
+        self.inner.remove_task(id).await
+    }
+
+    async fn update_task(&self, id: TaskId, resources: &Resources) -> Result<()> {
+        self.inner.update_task(id, resources).await
+    }
+
+    async fn exec(&self, id: TaskId, spec: &ExecSpec) -> Result<ExecProcess> {
+        crate::exec::start(&self.inner, id, spec).await
+    }
+
+    async fn reopen_log(&self, id: TaskId) -> Result<()> {
+        self.inner.reopen_log(id).await
+    }
+
+    async fn task_stats(&self, ids: &[TaskId]) -> Result<BTreeMap<TaskId, TaskStats>> {
+        self.inner.task_stats(ids).await
+    }
+
+    async fn sandbox_stats(&self, id: SandboxId) -> Result<SandboxStats> {
+        self.inner.sandbox_stats(id).await
+    }
+
+    async fn inspect_task(&self, id: TaskId) -> Result<Inspection> {
+        self.inner.inspect_task(id).await
+    }
+
+    async fn inspect_sandbox(&self, id: SandboxId) -> Result<Inspection> {
+        self.inner.inspect_sandbox(id).await
+    }
+
+    fn images(&self) -> &dyn ImageStore {
+        &self.inner.images
+    }
+}

@@ -1,0 +1,165 @@
+//! The connection to containerd: one channel that reconnects by itself, and a typed client for each service.
+
+use std::future::Future;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use containerd_client::services::v1 as api;
+use containerd_client::services::v1::snapshots::snapshots_client::SnapshotsClient;
+use containerd_client::types::Mount;
+use hyper_util::rt::TokioIo;
+use prost_types::Any;
+use switchyard_core::{Error, Result};
+use tonic::metadata::{Ascii, MetadataValue};
+use tonic::service::Interceptor;
+use tonic::service::interceptor::InterceptedService;
+use tonic::transport::{Channel, Endpoint, Uri};
+use tonic::{Request, Response, Status};
+
+use crate::error::{from_status, timed_out};
+
+/// For calls that touch containerd's database only.
+pub(crate) const QUICK: Duration = Duration::from_secs(30);
+/// For calls that start processes; a deadline that strikes here leaves a shim behind, so it is generous.
+pub(crate) const SLOW: Duration = Duration::from_secs(150);
+/// For unpacking one layer.
+pub(crate) const UNPACK: Duration = Duration::from_secs(1200);
+
+/// Largest message taken from containerd.
+const MAX_MESSAGE: usize = 64 << 20;
+/// Errors of the OCI runtime travel in a header and can be long.
+const MAX_HEADERS: u32 = 1 << 20;
+
+/// The type of an OCI runtime spec in an `Any`.
+pub(crate) const SPEC_TYPE: &str = "types.containerd.io/opencontainers/runtime-spec/1/Spec";
+/// The type of an OCI process in an `Any`.
+pub(crate) const PROCESS_TYPE: &str = "types.containerd.io/opencontainers/runtime-spec/1/Process";
+/// The type of OCI resources in an `Any`.
+pub(crate) const RESOURCES_TYPE: &str = "types.containerd.io/opencontainers/runtime-spec/1/LinuxResources";
+
+pub(crate) type Service = InterceptedService<Channel, Headers>;
+
+/// A client of one containerd namespace. Cheap to clone: all clones share one connection.
+#[derive(Clone)]
+pub(crate) struct Client {
+    channel: Channel,
+    headers: Headers,
+    address: PathBuf,
+}
+
+/// Adds the namespace, and a lease where there is one, to every call.
+#[derive(Clone)]
+pub(crate) struct Headers {
+    namespace: MetadataValue<Ascii>,
+    lease: Option<MetadataValue<Ascii>>,
+}
+
+impl Interceptor for Headers {
+    fn call(&mut self, mut request: Request<()>) -> Result<Request<()>, Status> {
+        let metadata = request.metadata_mut();
+        metadata.insert("containerd-namespace", self.namespace.clone());
+        if let Some(lease) = &self.lease {
+            metadata.insert("containerd-lease", lease.clone());
+        }
+        Ok(request)
+    }
+}
+
+impl std::fmt::Debug for Client {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Client").field("address", &self.address).finish_non_exhaustive()
+    }
+}
+
+macro_rules! services {
+    ($($name:ident -> $client:ty),* $(,)?) => {
+        $(pub(crate) fn $name(&self) -> $client {
+            <$client>::new(InterceptedService::new(self.channel.clone(), self.headers.clone()))
+                .max_decoding_message_size(MAX_MESSAGE)
+                .max_encoding_message_size(MAX_MESSAGE)
+        })*
+    };
+}
+
+impl Client {
+    /// A client of `namespace` at this socket; connects at the first call, and again whenever the connection is lost.
+    ///
+    /// # Errors
+    /// `InvalidArgument` if the namespace cannot be one.
+    pub(crate) fn new(address: &Path, namespace: &str) -> Result<Self> {
+        let endpoint = Endpoint::from_static("http://localhost")
+            .connect_timeout(Duration::from_secs(5))
+            .http2_max_header_list_size(MAX_HEADERS);
+        let socket = address.to_path_buf();
+        let connector = tower::service_fn(move |_: Uri| {
+            let socket = socket.clone();
+            async move { tokio::net::UnixStream::connect(socket).await.map(TokioIo::new) }
+        });
+        let namespace = namespace.parse().map_err(|fault| {
+            Error::invalid("containerd.namespace", "is not a namespace").with_source(fault)
+        })?;
+        Ok(Self {
+            channel: endpoint.connect_with_connector_lazy(connector),
+            headers: Headers { namespace, lease: None },
+            address: address.to_path_buf(),
+        })
+    }
+
+    /// The same client, but what it makes is held by this lease.
+    pub(crate) fn leased(&self, lease: &str) -> Result<Self> {
+        let lease = lease
+            .parse()
+            .map_err(|fault| Error::internal("a lease has an impossible id").with_source(fault))?;
+        let headers = Headers { namespace: self.headers.namespace.clone(), lease: Some(lease) };
+        Ok(Self { channel: self.channel.clone(), headers, address: self.address.clone() })
+    }
+
+    /// Where containerd listens.
+    pub(crate) fn address(&self) -> &Path {
+        &self.address
+    }
+
+    services! {
+        containers -> api::containers_client::ContainersClient<Service>,
+        content -> api::content_client::ContentClient<Service>,
+        diff -> api::diff_client::DiffClient<Service>,
+        images -> api::images_client::ImagesClient<Service>,
+        introspection -> api::introspection_client::IntrospectionClient<Service>,
+        leases -> api::leases_client::LeasesClient<Service>,
+        snapshots -> SnapshotsClient<Service>,
+        tasks -> api::tasks_client::TasksClient<Service>,
+        version -> api::version_client::VersionClient<Service>,
+    }
+}
+
+/// Waits for a call's answer, at most `limit`. `what` says what is asked, for the error.
+pub(crate) async fn call<T>(
+    what: &str,
+    limit: Duration,
+    call: impl Future<Output = Result<Response<T>, Status>>,
+) -> Result<T> {
+    match tokio::time::timeout(limit, call).await {
+        Ok(Ok(response)) => Ok(response.into_inner()),
+        Ok(Err(status)) => Err(from_status(what, status)),
+        Err(_) => Err(timed_out(what, limit)),
+    }
+}
+
+/// Turns "it is not there" into success, for removals.
+pub(crate) fn gone_is_done<T>(result: Result<T>) -> Result<()> {
+    match result {
+        Ok(_) => Ok(()),
+        Err(error) if error.kind() == switchyard_core::ErrorKind::NotFound => Ok(()),
+        Err(error) => Err(error),
+    }
+}
+
+/// Wraps a JSON document as containerd wants it.
+pub(crate) fn json_any(type_url: &str, value: &serde_json::Value) -> Any {
+    Any { type_url: type_url.to_owned(), value: value.to_string().into_bytes() }
+}
+
+/// A mount as one line, for messages.
+pub(crate) fn describe_mount(mount: &Mount) -> String {
+    format!("{} {} {}", mount.r#type, mount.source, mount.options.join(","))
+}

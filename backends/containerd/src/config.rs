@@ -1,0 +1,184 @@
+//! The configuration of the backend: the sections `[containerd]`, `[network]`, `[registry]` and `[cgroup]`.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+
+/// `[containerd]`: which containerd, and how containers are made with it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Config {
+    /// Who starts containerd.
+    pub mode: Mode,
+    /// Where the node's own containerd listens (`external`).
+    pub address: PathBuf,
+    /// The program to start (`managed`); a name is looked up in `PATH`.
+    pub binary: String,
+    /// The containerd namespace for everything; cAdvisor reads `k8s.io` only.
+    pub namespace: String,
+    /// Snapshotter of handlers that name none.
+    pub snapshotter: String,
+    /// The handler used where none is asked for.
+    pub default_runtime: String,
+    /// Layers downloaded at once, for each image.
+    pub max_concurrent_downloads: usize,
+    /// Runtime handlers by name.
+    pub runtimes: BTreeMap<String, Runtime>,
+}
+
+/// Who starts containerd.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Mode {
+    /// The daemon: a private one.
+    Managed,
+    /// The node.
+    External,
+}
+
+/// `[containerd.runtimes.<name>]`: a runtime handler.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Runtime {
+    /// containerd's name for the shim.
+    #[serde(rename = "type")]
+    pub type_: String,
+    /// The OCI runtime that a runc-like shim runs; a name is looked up in containerd's `PATH`.
+    pub binary: String,
+    /// Snapshotter; empty for `[containerd] snapshotter`.
+    pub snapshotter: String,
+    /// What a sandbox of this handler is.
+    pub sandbox: SandboxKind,
+    /// Privileged tasks get no devices but those they name.
+    pub privileged_without_host_devices: bool,
+}
+
+/// What a sandbox of a handler is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum SandboxKind {
+    /// Pinned namespaces, and a process only where the pod shares a process namespace.
+    Namespaces,
+    /// A container of its own that the runtime turns into a sandbox (Kata, gVisor).
+    Container,
+}
+
+/// `[network]`: how sandboxes are connected.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Network {
+    /// CNI configuration; the first file by name is used.
+    pub conf_dir: PathBuf,
+    /// Where CNI plugins are, in order.
+    pub bin_dirs: Vec<PathBuf>,
+    /// How long one plugin may take, in seconds.
+    pub plugin_timeout_seconds: u64,
+}
+
+/// `[registry]`: how images are found.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Registry {
+    /// Directories with a `<host>/hosts.toml` for each registry, as containerd's `certs.d`; the first that has one counts.
+    pub config_dirs: Vec<PathBuf>,
+    /// A download with no byte for this long is broken off and tried again, in seconds.
+    pub idle_timeout_seconds: u64,
+}
+
+/// `[cgroup]`: how cgroups are made.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Cgroup {
+    /// Who makes them.
+    pub driver: Driver,
+    /// Parent of cgroups for which nobody named one; with systemd a slice.
+    pub default_parent: String,
+}
+
+/// Who makes cgroups.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Driver {
+    /// systemd where it runs with cgroup v2, else cgroupfs.
+    Auto,
+    /// systemd.
+    Systemd,
+    /// The OCI runtime, by making directories.
+    Cgroupfs,
+}
+
+/// All that the backend needs to know.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Settings {
+    /// `[containerd]`.
+    pub containerd: Config,
+    /// `[network]`.
+    pub network: Network,
+    /// `[registry]`.
+    pub registry: Registry,
+    /// `[cgroup]`.
+    pub cgroup: Cgroup,
+    /// The socket at which containerd answers.
+    pub address: PathBuf,
+    /// The gateway's state directory, which outlives a reboot.
+    pub state: PathBuf,
+    /// The gateway's run directory, which does not.
+    pub run: PathBuf,
+    /// The logkeeper's socket.
+    pub logkeeper: PathBuf,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        let runc = Runtime::default();
+        let crun = Runtime { binary: "crun".into(), ..Runtime::default() };
+        Self {
+            mode: Mode::Managed,
+            address: "/run/containerd/containerd.sock".into(),
+            binary: "containerd".into(),
+            namespace: "k8s.io".into(),
+            snapshotter: "overlayfs".into(),
+            default_runtime: "runc".into(),
+            max_concurrent_downloads: 3,
+            runtimes: BTreeMap::from([("runc".into(), runc), ("crun".into(), crun)]),
+        }
+    }
+}
+
+impl Default for Runtime {
+    fn default() -> Self {
+        Self {
+            type_: "io.containerd.runc.v2".into(),
+            binary: "runc".into(),
+            snapshotter: String::new(),
+            sandbox: SandboxKind::Namespaces,
+            privileged_without_host_devices: false,
+        }
+    }
+}
+
+impl Default for Network {
+    fn default() -> Self {
+        Self {
+            conf_dir: "/etc/cni/net.d".into(),
+            bin_dirs: vec!["/opt/cni/bin".into(), "/usr/lib/cni".into()],
+            plugin_timeout_seconds: 60,
+        }
+    }
+}
+
+impl Default for Registry {
+    fn default() -> Self {
+        Self {
+            config_dirs: vec!["/etc/switchyard/certs.d".into(), "/etc/containerd/certs.d".into()],
+            idle_timeout_seconds: 60,
+        }
+    }
+}
+
+impl Default for Cgroup {
+    fn default() -> Self {
+        Self { driver: Driver::Auto, default_parent: "switchyard".into() }
+    }
+}

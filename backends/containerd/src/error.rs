@@ -1,0 +1,108 @@
+//! From containerd's errors to the gateway's: the one place where its codes and texts are read.
+
+use std::time::Duration;
+
+use switchyard_core::{Error, ErrorKind};
+use tonic::{Code, Status};
+
+/// What a containerd status means to the gateway. `what` says what was asked, with the object's name.
+pub(crate) fn from_status(what: &str, status: Status) -> Error {
+    Error::new(kind_of(&status), format!("containerd: {what}"))
+        .with_source(Cause(status.message().to_owned()))
+}
+
+/// The error for a call that was not answered in time.
+pub(crate) fn timed_out(what: &str, limit: Duration) -> Error {
+    Error::deadline(format!("containerd did not answer within {limit:?}: {what}"))
+}
+
+fn kind_of(status: &Status) -> ErrorKind {
+    match status.code() {
+        Code::NotFound => ErrorKind::NotFound,
+        Code::AlreadyExists => ErrorKind::AlreadyExists,
+        Code::InvalidArgument | Code::OutOfRange => ErrorKind::InvalidArgument,
+        Code::FailedPrecondition | Code::Aborted => ErrorKind::FailedPrecondition,
+        Code::Unavailable => ErrorKind::Unavailable,
+        Code::ResourceExhausted => ErrorKind::ResourceExhausted,
+        Code::Unauthenticated | Code::PermissionDenied => ErrorKind::Unauthenticated,
+        Code::DeadlineExceeded => ErrorKind::DeadlineExceeded,
+        Code::Cancelled => lost_or(status, ErrorKind::Cancelled),
+        Code::Unimplemented => ErrorKind::Unimplemented,
+        Code::Unknown | Code::Internal => lost_or(status, by_text(status.message())),
+        Code::Ok | Code::DataLoss => ErrorKind::Internal,
+    }
+}
+
+/// A call that was in flight when the connection broke ends as `Unknown` or `Cancelled` with one of tonic's own texts.
+fn lost_or(status: &Status, otherwise: ErrorKind) -> ErrorKind {
+    let text = status.message();
+    if text.contains("transport error")
+        || text.contains("connection closed")
+        || text.contains("h2 protocol error")
+    {
+        ErrorKind::Unavailable
+    } else {
+        otherwise
+    }
+}
+
+/// The shim and the OCI runtime give texts instead of codes. Each text here is one that has been seen.
+fn by_text(text: &str) -> ErrorKind {
+    const GONE: [&str; 5] = [
+        "process already finished",
+        "no such process",
+        "container not running",
+        "ttrpc: closed",
+        "process does not exist",
+    ];
+    const WRONG: [&str; 3] =
+        ["executable file not found", "no such file or directory: unknown", "OCI runtime create failed"];
+    if GONE.iter().any(|part| text.contains(part)) {
+        ErrorKind::NotFound
+    } else if text.contains("no space left on device") {
+        ErrorKind::ResourceExhausted
+    } else if text.contains("cannot delete a running process") || text.contains("is not stopped") {
+        ErrorKind::FailedPrecondition
+    } else if WRONG.iter().any(|part| text.contains(part)) {
+        ErrorKind::InvalidArgument
+    } else {
+        ErrorKind::Internal
+    }
+}
+
+/// The text that containerd gave.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+struct Cause(String);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn codes_and_the_few_known_texts_have_a_kind() {
+        let cases = [
+            (Code::NotFound, "container \"x\": not found", ErrorKind::NotFound),
+            (Code::Unknown, "transport error", ErrorKind::Unavailable),
+            (Code::Cancelled, "h2 protocol error: http2 error", ErrorKind::Unavailable),
+            (Code::Unknown, "process already finished", ErrorKind::NotFound),
+            (Code::Unknown, "write /var/lib/x: no space left on device", ErrorKind::ResourceExhausted),
+            (Code::Unknown, "cannot delete a running process: unknown", ErrorKind::FailedPrecondition),
+            (
+                Code::Unknown,
+                "failed to create shim task: OCI runtime create failed: exec: \"nope\": executable file not found in $PATH",
+                ErrorKind::InvalidArgument,
+            ),
+            (Code::Unknown, "something nobody has seen", ErrorKind::Internal),
+        ];
+        for (code, text, kind) in cases {
+            assert_eq!(from_status("do it", Status::new(code, text)).kind(), kind, "{text}");
+        }
+    }
+
+    #[test]
+    fn the_report_names_the_request_and_the_cause() {
+        let error = from_status("start task 1", Status::not_found("task 1: not found"));
+        assert_eq!(error.report(), "containerd: start task 1: task 1: not found");
+    }
+}

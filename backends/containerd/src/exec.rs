@@ -1,0 +1,298 @@
+//! Further processes in a running task.
+//!
+//! Output comes through FIFOs that are opened before the process is made, and read once it runs: only then does the shim hold the
+//! other ends, so that the end of the stream is the end of the output.
+
+use std::path::PathBuf;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use containerd_client::services::v1 as api;
+use switchyard_core::backend::{ExecControl, ExecProcess};
+use switchyard_core::id::TaskId;
+use switchyard_core::spec::{ExecSpec, Signal};
+use switchyard_core::{Error, ErrorKind, Result};
+use switchyard_runtime_spec::process::exec_process;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::unix::pipe;
+use tokio::sync::OnceCell;
+
+use crate::backend::Inner;
+use crate::client::{PROCESS_TYPE, QUICK, SLOW, call, gone_is_done, json_any};
+use crate::error::from_status;
+use crate::image::lease::getrandom_fill;
+use crate::task::make_fifo;
+use crate::text::{io_error, make_dir, remove_tree};
+
+/// How long a process that nobody wants any more may take to be gone.
+const END_PATIENCE: Duration = Duration::from_secs(10);
+
+/// A further process: what is needed to end it and clear it away.
+struct Exec {
+    inner: Arc<Inner>,
+    task: String,
+    id: String,
+    dir: PathBuf,
+    exit: OnceCell<i32>,
+    deleted: OnceCell<()>,
+}
+
+/// Control over a further process; the last one to go ends it.
+struct Control {
+    exec: Arc<Exec>,
+}
+
+/// Starts a further process.
+pub(crate) async fn start(inner: &Arc<Inner>, task: TaskId, spec: &ExecSpec) -> Result<ExecProcess> {
+    let entry = inner.task(task)?;
+    if entry.started().is_none() || entry.exit().is_some() {
+        return Err(Error::failed_precondition(format!("task {task} does not run")));
+    }
+    let stored = inner.stored_spec(&task.to_string()).await?;
+    let mut warnings = Vec::new();
+    let process = exec_process(&stored["process"], spec, &mut warnings)?;
+    for warning in warnings {
+        tracing::debug!(task.id = %task, warning, "exec");
+    }
+    let mut random = [0; 16];
+    getrandom_fill(&mut random);
+    let id = format!("exec-{}", hex::encode(random));
+    let dir = entry.dirs.run.join(&id);
+    let exec = Arc::new(Exec {
+        inner: Arc::clone(inner),
+        task: task.to_string(),
+        id,
+        dir,
+        exit: OnceCell::new(),
+        deleted: OnceCell::new(),
+    });
+    // From here on dropping the control clears everything away, whatever has been made.
+    let control = Control { exec: Arc::clone(&exec) };
+    make_dir(&exec.dir).await?;
+    let stdout = exec.output("stdout").await?;
+    let stderr = if spec.tty { None } else { Some(exec.output("stderr").await?) };
+    let stdin = if spec.stdin { Some(exec.input().await?) } else { None };
+    exec.run(spec, &process).await?;
+    Ok(ExecProcess {
+        stdin: stdin
+            .map(|pipe| Box::new(Input { pipe: Some(pipe), exec }) as Box<dyn AsyncWrite + Send + Unpin>),
+        stdout: Some(Box::new(stdout) as Box<dyn AsyncRead + Send + Unpin>),
+        stderr: stderr.map(|pipe| Box::new(pipe) as Box<dyn AsyncRead + Send + Unpin>),
+        control: Box::new(control),
+    })
+}
+
+impl Exec {
+    async fn output(&self, name: &str) -> Result<pipe::Receiver> {
+        let path = self.dir.join(name);
+        make_fifo(&path).await?;
+        pipe::OpenOptions::new().open_receiver(&path).map_err(|fault| io_error("open", &path, fault))
+    }
+
+    /// Our end of standard input, which needs no reader to be opened.
+    async fn input(&self) -> Result<pipe::Sender> {
+        let path = self.dir.join("stdin");
+        make_fifo(&path).await?;
+        pipe::OpenOptions::new()
+            .read_write(true)
+            .open_sender(&path)
+            .map_err(|fault| io_error("open", &path, fault))
+    }
+
+    async fn run(&self, spec: &ExecSpec, process: &serde_json::Value) -> Result<()> {
+        let path = |name: &str| self.dir.join(name).display().to_string();
+        let request = api::ExecProcessRequest {
+            container_id: self.task.clone(),
+            stdin: if spec.stdin { path("stdin") } else { String::new() },
+            stdout: path("stdout"),
+            stderr: if spec.tty { String::new() } else { path("stderr") },
+            terminal: spec.tty,
+            spec: Some(json_any(PROCESS_TYPE, process)),
+            exec_id: self.id.clone(),
+        };
+        let what = format!("exec in task {}", self.task);
+        call(&what, SLOW, self.inner.client.tasks().exec(request))
+            .await
+            .map_err(|error| self.not_running(error))?;
+        let request = api::StartRequest { container_id: self.task.clone(), exec_id: self.id.clone() };
+        call(&what, SLOW, self.inner.client.tasks().start(request))
+            .await
+            .map_err(|error| self.not_running(error))?;
+        Ok(())
+    }
+
+    /// A task that has ended between our look and the call is no missing object.
+    fn not_running(&self, error: Error) -> Error {
+        if error.kind() == ErrorKind::NotFound {
+            Error::failed_precondition(format!("task {} does not run any more", self.task)).with_source(error)
+        } else {
+            error
+        }
+    }
+
+    async fn wait(&self) -> Result<i32> {
+        let waited = self.exit.get_or_try_init(|| async {
+            let request = api::WaitRequest { container_id: self.task.clone(), exec_id: self.id.clone() };
+            match self.inner.client.tasks().wait(request).await {
+                Ok(answer) => Ok(i32::try_from(answer.into_inner().exit_status).unwrap_or(i32::MAX)),
+                Err(status) => match from_status(&format!("wait for exec in task {}", self.task), status) {
+                    // Its task has ended and taken it along.
+                    error if error.kind() == ErrorKind::NotFound => {
+                        Ok(128 + i32::from(Signal::KILL.number()))
+                    }
+                    error => Err(error),
+                },
+            }
+        });
+        waited.await.copied()
+    }
+
+    async fn signal(&self, signal: Signal) -> Result<()> {
+        let request = api::KillRequest {
+            container_id: self.task.clone(),
+            exec_id: self.id.clone(),
+            signal: u32::from(signal.number()),
+            all: false,
+        };
+        let what = format!("signal exec in task {}", self.task);
+        gone_is_done(call(&what, QUICK, self.inner.client.tasks().kill(request)).await)
+    }
+
+    async fn close_input(&self) -> Result<()> {
+        let request =
+            api::CloseIoRequest { container_id: self.task.clone(), exec_id: self.id.clone(), stdin: true };
+        let what = format!("close the input of exec in task {}", self.task);
+        gone_is_done(call(&what, QUICK, self.inner.client.tasks().close_io(request)).await)
+    }
+
+    async fn delete(&self) -> Result<()> {
+        let done = self.deleted.get_or_try_init(|| async {
+            let request =
+                api::DeleteProcessRequest { container_id: self.task.clone(), exec_id: self.id.clone() };
+            let what = format!("delete exec in task {}", self.task);
+            gone_is_done(call(&what, SLOW, self.inner.client.tasks().delete_process(request)).await)?;
+            remove_tree(&self.dir).await
+        });
+        done.await.copied()
+    }
+
+    /// Ends and deletes a process that nobody controls any more.
+    async fn abandon(&self) -> Result<()> {
+        self.signal(Signal::KILL).await?;
+        match tokio::time::timeout(END_PATIENCE, self.wait()).await {
+            Ok(waited) => gone_is_done(waited)?,
+            Err(_) => {
+                return Err(Error::deadline(format!("exec in task {} outlives SIGKILL", self.task)));
+            }
+        }
+        self.delete().await
+    }
+}
+
+#[async_trait]
+impl ExecControl for Control {
+    async fn wait(&self) -> Result<i32> {
+        self.exec.wait().await
+    }
+
+    async fn signal(&self, signal: Signal) -> Result<()> {
+        self.exec.signal(signal).await
+    }
+
+    async fn resize(&self, width: u16, height: u16) -> Result<()> {
+        let request = api::ResizePtyRequest {
+            container_id: self.exec.task.clone(),
+            exec_id: self.exec.id.clone(),
+            width: u32::from(width),
+            height: u32::from(height),
+        };
+        let what = format!("resize the terminal of exec in task {}", self.exec.task);
+        gone_is_done(call(&what, QUICK, self.exec.inner.client.tasks().resize_pty(request)).await)
+    }
+
+    async fn delete(&self) -> Result<()> {
+        self.exec.delete().await
+    }
+}
+
+impl Drop for Control {
+    fn drop(&mut self) {
+        if self.exec.deleted.initialized() {
+            return;
+        }
+        let exec = Arc::clone(&self.exec);
+        self.exec.inner.tracker.spawn(async move {
+            if let Err(error) = exec.abandon().await {
+                tracing::warn!(
+                    task.id = exec.task,
+                    error = error.report(),
+                    "a process in a task is left behind"
+                );
+            }
+            // The task may have gone, and taken the process with it; its directory is ours all the same.
+            if let Err(error) = remove_tree(&exec.dir).await {
+                tracing::warn!(
+                    task.id = exec.task,
+                    error = error.report(),
+                    "the directory of an exec is left"
+                );
+            }
+        });
+    }
+}
+
+/// Standard input of a further process. The shim holds the FIFO open too, so its end is told by a call.
+struct Input {
+    /// `None` once it is closed.
+    pipe: Option<pipe::Sender>,
+    exec: Arc<Exec>,
+}
+
+impl Input {
+    fn close(&mut self) {
+        if self.pipe.take().is_none() {
+            return;
+        }
+        let exec = Arc::clone(&self.exec);
+        self.exec.inner.tracker.spawn(async move {
+            if let Err(error) = exec.close_input().await {
+                tracing::debug!(
+                    task.id = exec.task,
+                    error = error.report(),
+                    "the input of an exec is not closed"
+                );
+            }
+        });
+    }
+}
+
+impl AsyncWrite for Input {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<std::io::Result<usize>> {
+        match self.pipe.as_mut() {
+            Some(pipe) => Pin::new(pipe).poll_write(cx, bytes),
+            None => Poll::Ready(Err(std::io::ErrorKind::BrokenPipe.into())),
+        }
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<std::io::Result<()>> {
+        self.pipe.as_mut().map_or(Poll::Ready(Ok(())), |pipe| Pin::new(pipe).poll_flush(cx))
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, _cx: &mut Context<'_>) -> Poll<std::io::Result<()>> {
+        self.close();
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl Drop for Input {
+    fn drop(&mut self) {
+        self.close();
+    }
+}

@@ -1,0 +1,247 @@
+//! The image store: containerd's image records, and the pulls that make them.
+//!
+//! Images have no owner: whatever is in the namespace is listed, also what `ctr images import` brought.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use async_trait::async_trait;
+use containerd_client::services::v1 as api;
+use switchyard_core::image::{Image, ImageId, ImageStore, PullRequest};
+use switchyard_core::stats::DiskUsage;
+use switchyard_core::{Error, ErrorKind, Result};
+use switchyard_registry::{self as registry, Digest, Reference};
+use tokio_util::task::TaskTracker;
+
+use crate::client::{Client, QUICK, call, gone_is_done};
+
+pub(crate) mod content;
+pub(crate) mod index;
+pub(crate) mod lease;
+mod pull;
+pub(crate) mod unpack;
+pub(crate) mod usage;
+
+pub(crate) use index::ImageInfo;
+use index::{InfoCache, Named};
+use pull::Pulls;
+
+/// The label by which containerd's own CRI marks images that must stay; read, so that both agree.
+const PINNED: (&str, &str) = ("io.cri-containerd.pinned", "pinned");
+
+/// The images of one containerd namespace.
+pub(crate) struct Images {
+    client: Client,
+    registry: registry::Client,
+    snapshotters: Snapshotters,
+    downloads: usize,
+    infos: Arc<InfoCache>,
+    pulls: Pulls,
+    tracker: TaskTracker,
+    usage: usage::UsageCache,
+}
+
+/// Which snapshotter serves which runtime handler.
+#[derive(Debug, Clone)]
+pub(crate) struct Snapshotters {
+    pub(crate) default: String,
+    pub(crate) by_handler: BTreeMap<String, String>,
+}
+
+impl Snapshotters {
+    pub(crate) fn of(&self, handler: &str) -> &str {
+        self.by_handler.get(handler).map_or(&self.default, String::as_str)
+    }
+
+    pub(crate) fn all(&self) -> BTreeSet<&str> {
+        std::iter::once(self.default.as_str()).chain(self.by_handler.values().map(String::as_str)).collect()
+    }
+}
+
+/// An image that a task can be made from.
+#[derive(Debug, Clone)]
+pub(crate) struct Runnable {
+    pub(crate) info: Arc<ImageInfo>,
+    /// The image's name by digest, or its id if it has none.
+    pub(crate) image_ref: String,
+    /// The name of the image record.
+    pub(crate) name: String,
+    /// The snapshot of all its layers; `None` for an image without layers.
+    pub(crate) top: Option<String>,
+}
+
+impl Images {
+    pub(crate) fn new(
+        client: Client,
+        registry: registry::Client,
+        snapshotters: Snapshotters,
+        downloads: usize,
+        tracker: TaskTracker,
+    ) -> Self {
+        Self {
+            client,
+            registry,
+            snapshotters,
+            downloads: downloads.max(1),
+            infos: Arc::default(),
+            pulls: Pulls::default(),
+            tracker,
+            usage: usage::UsageCache::default(),
+        }
+    }
+
+    /// All image records that lead to an image for this machine.
+    async fn records(&self) -> Result<Vec<Named>> {
+        let request = api::ListImagesRequest { filters: Vec::new() };
+        let listed = call("list images", QUICK, self.client.images().list(request)).await?.images;
+        let mut records = Vec::with_capacity(listed.len());
+        for image in listed {
+            let Some(target) = image.target.and_then(|target| target.digest.parse::<Digest>().ok()) else {
+                continue;
+            };
+            match self.infos.load(&self.client, &target).await {
+                Ok(info) => {
+                    let pinned = image.labels.get(PINNED.0).is_some_and(|value| value == PINNED.1);
+                    records.push(Named { name: image.name, target, pinned, info });
+                }
+                Err(error) if error.kind() == ErrorKind::Unavailable => return Err(error),
+                // An image for other machines, an artifact, or one whose content somebody has removed.
+                Err(error) => {
+                    tracing::debug!(
+                        image = image.name,
+                        error = error.report(),
+                        "an image record is passed over"
+                    );
+                }
+            }
+        }
+        self.infos.keep(&records.iter().map(|record| record.target.clone()).collect());
+        Ok(records)
+    }
+
+    /// The image that a task of this handler is made from, unpacked for its snapshotter.
+    ///
+    /// # Errors
+    /// `NotFound` if the node does not have it.
+    pub(crate) async fn runnable(&self, reference: &str, handler: &str) -> Result<Runnable> {
+        let records = self.records().await?;
+        let record = index::find(&records, reference)?.ok_or_else(|| {
+            Error::not_found(format!("image {reference:?} is not on this node: pull it first"))
+        })?;
+        let info = Arc::clone(&record.info);
+        let image_ref = records
+            .iter()
+            .filter(|other| other.info.id == info.id)
+            .find_map(|other| Some(other.name.parse::<Reference>().ok()?.repo_digest(&other.target)))
+            .unwrap_or_else(|| info.id.to_string());
+        let snapshotter = self.snapshotters.of(handler);
+        let top = info.top();
+        if let Some(top) = &top
+            && !unpack::exists(&self.client, snapshotter, top).await?
+        {
+            self.unpack_local(&info, snapshotter).await?;
+        }
+        Ok(Runnable { info, image_ref, name: record.name.clone(), top })
+    }
+
+    /// Unpacks an image whose content is here already: imported, or pulled for another snapshotter.
+    async fn unpack_local(&self, info: &ImageInfo, snapshotter: &str) -> Result<()> {
+        let lease = lease::Lease::take(&self.client, "unpack", &self.tracker).await?;
+        let client = lease.client()?;
+        let label = (format!("containerd.io/gc.ref.snapshot.{snapshotter}"), info.top().unwrap_or_default());
+        content::add_labels(&client, &info.config_digest, std::iter::once(label).collect()).await?;
+        let layers =
+            unpack::Layers { snapshotter, layers: &info.layers, diff_ids: &info.config.rootfs.diff_ids };
+        unpack::unpack(&client, &layers, |_| std::future::ready(Ok(()))).await?;
+        lease.release().await
+    }
+
+    pub(crate) fn snapshotters(&self) -> &Snapshotters {
+        &self.snapshotters
+    }
+}
+
+#[async_trait]
+impl ImageStore for Images {
+    async fn pull(&self, request: &PullRequest) -> Result<ImageId> {
+        let reference = request
+            .reference
+            .parse::<Reference>()
+            .map_err(|fault| Error::invalid("image", "is not an image reference").with_source(fault))?;
+        let snapshotter = self.snapshotters.of(&request.handler).to_owned();
+        let job = pull::Job {
+            client: self.client.clone(),
+            registry: self.registry.clone(),
+            infos: Arc::clone(&self.infos),
+            tracker: self.tracker.clone(),
+            downloads: self.downloads,
+            reference,
+            credentials: request.credentials.clone(),
+            snapshotter,
+        };
+        self.pulls.join(job).await
+    }
+
+    async fn get(&self, reference: &str) -> Result<Option<Image>> {
+        let records = self.records().await?;
+        let Some(found) = index::find(&records, reference)? else { return Ok(None) };
+        let names: Vec<Named> =
+            records.iter().filter(|record| record.info.id == found.info.id).cloned().collect();
+        Ok(index::images(&names).pop())
+    }
+
+    async fn list(&self) -> Result<Vec<Image>> {
+        Ok(index::images(&self.records().await?))
+    }
+
+    async fn remove(&self, reference: &str) -> Result<()> {
+        let records = self.records().await?;
+        let Some(found) = index::find(&records, reference)? else { return Ok(()) };
+        // The last removal waits for containerd's garbage collection, so that the space is free when this returns.
+        let names: Vec<&str> = records
+            .iter()
+            .filter(|record| record.info.id == found.info.id)
+            .map(|record| record.name.as_str())
+            .collect();
+        for (number, name) in names.iter().enumerate() {
+            let request = api::DeleteImageRequest {
+                name: (*name).to_owned(),
+                sync: number + 1 == names.len(),
+                ..Default::default()
+            };
+            gone_is_done(
+                call(&format!("remove image {name}"), QUICK * 4, self.client.images().delete(request)).await,
+            )?;
+        }
+        self.usage.forget();
+        Ok(())
+    }
+
+    async fn usage(&self) -> Result<Vec<DiskUsage>> {
+        self.usage.read(&self.client, &self.snapshotters).await
+    }
+}
+
+/// What a registry's error means to the gateway.
+pub(crate) fn from_registry(error: registry::Error) -> Error {
+    use registry::Error as E;
+    let kind = match &error {
+        E::InvalidReference { .. } => ErrorKind::InvalidArgument,
+        E::InvalidConfig { .. } => ErrorKind::FailedPrecondition,
+        E::NotFound { .. } | E::NoMatchingPlatform { .. } => ErrorKind::NotFound,
+        E::Unauthorized { .. } | E::Denied { .. } => ErrorKind::Unauthenticated,
+        E::Unavailable { .. } | E::RateLimited { .. } => ErrorKind::Unavailable,
+        E::UnsupportedMediaType { .. } | E::TooLarge { .. } => ErrorKind::InvalidArgument,
+        E::Protocol { .. } | E::DigestMismatch { .. } | E::SizeMismatch { .. } => ErrorKind::Internal,
+    };
+    Error::new(kind, "registry").with_source(error)
+}
+
+/// Now, for expiry labels.
+pub(crate) fn rfc3339(time: SystemTime) -> String {
+    prost_types::Timestamp::from(time).to_string()
+}
+
+/// How old a measurement of disk usage may be.
+pub(crate) const USAGE_AGE: Duration = Duration::from_secs(10);

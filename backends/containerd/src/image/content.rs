@@ -1,0 +1,224 @@
+//! Blobs in containerd's content store.
+
+use std::collections::HashMap;
+use std::future::Future;
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use containerd_client::services::v1 as api;
+use futures::StreamExt;
+use switchyard_core::{Error, ErrorKind, Result};
+use switchyard_registry::{Descriptor, Digest};
+use tokio::sync::mpsc;
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::Streaming;
+
+use crate::client::{Client, QUICK, call};
+use crate::error::from_status;
+
+pub(crate) type Labels = HashMap<String, String>;
+
+/// Bytes sent in one message.
+const CHUNK: usize = 256 << 10;
+/// How long another writer of the same blob is waited for.
+const LOCKED_PATIENCE: Duration = Duration::from_secs(60);
+/// A blob larger than this is not read into memory.
+const READ_LIMIT: usize = 16 << 20;
+
+/// Reads a small blob whole.
+pub(crate) async fn read(client: &Client, digest: &Digest) -> Result<Bytes> {
+    let what = format!("read blob {digest}");
+    let request = api::ReadContentRequest { digest: digest.to_string(), offset: 0, size: 0 };
+    let mut stream = call(&what, QUICK, client.content().read(request)).await?;
+    let mut body = BytesMut::new();
+    while let Some(message) = next(&what, &mut stream).await? {
+        if body.len() + message.data.len() > READ_LIMIT {
+            return Err(Error::invalid(digest, format!("the blob is larger than {READ_LIMIT} bytes")));
+        }
+        body.extend_from_slice(&message.data);
+    }
+    Ok(body.freeze())
+}
+
+async fn next<T>(what: &str, stream: &mut Streaming<T>) -> Result<Option<T>> {
+    match tokio::time::timeout(QUICK, stream.message()).await {
+        Ok(Ok(message)) => Ok(message),
+        Ok(Err(status)) => Err(from_status(what, status)),
+        Err(_) => Err(crate::error::timed_out(what, QUICK)),
+    }
+}
+
+/// Writes a small blob in one message; one that is there already gets the labels.
+pub(crate) async fn write_small(
+    client: &Client,
+    kind: &str,
+    descriptor: &Descriptor,
+    data: Bytes,
+    labels: Labels,
+) -> Result<()> {
+    let what = format!("write {kind} {}", descriptor.digest);
+    let message = api::WriteContentRequest {
+        action: api::WriteAction::Commit.into(),
+        r#ref: format!("{kind}-{}", descriptor.digest),
+        total: length(descriptor.size)?,
+        expected: descriptor.digest.to_string(),
+        offset: 0,
+        data: data.to_vec(),
+        labels: labels.clone(),
+    };
+    let attempt = || async {
+        let request = tokio_stream::once(message.clone());
+        let mut answers = call(&what, QUICK, client.content().write(request)).await?;
+        while next(&what, &mut answers).await?.is_some() {}
+        Ok(())
+    };
+    match unlocked(&what, attempt).await {
+        Err(error) if error.kind() == ErrorKind::AlreadyExists => {
+            add_labels(client, &descriptor.digest, labels).await
+        }
+        other => other,
+    }
+}
+
+/// Adds labels to a blob.
+pub(crate) async fn add_labels(client: &Client, digest: &Digest, labels: Labels) -> Result<()> {
+    if labels.is_empty() {
+        return Ok(());
+    }
+    let paths = labels.keys().map(|key| format!("labels.{key}")).collect();
+    let info = api::Info { digest: digest.to_string(), labels, ..Default::default() };
+    let request =
+        api::UpdateRequest { info: Some(info), update_mask: Some(prost_types::FieldMask { paths }) };
+    call(&format!("label blob {digest}"), QUICK, client.content().update(request)).await.map(drop)
+}
+
+/// Downloads a blob into the store. One that is there already is not downloaded; a part of it that is there is kept.
+/// Cancel-safe: what has arrived is kept for the next try while its lease lasts.
+pub(crate) async fn fetch(
+    client: &Client,
+    pull: &switchyard_registry::Pull,
+    descriptor: &Descriptor,
+    labels: Labels,
+) -> Result<()> {
+    let what = format!("write layer {}", descriptor.digest);
+    match unlocked(&what, || fetch_once(client, pull, descriptor, &labels, &what)).await {
+        Err(error) if error.kind() == ErrorKind::AlreadyExists => {
+            add_labels(client, &descriptor.digest, labels).await
+        }
+        other => other,
+    }
+}
+
+async fn fetch_once(
+    client: &Client,
+    pull: &switchyard_registry::Pull,
+    descriptor: &Descriptor,
+    labels: &Labels,
+    what: &str,
+) -> Result<()> {
+    let mut writer = Writer::open(client, descriptor, what).await?;
+    let mut blob = pull.blob(descriptor, writer.offset).into_stream();
+    let mut chunk = BytesMut::new();
+    while let Some(piece) = blob.next().await {
+        chunk.extend_from_slice(&piece.map_err(super::from_registry)?);
+        if chunk.len() >= CHUNK {
+            writer.write(chunk.split().freeze()).await?;
+        }
+    }
+    match writer.commit(chunk.freeze(), labels.clone()).await {
+        Err(error) if error.kind() == ErrorKind::FailedPrecondition => {
+            // What was kept from an earlier try was bad: the next one begins anew.
+            let request = api::AbortRequest { r#ref: layer_ref(descriptor) };
+            crate::client::gone_is_done(call(what, QUICK, client.content().abort(request)).await)?;
+            Err(Error::unavailable(format!("{what}: what arrived does not have this digest"))
+                .with_source(error))
+        }
+        other => other,
+    }
+}
+
+fn layer_ref(descriptor: &Descriptor) -> String {
+    format!("layer-{}", descriptor.digest)
+}
+
+fn length(size: u64) -> Result<i64> {
+    i64::try_from(size).map_err(|_| Error::invalid("size of a blob", format!("{size} is impossible")))
+}
+
+/// Tries again while somebody else writes the same blob, for a bounded time.
+async fn unlocked<F: Future<Output = Result<()>>>(what: &str, mut attempt: impl FnMut() -> F) -> Result<()> {
+    let deadline = tokio::time::Instant::now() + LOCKED_PATIENCE;
+    let mut pause = Duration::from_millis(20);
+    loop {
+        match attempt().await {
+            Err(error)
+                if error.report().contains("locked") && tokio::time::Instant::now() + pause < deadline =>
+            {
+                tracing::debug!(what, "another writer is at it: waiting");
+                tokio::time::sleep(pause).await;
+                pause = (pause * 2).min(Duration::from_secs(2));
+            }
+            other => return other,
+        }
+    }
+}
+
+/// One blob being written.
+struct Writer<'a> {
+    what: &'a str,
+    requests: mpsc::Sender<api::WriteContentRequest>,
+    answers: Streaming<api::WriteContentResponse>,
+    blob: api::WriteContentRequest,
+    offset: u64,
+}
+
+impl<'a> Writer<'a> {
+    async fn open(client: &Client, descriptor: &Descriptor, what: &'a str) -> Result<Self> {
+        let blob = api::WriteContentRequest {
+            action: api::WriteAction::Stat.into(),
+            r#ref: layer_ref(descriptor),
+            total: length(descriptor.size)?,
+            expected: descriptor.digest.to_string(),
+            ..Default::default()
+        };
+        let (requests, queue) = mpsc::channel(2);
+        requests.try_send(blob.clone()).expect("a new channel has room");
+        let mut answers = call(what, QUICK, client.content().write(ReceiverStream::new(queue))).await?;
+        let first = next(what, &mut answers).await?.ok_or_else(|| ended(what))?;
+        let offset = u64::try_from(first.offset).unwrap_or(0);
+        Ok(Self { what, requests, answers, blob, offset })
+    }
+
+    async fn send(&mut self, action: api::WriteAction, data: Bytes, labels: Labels) -> Result<()> {
+        let written = u64::try_from(data.len()).expect("a length fits 64 bits");
+        let message = api::WriteContentRequest {
+            action: action.into(),
+            offset: length(self.offset)?,
+            data: data.to_vec(),
+            labels,
+            ..self.blob.clone()
+        };
+        if self.requests.send(message).await.is_err() {
+            // The stream has ended: its last message says why.
+            return Err(match next(self.what, &mut self.answers).await {
+                Err(error) => error,
+                Ok(_) => ended(self.what),
+            });
+        }
+        next(self.what, &mut self.answers).await?.ok_or_else(|| ended(self.what))?;
+        self.offset += written;
+        Ok(())
+    }
+
+    async fn write(&mut self, data: Bytes) -> Result<()> {
+        self.send(api::WriteAction::Write, data, Labels::new()).await
+    }
+
+    async fn commit(mut self, rest: Bytes, labels: Labels) -> Result<()> {
+        self.send(api::WriteAction::Commit, rest, labels).await
+    }
+}
+
+fn ended(what: &str) -> Error {
+    Error::unavailable(format!("containerd ended the stream too soon: {what}"))
+}

@@ -1,0 +1,192 @@
+//! What an image record means: its configuration, its names, and how a query finds it. Pure but for the reading of blobs.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use switchyard_core::image::{Image, ImageId};
+use switchyard_core::{Error, Result};
+use switchyard_registry::{Descriptor, Digest, ImageConfig, Manifest, Platforms, Reference};
+
+use super::content;
+use crate::client::Client;
+
+/// An image's content, as its target digest fixes it for ever.
+#[derive(Debug, Clone)]
+pub(crate) struct ImageInfo {
+    pub(crate) id: ImageId,
+    pub(crate) layers: Vec<Descriptor>,
+    pub(crate) config: ImageConfig,
+    pub(crate) config_digest: Digest,
+    pub(crate) size_bytes: u64,
+}
+
+impl ImageInfo {
+    /// The snapshot of all layers.
+    pub(crate) fn top(&self) -> Option<String> {
+        super::unpack::chain_ids(&self.config.rootfs.diff_ids).pop()
+    }
+}
+
+/// An image record of containerd, with what it leads to.
+#[derive(Debug, Clone)]
+pub(crate) struct Named {
+    pub(crate) name: String,
+    pub(crate) target: Digest,
+    pub(crate) pinned: bool,
+    pub(crate) info: Arc<ImageInfo>,
+}
+
+/// What has been read of images, by target digest. Content does not change under its digest.
+#[derive(Debug, Default)]
+pub(crate) struct InfoCache {
+    infos: Mutex<HashMap<Digest, Arc<ImageInfo>>>,
+}
+
+impl InfoCache {
+    pub(crate) fn get(&self, target: &Digest) -> Option<Arc<ImageInfo>> {
+        self.infos.lock().unwrap_or_else(PoisonError::into_inner).get(target).cloned()
+    }
+
+    /// Drops what no image leads to any more.
+    pub(crate) fn keep(&self, targets: &BTreeSet<Digest>) {
+        self.infos
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .retain(|target, _| targets.contains(target));
+    }
+
+    /// Reads an image's manifest and configuration.
+    ///
+    /// # Errors
+    /// `NotFound` if a part is not here; `InvalidArgument` if it is no image for this machine.
+    pub(crate) async fn load(&self, client: &Client, target: &Digest) -> Result<Arc<ImageInfo>> {
+        if let Some(info) = self.get(target) {
+            return Ok(info);
+        }
+        let info = Arc::new(read_info(client, target).await?);
+        self.infos.lock().unwrap_or_else(PoisonError::into_inner).insert(target.clone(), Arc::clone(&info));
+        Ok(info)
+    }
+}
+
+/// How deep indexes may nest.
+const MAX_DEPTH: usize = 4;
+
+async fn read_info(client: &Client, target: &Digest) -> Result<ImageInfo> {
+    let mut digest = target.clone();
+    for _ in 0..MAX_DEPTH {
+        let bytes = content::read(client, &digest).await?;
+        let (_, manifest) =
+            Manifest::parse(&digest.to_string(), None, &bytes).map_err(super::from_registry)?;
+        match manifest {
+            Manifest::Index(index) => {
+                let entry = index
+                    .select(&digest.to_string(), &Platforms::of_this_machine())
+                    .map_err(super::from_registry)?;
+                digest = entry.digest.clone();
+            }
+            Manifest::Image(image) => {
+                let config = content::read(client, &image.config.digest).await?;
+                let manifest_size = u64::try_from(bytes.len()).unwrap_or(u64::MAX);
+                return Ok(ImageInfo {
+                    id: ImageId::new(image.config.digest.to_string()),
+                    config: ImageConfig::parse(&digest.to_string(), &config).map_err(super::from_registry)?,
+                    config_digest: image.config.digest,
+                    size_bytes: manifest_size
+                        + image.config.size
+                        + image.layers.iter().map(|layer| layer.size).sum::<u64>(),
+                    layers: image.layers,
+                });
+            }
+        }
+    }
+    Err(Error::invalid(target, format!("indexes nest deeper than {MAX_DEPTH}")))
+}
+
+/// One entry an id, from records that may give it many names.
+pub(crate) fn images(records: &[Named]) -> Vec<Image> {
+    let mut by_id: BTreeMap<&ImageId, Vec<&Named>> = BTreeMap::new();
+    for record in records {
+        by_id.entry(&record.info.id).or_default().push(record);
+    }
+    by_id.into_values().filter_map(|names| image_of(&names)).collect()
+}
+
+fn image_of(names: &[&Named]) -> Option<Image> {
+    let info = &names.first()?.info;
+    let mut tags = BTreeSet::new();
+    let mut digests = BTreeSet::new();
+    for record in names {
+        match record.name.parse::<Reference>() {
+            Ok(reference) if reference.to_string() == record.name => {
+                if let Some(tag) = reference.repo_tag() {
+                    tags.insert(tag);
+                }
+                digests.insert(reference.repo_digest(&record.target));
+            }
+            // Names that other tools made up are shown as they are, except bare ids.
+            Ok(_) | Err(_) if record.name.parse::<Digest>().is_err() => {
+                tags.insert(record.name.clone());
+            }
+            Ok(_) | Err(_) => {}
+        }
+    }
+    let config = &info.config.config;
+    Some(Image {
+        id: info.id.clone(),
+        repo_tags: tags.into_iter().collect(),
+        repo_digests: digests.into_iter().collect(),
+        size_bytes: info.size_bytes,
+        user: config.user.clone(),
+        volumes: config.volumes.keys().map(PathBuf::from).collect(),
+        labels: config.labels.clone(),
+        pinned: names.iter().any(|record| record.pinned),
+    })
+}
+
+/// The records of the image that a query means: by id, by name, by digest, or by the beginning of an id.
+///
+/// # Errors
+/// `InvalidArgument` if the beginning fits several ids.
+pub(crate) fn find<'a>(records: &'a [Named], query: &str) -> Result<Option<&'a Named>> {
+    if query.is_empty() {
+        return Ok(None);
+    }
+    if let Some(record) =
+        records.iter().find(|record| record.info.id.as_str() == query || record.name == query)
+    {
+        return Ok(Some(record));
+    }
+    let hex = query.strip_prefix("sha256:").unwrap_or(query);
+    if let Ok(reference) = query.parse::<Reference>()
+        && !(hex.len() == 64 && hex.bytes().all(|b| b.is_ascii_hexdigit()))
+    {
+        let name = reference.to_string();
+        let by_name = |record: &&Named| record.name == name;
+        let by_digest = |record: &&Named| {
+            let known = record.name.parse::<Reference>().ok();
+            reference.digest() == Some(&record.target)
+                && known.is_some_and(|known| known.name() == reference.name())
+        };
+        if let Some(record) = records.iter().find(by_name).or_else(|| records.iter().find(by_digest)) {
+            return Ok(Some(record));
+        }
+    }
+    if hex.is_empty() || !hex.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f')) {
+        return Ok(None);
+    }
+    let prefix = format!("sha256:{hex}");
+    let ids: BTreeMap<&ImageId, &Named> = records
+        .iter()
+        .filter(|record| record.info.id.as_str().starts_with(&prefix))
+        .map(|record| (&record.info.id, record))
+        .collect();
+    if ids.len() > 1 {
+        return Err(Error::invalid(format!("image {query:?}"), "begins more than one id: give more digits"));
+    }
+    Ok(ids.into_values().next())
+}
+
+#[cfg(test)]
+mod tests;

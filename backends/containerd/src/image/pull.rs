@@ -1,0 +1,279 @@
+//! Pulling: one download however many ask for it, under a lease, unpacked while later layers still arrive.
+
+use std::collections::HashMap;
+use std::future::Future;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use containerd_client::services::v1 as api;
+use containerd_client::types;
+use futures::future::{BoxFuture, FutureExt, Shared, WeakShared};
+use sha2::{Digest as _, Sha256};
+use switchyard_core::image::{Credentials, ImageId};
+use switchyard_core::{Error, ErrorKind, Result};
+use switchyard_registry::{self as registry, Descriptor, Digest, Platforms, Reference};
+use tokio::sync::{Semaphore, oneshot};
+use tokio::task::JoinSet;
+use tokio_util::task::TaskTracker;
+
+use super::content::{self, Labels};
+use super::index::InfoCache;
+use super::lease::Lease;
+use super::unpack::{Layers, chain_ids, unpack};
+use crate::client::{Client, QUICK, call};
+
+type Work = BoxFuture<'static, Result<ImageId>>;
+type Joint = Shared<Work>;
+
+/// The pulls in flight. A pull lives as long as anybody waits for it.
+#[derive(Debug, Default)]
+pub(crate) struct Pulls {
+    flying: Mutex<HashMap<[u8; 32], WeakShared<Work>>>,
+}
+
+/// One image to pull, with all that it takes.
+pub(crate) struct Job {
+    pub(crate) client: Client,
+    pub(crate) registry: registry::Client,
+    pub(crate) infos: Arc<InfoCache>,
+    pub(crate) tracker: TaskTracker,
+    pub(crate) downloads: usize,
+    pub(crate) reference: Reference,
+    pub(crate) credentials: Credentials,
+    pub(crate) snapshotter: String,
+}
+
+impl Pulls {
+    /// Pulls, or waits for the same pull that is in flight. Dropping this gives up waiting; when the last one has given up,
+    /// the download stops.
+    pub(crate) async fn join(&self, job: Job) -> Result<ImageId> {
+        let pull: Joint = {
+            let mut flying = self.flying.lock().unwrap_or_else(PoisonError::into_inner);
+            flying.retain(|_, weak| weak.upgrade().is_some_and(|pull| pull.peek().is_none()));
+            let key = job.key();
+            match flying.get(&key).and_then(WeakShared::upgrade) {
+                Some(pull) => pull,
+                None => {
+                    let pull: Joint = job.run().boxed().shared();
+                    if let Some(weak) = pull.downgrade() {
+                        flying.insert(key, weak);
+                    }
+                    pull
+                }
+            }
+        };
+        pull.await
+    }
+}
+
+/// How often a pull begins anew because something that it built on was collected meanwhile.
+const ATTEMPTS: u32 = 3;
+
+impl Job {
+    /// What makes two pulls the same.
+    fn key(&self) -> [u8; 32] {
+        let credentials = match &self.credentials {
+            Credentials::Anonymous => ["anonymous", "", ""],
+            Credentials::Basic { username, password } => ["basic", username, password],
+            Credentials::IdentityToken(token) => ["identity", token, ""],
+            Credentials::RegistryToken(token) => ["registry", token, ""],
+        };
+        let mut hash = Sha256::new();
+        let reference = self.reference.to_string();
+        for part in credentials.into_iter().chain([reference.as_str(), &self.snapshotter]) {
+            hash.update(part.len().to_le_bytes());
+            hash.update(part);
+        }
+        hash.finalize().into()
+    }
+
+    async fn run(self) -> Result<ImageId> {
+        let mut attempt = 1;
+        loop {
+            match self.attempt().await {
+                Err(error)
+                    if error.kind() == ErrorKind::NotFound && attempt < ATTEMPTS && is_ours(&error) =>
+                {
+                    tracing::info!(image = %self.reference, error = error.report(), "pulling again");
+                    attempt += 1;
+                }
+                other => return other.map_err(|error| error.context(format!("pull {}", self.reference))),
+            }
+        }
+    }
+
+    async fn attempt(&self) -> Result<ImageId> {
+        let pull = self
+            .registry
+            .open(&self.reference, to_registry(&self.credentials))
+            .await
+            .map_err(super::from_registry)?;
+        let resolved = pull.resolve().await.map_err(super::from_registry)?;
+        let target = resolved.descriptor.clone();
+        let image =
+            pull.image(resolved, &Platforms::of_this_machine()).await.map_err(super::from_registry)?;
+        let lease = Lease::take(&self.client, "pull", &self.tracker).await?;
+        let client = lease.client()?;
+        let (config, config_bytes) = pull.config(&image.manifest).await.map_err(super::from_registry)?;
+        self.write_documents(&client, &image, config_bytes, &config.rootfs.diff_ids).await?;
+
+        let layers = Layers {
+            snapshotter: &self.snapshotter,
+            layers: &image.manifest.layers,
+            diff_ids: &config.rootfs.diff_ids,
+        };
+        let mut downloads =
+            Downloads::start(&client, &pull, &image.manifest.layers, self.downloads, &self.source());
+        unpack(&client, &layers, |number| downloads.fetched(number)).await?;
+
+        self.name_image(&client, &target).await?;
+        let info = self.infos.load(&self.client, &target.digest).await?;
+        lease.release().await?;
+        Ok(info.id.clone())
+    }
+
+    /// The label that says where a blob came from; containerd uses it when it pushes.
+    fn source(&self) -> (String, String) {
+        let key = format!("containerd.io/distribution.source.{}", self.reference.registry());
+        (key, self.reference.repository().to_owned())
+    }
+
+    /// Writes indexes, manifest and configuration with the labels by which containerd's garbage collection goes from one to the
+    /// next. What they point at may come later.
+    async fn write_documents(
+        &self,
+        client: &Client,
+        image: &registry::Image,
+        config: bytes::Bytes,
+        diff_ids: &[Digest],
+    ) -> Result<()> {
+        let source = self.source();
+        let mut labels = Labels::from([source.clone()]);
+        if let Some(top) = chain_ids(diff_ids).pop() {
+            labels.insert(format!("containerd.io/gc.ref.snapshot.{}", self.snapshotter), top);
+        }
+        content::write_small(client, "config", &image.manifest.config, config, labels).await?;
+
+        let mut labels = Labels::from([source.clone()]);
+        labels.insert(
+            "containerd.io/gc.ref.content.config".to_owned(),
+            image.manifest.config.digest.to_string(),
+        );
+        for (number, layer) in image.manifest.layers.iter().enumerate() {
+            labels.insert(format!("containerd.io/gc.ref.content.l.{number}"), layer.digest.to_string());
+        }
+        content::write_small(client, "manifest", &image.descriptor, image.bytes.clone(), labels).await?;
+
+        let mut child = &image.descriptor;
+        for index in image.indexes.iter().rev() {
+            let mut labels = Labels::from([source.clone()]);
+            labels.insert("containerd.io/gc.ref.content.m.0".to_owned(), child.digest.to_string());
+            content::write_small(client, "index", &index.descriptor, index.bytes.clone(), labels).await?;
+            child = &index.descriptor;
+        }
+        Ok(())
+    }
+
+    /// Gives the image its names: the one that was asked for, and the one by digest, which stays when the tag moves on.
+    async fn name_image(&self, client: &Client, target: &Descriptor) -> Result<()> {
+        let by_digest = self.reference.repo_digest(&target.digest);
+        let asked = self.reference.repo_tag().unwrap_or_else(|| by_digest.clone());
+        let mut names = vec![by_digest];
+        if self.reference.digest().is_none() && !names.contains(&asked) {
+            names.push(asked);
+        }
+        for name in names {
+            let image = api::Image {
+                name: name.clone(),
+                target: Some(types::Descriptor {
+                    media_type: target.media_type.clone(),
+                    digest: target.digest.to_string(),
+                    size: i64::try_from(target.size).unwrap_or(i64::MAX),
+                    ..Default::default()
+                }),
+                ..Default::default()
+            };
+            let what = format!("name image {name}");
+            let request = api::CreateImageRequest { image: Some(image.clone()), ..Default::default() };
+            match call(&what, QUICK, client.images().create(request)).await {
+                Ok(_) => {}
+                Err(error) if error.kind() == ErrorKind::AlreadyExists => {
+                    let mask = prost_types::FieldMask { paths: vec!["target".to_owned()] };
+                    let request = api::UpdateImageRequest {
+                        image: Some(image),
+                        update_mask: Some(mask),
+                        ..Default::default()
+                    };
+                    call(&what, QUICK, client.images().update(request)).await?;
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Whether an error is about our own store, and not the registry's answer.
+fn is_ours(error: &Error) -> bool {
+    error.to_string().starts_with("containerd:")
+}
+
+fn to_registry(credentials: &Credentials) -> registry::Credentials {
+    match credentials.clone() {
+        Credentials::Anonymous => registry::Credentials::Anonymous,
+        Credentials::Basic { username, password } => registry::Credentials::Basic { username, password },
+        Credentials::IdentityToken(token) => registry::Credentials::IdentityToken(token),
+        Credentials::RegistryToken(token) => registry::Credentials::RegistryToken(token),
+    }
+}
+
+/// The downloads of an image's layers, a few at a time, in order. Dropping it stops them.
+struct Downloads {
+    results: Vec<Option<oneshot::Receiver<Result<()>>>>,
+    _tasks: JoinSet<()>,
+}
+
+impl Downloads {
+    fn start(
+        client: &Client,
+        pull: &registry::Pull,
+        layers: &[Descriptor],
+        at_once: usize,
+        source: &(String, String),
+    ) -> Self {
+        let permits = Arc::new(Semaphore::new(at_once));
+        let mut tasks = JoinSet::new();
+        let mut results: Vec<Option<oneshot::Receiver<Result<()>>>> = Vec::with_capacity(layers.len());
+        for (number, layer) in layers.iter().enumerate() {
+            if layers[..number].iter().any(|earlier| earlier.digest == layer.digest) {
+                results.push(None);
+                continue;
+            }
+            let (done, result) = oneshot::channel();
+            results.push(Some(result));
+            let (client, pull, layer) = (client.clone(), pull.clone(), layer.clone());
+            let (permits, labels) = (Arc::clone(&permits), Labels::from([source.clone()]));
+            tasks.spawn(async move {
+                // Permits are given in the order of asking, so the lowest layers come first.
+                let _permit = permits.acquire().await;
+                let fetched = content::fetch(&client, &pull, &layer, labels).await;
+                // Nobody waits any more if an earlier layer failed.
+                let _ = done.send(fetched);
+            });
+        }
+        Self { results, _tasks: tasks }
+    }
+
+    /// Waits for the download of a layer.
+    fn fetched(&mut self, number: usize) -> impl Future<Output = Result<()>> + use<> {
+        let result = self.results.get_mut(number).and_then(Option::take);
+        async move {
+            match result {
+                // The same blob as an earlier layer.
+                None => Ok(()),
+                Some(result) => result
+                    .await
+                    .unwrap_or_else(|fault| Err(Error::internal("a download broke off").with_source(fault))),
+            }
+        }
+    }
+}

@@ -1,0 +1,115 @@
+//! Disk usage of images: what containerd's snapshotters and its content store hold, measured now and then.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::{Mutex, PoisonError};
+use std::time::{Instant, SystemTime};
+
+use containerd_client::services::v1 as api;
+use containerd_client::services::v1::snapshots as snap;
+use futures::StreamExt;
+use switchyard_core::Result;
+use switchyard_core::stats::DiskUsage;
+
+use super::{Snapshotters, USAGE_AGE};
+use crate::client::{Client, QUICK, call};
+use crate::error::from_status;
+
+/// The last measurement.
+#[derive(Debug, Default)]
+pub(crate) struct UsageCache {
+    last: Mutex<Option<(Instant, Vec<DiskUsage>)>>,
+}
+
+impl UsageCache {
+    /// Makes the next reading a fresh one.
+    pub(crate) fn forget(&self) {
+        *self.last.lock().unwrap_or_else(PoisonError::into_inner) = None;
+    }
+
+    /// Usage by snapshotter, the default one first; at most [`USAGE_AGE`] old.
+    pub(crate) async fn read(&self, client: &Client, snapshotters: &Snapshotters) -> Result<Vec<DiskUsage>> {
+        if let Some((at, usage)) = self.last.lock().unwrap_or_else(PoisonError::into_inner).clone()
+            && at.elapsed() < USAGE_AGE
+        {
+            return Ok(usage);
+        }
+        let content = content_bytes(client).await?;
+        let roots = roots(client).await?;
+        let mut usage = Vec::new();
+        for snapshotter in ordered(snapshotters) {
+            let (mut used_bytes, inodes) = snapshots(client, snapshotter).await?;
+            if usage.is_empty() {
+                used_bytes += content;
+            }
+            usage.push(DiskUsage {
+                at: SystemTime::now(),
+                mountpoint: roots.get(snapshotter).cloned().unwrap_or_else(|| PathBuf::from("/")),
+                used_bytes,
+                inodes_used: Some(inodes),
+            });
+        }
+        *self.last.lock().unwrap_or_else(PoisonError::into_inner) = Some((Instant::now(), usage.clone()));
+        Ok(usage)
+    }
+}
+
+fn ordered(snapshotters: &Snapshotters) -> Vec<&str> {
+    let mut all: Vec<&str> = vec![&snapshotters.default];
+    all.extend(snapshotters.all().into_iter().filter(|name| *name != snapshotters.default));
+    all
+}
+
+/// Where each snapshotter keeps its files, as containerd says.
+pub(crate) async fn roots(client: &Client) -> Result<BTreeMap<String, PathBuf>> {
+    let request = api::PluginsRequest { filters: vec!["type==io.containerd.snapshotter.v1".to_owned()] };
+    let plugins = call("list snapshotters", QUICK, client.introspection().plugins(request)).await?.plugins;
+    Ok(plugins
+        .into_iter()
+        .filter_map(|plugin| Some((plugin.id, PathBuf::from(plugin.exports.get("root")?))))
+        .collect())
+}
+
+async fn content_bytes(client: &Client) -> Result<u64> {
+    let what = "list content";
+    let request = api::ListContentRequest { filters: Vec::new() };
+    let mut stream = call(what, QUICK, client.content().list(request)).await?;
+    let mut bytes = 0;
+    while let Some(message) = stream.next().await {
+        let message = message.map_err(|status| from_status(what, status))?;
+        bytes += message.info.iter().map(|info| u64::try_from(info.size).unwrap_or(0)).sum::<u64>();
+    }
+    Ok(bytes)
+}
+
+/// Bytes and inodes of all committed snapshots: those of images.
+async fn snapshots(client: &Client, snapshotter: &str) -> Result<(u64, u64)> {
+    let what = format!("list snapshots of {snapshotter}");
+    let request = snap::ListSnapshotsRequest { snapshotter: snapshotter.to_owned(), filters: Vec::new() };
+    let mut stream = call(&what, QUICK, client.snapshots().list(request)).await?;
+    let mut names = Vec::new();
+    while let Some(message) = stream.next().await {
+        let message = message.map_err(|status| from_status(&what, status))?;
+        names.extend(
+            message
+                .info
+                .into_iter()
+                .filter(|info| info.kind() == snap::Kind::Committed)
+                .map(|info| info.name),
+        );
+    }
+    let (mut bytes, mut inodes) = (0, 0);
+    for name in names {
+        let request = snap::UsageRequest { snapshotter: snapshotter.to_owned(), key: name.clone() };
+        match call(&format!("measure snapshot {name}"), QUICK, client.snapshots().usage(request)).await {
+            Ok(usage) => {
+                bytes += u64::try_from(usage.size).unwrap_or(0);
+                inodes += u64::try_from(usage.inodes).unwrap_or(0);
+            }
+            // Collected since it was listed.
+            Err(error) if error.kind() == switchyard_core::ErrorKind::NotFound => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok((bytes, inodes))
+}

@@ -1,0 +1,130 @@
+//! Where the backend keeps files, all of them named after the id of the object they belong to.
+//!
+//! ```text
+//! <state>/sandboxes/<id>/   hostname, hosts, resolv.conf, cni.json         outlives a reboot
+//! <state>/infra/            root file system of infra processes            made anew
+//! <state>/tasks/<id>/       volumes/<n>/                                   outlives a reboot
+//! <run>/sandboxes/<id>/     shm/                                           gone after a reboot
+//! <run>/ns/<id>/            net, ipc, uts: pinned namespaces               gone after a reboot
+//! <run>/tasks/<id>/         stdout, stderr, stdin: FIFOs; started          gone after a reboot
+//! <run>/views/<key>/        mount points of image views                    gone after a reboot
+//! ```
+
+use std::path::{Path, PathBuf};
+
+use switchyard_core::id::{SandboxId, TaskId};
+
+/// The directories of one gateway.
+#[derive(Debug, Clone)]
+pub(crate) struct Layout {
+    state: PathBuf,
+    run: PathBuf,
+}
+
+/// The directories of one sandbox.
+#[derive(Debug, Clone)]
+pub(crate) struct SandboxDirs {
+    pub(crate) state: PathBuf,
+    pub(crate) run: PathBuf,
+    pub(crate) pins: PathBuf,
+}
+
+/// The directories of one task.
+#[derive(Debug, Clone)]
+pub(crate) struct TaskDirs {
+    pub(crate) state: PathBuf,
+    pub(crate) run: PathBuf,
+}
+
+impl Layout {
+    pub(crate) fn new(state: &Path, run: &Path) -> Self {
+        Self { state: state.to_path_buf(), run: run.to_path_buf() }
+    }
+
+    pub(crate) fn all_sandbox_state(&self) -> PathBuf {
+        self.state.join("sandboxes")
+    }
+
+    pub(crate) fn all_task_state(&self) -> PathBuf {
+        self.state.join("tasks")
+    }
+
+    pub(crate) fn all_sandbox_run(&self) -> PathBuf {
+        self.run.join("sandboxes")
+    }
+
+    pub(crate) fn all_task_run(&self) -> PathBuf {
+        self.run.join("tasks")
+    }
+
+    pub(crate) fn all_pins(&self) -> PathBuf {
+        self.run.join("ns")
+    }
+
+    pub(crate) fn views(&self) -> PathBuf {
+        self.run.join("views")
+    }
+
+    pub(crate) fn infra(&self) -> PathBuf {
+        self.state.join("infra")
+    }
+
+    pub(crate) fn sandbox(&self, id: SandboxId) -> SandboxDirs {
+        let name = id.to_string();
+        SandboxDirs {
+            state: self.all_sandbox_state().join(&name),
+            run: self.all_sandbox_run().join(&name),
+            pins: self.all_pins().join(&name),
+        }
+    }
+
+    pub(crate) fn task(&self, id: TaskId) -> TaskDirs {
+        let name = id.to_string();
+        TaskDirs { state: self.all_task_state().join(&name), run: self.all_task_run().join(&name) }
+    }
+}
+
+impl SandboxDirs {
+    pub(crate) fn hostname(&self) -> PathBuf {
+        self.state.join("hostname")
+    }
+
+    pub(crate) fn hosts(&self) -> PathBuf {
+        self.state.join("hosts")
+    }
+
+    pub(crate) fn resolv_conf(&self) -> PathBuf {
+        self.state.join("resolv.conf")
+    }
+
+    pub(crate) fn cni_journal(&self) -> PathBuf {
+        self.state.join("cni.json")
+    }
+
+    pub(crate) fn shm(&self) -> PathBuf {
+        self.run.join("shm")
+    }
+}
+
+impl TaskDirs {
+    pub(crate) fn volumes(&self) -> PathBuf {
+        self.state.join("volumes")
+    }
+
+    pub(crate) fn stdin(&self) -> PathBuf {
+        self.run.join("stdin")
+    }
+
+    pub(crate) fn stdout(&self) -> PathBuf {
+        self.run.join("stdout")
+    }
+
+    pub(crate) fn stderr(&self) -> PathBuf {
+        self.run.join("stderr")
+    }
+
+    /// Written once the main process runs: its start time in ns since the epoch.
+    pub(crate) fn started(&self) -> PathBuf {
+        self.run.join("started")
+    }
+}

@@ -1,0 +1,39 @@
+//! The containerd backend: sandboxes, tasks and images through containerd's core services, never its CRI plugin.
+//!
+//! ```text
+//!  Containerd (impl core::Backend)
+//!   ├── images    registry ──► content ──► snapshots        one download however many ask
+//!   ├── sandbox   pinned namespaces, CNI, files, infra process
+//!   ├── task      OCI spec, snapshot, FIFOs, containerd task, exit
+//!   ├── exec      further processes
+//!   ├── recover   what a predecessor left: adopted, or cleaned up
+//!   └── health    is containerd there, and what can it do
+//! ```
+//!
+//! # Invariants
+//! - **State lives in containerd.** The container object is written first and deleted last; all else is named after its id, so the
+//!   object alone is enough to undo everything. There is no database here.
+//! - **Nothing needs a lease but what has no container yet.** A snapshot that a container object names is not collected.
+//! - **An exit is on record before the task is deleted**, so that no kill of ours loses an exit code.
+//! - Every step treats "it is not there" as done, so stop, remove and undo can be repeated from any point.
+
+mod backend;
+mod client;
+pub mod config;
+mod error;
+mod exec;
+mod health;
+mod image;
+mod layout;
+mod mount;
+mod record;
+mod recover;
+mod rootfs;
+mod sandbox;
+mod stats;
+pub mod steps;
+mod task;
+mod text;
+
+pub use backend::Containerd;
+pub use config::Settings;

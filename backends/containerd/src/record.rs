@@ -1,0 +1,403 @@
+//! What the backend writes into containerd about each sandbox and task, versioned and apart from the core's own types.
+//!
+//! A record is a JSON document in an extension of the container object. Labels hold what is looked up or changes often:
+//! the owner and kind, the phase of a sandbox, and the exit of a task.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use prost_types::Any;
+use serde::{Deserialize, Serialize};
+use switchyard_core::backend::{ResolvedUser, SandboxDetails, TaskDetails};
+use switchyard_core::id::{Owner, SandboxId};
+use switchyard_core::image::ImageId;
+use switchyard_core::spec::{HugepageLimit, Meta, Resources, Signal};
+use switchyard_core::state::{Exit, ExitCause};
+use switchyard_core::{Error, Result};
+
+/// The extension under which a record stands, and its type.
+pub(crate) const EXTENSION: &str = "switchyard.io/record";
+const RECORD_TYPE: &str = "switchyard.io/record.v1+json";
+
+/// Label: who asked for the object.
+pub(crate) const OWNER: &str = "switchyard.io/owner";
+/// Label: `sandbox` or `task`.
+pub(crate) const KIND: &str = "switchyard.io/kind";
+/// Label of a sandbox: how far it has come.
+pub(crate) const PHASE: &str = "switchyard.io/phase";
+/// Label of a task: how it ended.
+pub(crate) const EXIT: &str = "switchyard.io/exit";
+/// Label by which cAdvisor tells sandboxes from containers.
+pub(crate) const CADVISOR_KIND: &str = "io.cri-containerd.kind";
+
+/// How far a sandbox has come, as its label says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Phase {
+    Creating,
+    Ready,
+    Stopped,
+}
+
+impl Phase {
+    pub(crate) const fn as_str(self) -> &'static str {
+        match self {
+            Self::Creating => "creating",
+            Self::Ready => "ready",
+            Self::Stopped => "stopped",
+        }
+    }
+
+    pub(crate) fn parse(text: &str) -> Option<Self> {
+        [Self::Creating, Self::Ready, Self::Stopped].into_iter().find(|phase| phase.as_str() == text)
+    }
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(crate) struct MetaRecord {
+    owner: String,
+    name: String,
+    labels: BTreeMap<String, String>,
+    created_at_ns: u64,
+    /// The frontend's bytes, in hexadecimal.
+    record: String,
+}
+
+/// How a sandbox's network is made, as far as later steps need to know.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum NetworkRecord {
+    Host,
+    Pod,
+    Isolated,
+    Joined(PathBuf),
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(crate) struct SandboxRecord {
+    pub(crate) meta: MetaRecord,
+    pub(crate) handler: String,
+    pub(crate) hostname: String,
+    pub(crate) network: NetworkRecord,
+    pub(crate) host_ipc: bool,
+    /// An infra process holds the process namespace, or is the runtime's sandbox.
+    pub(crate) infra: bool,
+    /// Tasks that ask for nothing else share the infra process's namespace.
+    pub(crate) shared_pid: bool,
+    pub(crate) privileged: bool,
+    pub(crate) cgroup_parent: Option<PathBuf>,
+    pub(crate) selinux: Option<[String; 4]>,
+    pub(crate) ips: Vec<IpAddr>,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(crate) struct TaskRecord {
+    pub(crate) meta: MetaRecord,
+    pub(crate) sandbox: String,
+    pub(crate) handler: String,
+    pub(crate) image_id: String,
+    pub(crate) image_ref: String,
+    pub(crate) uid: u32,
+    pub(crate) gid: u32,
+    pub(crate) groups: Vec<u32>,
+    pub(crate) stop_signal: u8,
+    pub(crate) output: OutputRecord,
+    pub(crate) stdin: bool,
+    /// Standard input ends when the first attached client leaves.
+    pub(crate) stdin_once: bool,
+    pub(crate) tty: bool,
+    /// The boot of the node in which it was made.
+    pub(crate) boot: String,
+    /// As in the OCI spec.
+    pub(crate) cgroups_path: String,
+    pub(crate) systemd_cgroup: bool,
+    /// Somebody else made the cgroup and removes it.
+    pub(crate) leaf: bool,
+    /// Whether all processes must be signalled to end it, because its process namespace is not its own.
+    pub(crate) shares_pid: bool,
+    pub(crate) resources: ResourcesRecord,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum OutputRecord {
+    Discard,
+    Log(PathBuf),
+    Fifos { stdout: PathBuf, stderr: PathBuf },
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct ResourcesRecord {
+    cpu_shares: Option<u64>,
+    cpu_quota_us: Option<i64>,
+    cpu_period_us: Option<u64>,
+    cpuset_cpus: Option<String>,
+    cpuset_mems: Option<String>,
+    memory_limit_bytes: Option<i64>,
+    memory_swap_limit_bytes: Option<i64>,
+    memory_reservation_bytes: Option<i64>,
+    pids_limit: Option<i64>,
+    hugepages: Vec<(String, u64)>,
+    oom_score_adj: Option<i32>,
+    unified: BTreeMap<String, String>,
+}
+
+/// The exit of a task, as its label holds it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct ExitRecord {
+    code: i32,
+    at_ns: u64,
+    /// When it had started; absent if it never ran.
+    started_ns: Option<u64>,
+    #[serde(default)]
+    oom: bool,
+    #[serde(default)]
+    lost: bool,
+    /// Why it never ran.
+    #[serde(default)]
+    start_failed: Option<String>,
+}
+
+/// Longest reason of a failed start that is kept; a label holds 4096 bytes with its key.
+const REASON_LIMIT: usize = 2048;
+
+/// A time as ns since the epoch; times before it are 0.
+pub(crate) fn to_ns(time: SystemTime) -> u64 {
+    let since = time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
+}
+
+/// The time so many ns after the epoch.
+pub(crate) fn from_ns(ns: u64) -> SystemTime {
+    SystemTime::UNIX_EPOCH + Duration::from_nanos(ns)
+}
+
+/// A record as an extension.
+pub(crate) fn encode<T: Serialize>(record: &T) -> Any {
+    let value = serde_json::to_vec(record).expect("records hold nothing that JSON cannot");
+    Any { type_url: RECORD_TYPE.to_owned(), value }
+}
+
+/// The record of a container object.
+///
+/// # Errors
+/// `Internal` if there is none or it cannot be read; the text says which object.
+pub(crate) fn decode<T: for<'a> Deserialize<'a>>(
+    id: &str,
+    extensions: &std::collections::HashMap<String, Any>,
+) -> Result<T> {
+    let any = extensions
+        .get(EXTENSION)
+        .ok_or_else(|| Error::internal(format!("container {id} has no extension {EXTENSION}")))?;
+    if any.type_url != RECORD_TYPE {
+        return Err(Error::internal(format!(
+            "container {id} has a record of the unknown type {:?}",
+            any.type_url
+        )));
+    }
+    serde_json::from_slice(&any.value).map_err(|fault| {
+        Error::internal(format!("the record of container {id} cannot be read")).with_source(fault)
+    })
+}
+
+// === impl MetaRecord ===
+
+impl MetaRecord {
+    pub(crate) fn from_core(meta: &Meta) -> Self {
+        let Meta { owner, name, labels, created_at, record } = meta;
+        Self {
+            owner: owner.as_str().to_owned(),
+            name: name.clone(),
+            labels: labels.clone(),
+            created_at_ns: to_ns(*created_at),
+            record: hex::encode(record),
+        }
+    }
+
+    pub(crate) fn to_core(&self) -> Result<Arc<Meta>> {
+        let Self { owner, name, labels, created_at_ns, record } = self;
+        let owner = Owner::parse(owner)
+            .ok_or_else(|| Error::internal(format!("unknown owner {owner:?} on record")))?;
+        let record = hex::decode(record)
+            .map_err(|fault| Error::internal(format!("record of {name:?}")).with_source(fault))?;
+        let meta = Meta {
+            owner,
+            name: name.clone(),
+            labels: labels.clone(),
+            created_at: from_ns(*created_at_ns),
+            record,
+        };
+        Ok(Arc::new(meta))
+    }
+
+    pub(crate) fn name(&self) -> &str {
+        &self.name
+    }
+}
+
+// === impl SandboxRecord ===
+
+impl SandboxRecord {
+    pub(crate) fn details(&self, netns: Option<PathBuf>, pid: Option<u32>) -> SandboxDetails {
+        SandboxDetails { ips: self.ips.clone(), netns, pid }
+    }
+}
+
+// === impl TaskRecord ===
+
+impl TaskRecord {
+    pub(crate) fn sandbox_id(&self) -> Result<SandboxId> {
+        self.sandbox.parse().map_err(|fault| {
+            Error::internal(format!("task {:?} on record", self.meta.name())).with_source(fault)
+        })
+    }
+
+    pub(crate) fn details(&self) -> TaskDetails {
+        TaskDetails {
+            image_id: ImageId::new(self.image_id.clone()),
+            image_ref: self.image_ref.clone(),
+            user: ResolvedUser { uid: self.uid, gid: self.gid, groups: self.groups.clone() },
+            stop_signal: Signal::new(self.stop_signal).unwrap_or(Signal::TERM),
+            resources: self.resources.to_core(),
+            log_path: match &self.output {
+                OutputRecord::Log(path) => Some(path.clone()),
+                OutputRecord::Discard | OutputRecord::Fifos { .. } => None,
+            },
+        }
+    }
+}
+
+// === impl ResourcesRecord ===
+
+impl ResourcesRecord {
+    pub(crate) fn from_core(resources: &Resources) -> Self {
+        let Resources {
+            cpu_shares,
+            cpu_quota_us,
+            cpu_period_us,
+            cpuset_cpus,
+            cpuset_mems,
+            memory_limit_bytes,
+            memory_swap_limit_bytes,
+            memory_reservation_bytes,
+            pids_limit,
+            hugepages,
+            oom_score_adj,
+            unified,
+        } = resources.clone();
+        let hugepages = hugepages
+            .into_iter()
+            .map(|HugepageLimit { page_size, limit_bytes }| (page_size, limit_bytes))
+            .collect();
+        Self {
+            cpu_shares,
+            cpu_quota_us,
+            cpu_period_us,
+            cpuset_cpus,
+            cpuset_mems,
+            memory_limit_bytes,
+            memory_swap_limit_bytes,
+            memory_reservation_bytes,
+            pids_limit,
+            hugepages,
+            oom_score_adj,
+            unified,
+        }
+    }
+
+    pub(crate) fn to_core(&self) -> Resources {
+        let Self {
+            cpu_shares,
+            cpu_quota_us,
+            cpu_period_us,
+            cpuset_cpus,
+            cpuset_mems,
+            memory_limit_bytes,
+            memory_swap_limit_bytes,
+            memory_reservation_bytes,
+            pids_limit,
+            hugepages,
+            oom_score_adj,
+            unified,
+        } = self.clone();
+        let hugepages = hugepages
+            .into_iter()
+            .map(|(page_size, limit_bytes)| HugepageLimit { page_size, limit_bytes })
+            .collect();
+        Resources {
+            cpu_shares,
+            cpu_quota_us,
+            cpu_period_us,
+            cpuset_cpus,
+            cpuset_mems,
+            memory_limit_bytes,
+            memory_swap_limit_bytes,
+            memory_reservation_bytes,
+            pids_limit,
+            hugepages,
+            oom_score_adj,
+            unified,
+        }
+    }
+}
+
+// === impl ExitRecord ===
+
+impl ExitRecord {
+    pub(crate) fn from_core(exit: &Exit, started_at: Option<SystemTime>) -> Self {
+        let Exit { code, finished_at, cause } = exit;
+        let start_failed = match cause {
+            ExitCause::StartFailed(why) => Some(why.chars().take(REASON_LIMIT / 4).collect()),
+            ExitCause::Exited | ExitCause::OomKilled | ExitCause::Lost => None,
+        };
+        Self {
+            code: *code,
+            at_ns: to_ns(*finished_at),
+            started_ns: started_at.map(to_ns),
+            oom: *cause == ExitCause::OomKilled,
+            lost: *cause == ExitCause::Lost,
+            start_failed,
+        }
+    }
+
+    pub(crate) fn to_core(&self) -> (Exit, Option<SystemTime>) {
+        let Self { code, at_ns, started_ns, oom, lost, start_failed } = self;
+        let cause = match (start_failed, oom, lost) {
+            (Some(why), _, _) => ExitCause::StartFailed(why.clone()),
+            (None, true, _) => ExitCause::OomKilled,
+            (None, false, true) => ExitCause::Lost,
+            (None, false, false) => ExitCause::Exited,
+        };
+        (Exit { code: *code, finished_at: from_ns(*at_ns), cause }, started_ns.map(from_ns))
+    }
+
+    pub(crate) fn to_label(&self) -> String {
+        serde_json::to_string(self).expect("an exit holds nothing that JSON cannot")
+    }
+
+    pub(crate) fn parse_label(label: &str) -> Option<Self> {
+        serde_json::from_str(label).ok()
+    }
+}
+
+/// The labels that an object gets: ours, and those of the frontend that cAdvisor and operators look for.
+pub(crate) fn labels(meta: &Meta, kind: &str) -> std::collections::HashMap<String, String> {
+    /// containerd's limit on a label, key and value together.
+    const LIMIT: usize = 4096;
+    let mut labels: std::collections::HashMap<String, String> = meta
+        .labels
+        .iter()
+        .filter(|(key, value)| key.len() + value.len() <= LIMIT && !key.is_empty())
+        .map(|(key, value)| (key.clone(), value.clone()))
+        .collect();
+    labels.insert(OWNER.to_owned(), meta.owner.as_str().to_owned());
+    labels.insert(KIND.to_owned(), kind.to_owned());
+    labels.insert(CADVISOR_KIND.to_owned(), if kind == "task" { "container" } else { kind }.to_owned());
+    labels
+}
+
+#[cfg(test)]
+mod tests;

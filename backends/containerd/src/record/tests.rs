@@ -1,0 +1,65 @@
+//! Tests of what is written into containerd: it comes back as it was.
+
+use proptest::prelude::*;
+
+use super::*;
+
+proptest! {
+    #[test]
+    fn an_exit_survives_its_label(code in any::<i32>(), at in 0..u64::MAX / 2, started in prop::option::of(0..u64::MAX / 2),
+                                  cause in 0..4u8, why in "\\PC{0,200}") {
+        let cause = match cause {
+            0 => ExitCause::Exited,
+            1 => ExitCause::OomKilled,
+            2 => ExitCause::Lost,
+            _ => ExitCause::StartFailed(why),
+        };
+        let exit = Exit { code, finished_at: from_ns(at), cause };
+        let label = ExitRecord::from_core(&exit, started.map(from_ns)).to_label();
+        prop_assert_eq!(ExitRecord::parse_label(&label).unwrap().to_core(), (exit, started.map(from_ns)));
+    }
+
+    #[test]
+    fn the_label_of_a_failed_start_fits_whatever_the_reason(why in "\\PC{0,9000}") {
+        let exit = Exit::start_failed(SystemTime::UNIX_EPOCH, why);
+        let label = ExitRecord::from_core(&exit, None).to_label();
+        prop_assert!(label.len() + EXIT.len() < 4096, "{} bytes", label.len());
+    }
+
+    #[test]
+    fn meta_survives_with_any_bytes(name in "\\PC*", record in prop::collection::vec(any::<u8>(), 0..300), at in 0..u64::MAX / 2) {
+        let meta = Meta {
+            owner: Owner::Nomad,
+            name,
+            labels: BTreeMap::from([("a".into(), "b".into())]),
+            created_at: from_ns(at),
+            record,
+        };
+        let encoded = encode(&MetaRecord::from_core(&meta));
+        let extensions = std::collections::HashMap::from([(EXTENSION.to_owned(), encoded)]);
+        let decoded: MetaRecord = decode("x", &extensions).unwrap();
+        prop_assert_eq!(&*decoded.to_core().unwrap(), &meta);
+    }
+}
+
+#[test]
+fn resources_survive() {
+    let resources = Resources {
+        cpu_shares: Some(2),
+        cpu_quota_us: Some(-1),
+        memory_limit_bytes: Some(1 << 40),
+        hugepages: vec![HugepageLimit { page_size: "2MB".into(), limit_bytes: 7 }],
+        unified: BTreeMap::from([("memory.high".into(), "max".into())]),
+        oom_score_adj: Some(-998),
+        ..Resources::default()
+    };
+    assert_eq!(ResourcesRecord::from_core(&resources).to_core(), resources);
+}
+
+#[test]
+fn a_record_of_an_unknown_type_is_refused_by_name() {
+    let any = Any { type_url: "switchyard.io/record.v9".into(), value: vec![] };
+    let extensions = std::collections::HashMap::from([(EXTENSION.to_owned(), any)]);
+    let error = decode::<MetaRecord>("abc", &extensions).unwrap_err();
+    assert!(error.report().contains("abc") && error.report().contains("v9"), "{}", error.report());
+}

@@ -1,0 +1,179 @@
+//! What to make of what is found: pure decisions.
+
+use std::time::SystemTime;
+use switchyard_core::backend::Started;
+use switchyard_core::state::{Exit, SandboxState};
+
+use crate::record::Phase;
+
+/// What containerd says of a task's process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Process {
+    /// There is none.
+    None,
+    /// Made, not started.
+    Created,
+    /// It runs (or is paused).
+    Running {
+        /// Process id on the host.
+        pid: u32,
+    },
+    /// It has ended and waits to be deleted.
+    Stopped,
+}
+
+/// What is found of a task.
+#[derive(Debug, Clone)]
+pub(super) struct TaskFacts {
+    /// Its sandbox's container object is there and was finished.
+    pub(super) sandbox: bool,
+    /// Its snapshot is there.
+    pub(super) snapshot: bool,
+    /// It was made in this boot of the node.
+    pub(super) this_boot: bool,
+    /// How it ended, if that is on record.
+    pub(super) exit: Option<(Exit, Option<SystemTime>)>,
+    /// When it was started, by the file that a start leaves.
+    pub(super) started_at: Option<SystemTime>,
+    /// What containerd says of its process.
+    pub(super) process: Process,
+}
+
+/// What becomes of a task.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum TaskFate {
+    /// It was never finished, or has no sandbox: remove all of it.
+    Destroy,
+    /// It can be started; what a start that was cut off left is cleared away.
+    Created,
+    /// It runs.
+    Running(Started),
+    /// It has ended and nobody has seen how: look now.
+    Reap(Option<SystemTime>),
+    /// It has ended, and nobody can say how.
+    Lost(Option<SystemTime>),
+    /// It has ended, as is on record.
+    Exited(Exit, Option<SystemTime>),
+}
+
+/// Decides about a task. `now` stands for a start time that nobody wrote down.
+pub(super) fn task_fate(facts: &TaskFacts, now: SystemTime) -> TaskFate {
+    if !facts.sandbox {
+        return TaskFate::Destroy;
+    }
+    if let Some((exit, started_at)) = &facts.exit {
+        return TaskFate::Exited(exit.clone(), *started_at);
+    }
+    match facts.process {
+        Process::Running { pid } => TaskFate::Running(Started { pid, at: facts.started_at.unwrap_or(now) }),
+        Process::Stopped => TaskFate::Reap(facts.started_at),
+        Process::Created => TaskFate::Created,
+        Process::None if !facts.snapshot => TaskFate::Destroy,
+        // After a reboot the file that a start leaves is gone as well, so that the task may have run.
+        Process::None if !facts.this_boot => TaskFate::Lost(None),
+        Process::None => match facts.started_at {
+            Some(at) => TaskFate::Lost(Some(at)),
+            None => TaskFate::Created,
+        },
+    }
+}
+
+/// What is found of a sandbox.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct SandboxFacts {
+    /// How far its making or stopping had come.
+    pub(super) phase: Option<Phase>,
+    /// The namespaces that it should have are there.
+    pub(super) pinned: bool,
+    /// Its infra process runs, or it needs none.
+    pub(super) infra: bool,
+}
+
+/// The state of a sandbox; `None` if it was never finished: remove all of it.
+pub(super) fn sandbox_fate(facts: SandboxFacts) -> Option<SandboxState> {
+    let broken = |reason: &str| Some(SandboxState::Unknown { reason: reason.to_owned() });
+    match facts.phase {
+        None | Some(Phase::Creating) => None,
+        Some(Phase::Stopped) => Some(SandboxState::Stopped),
+        Some(Phase::Ready) if !facts.pinned => broken("its namespaces are gone, as after a reboot"),
+        Some(Phase::Ready) if !facts.infra => broken("its infra process has ended"),
+        Some(Phase::Ready) => Some(SandboxState::Ready),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    fn at(seconds: u64) -> SystemTime {
+        SystemTime::UNIX_EPOCH + Duration::from_secs(seconds)
+    }
+
+    fn facts(process: Process) -> TaskFacts {
+        TaskFacts { sandbox: true, snapshot: true, this_boot: true, exit: None, started_at: None, process }
+    }
+
+    #[test]
+    fn a_running_process_is_adopted_with_the_start_time_on_file() {
+        let running = TaskFacts { started_at: Some(at(5)), ..facts(Process::Running { pid: 7 }) };
+        assert_eq!(task_fate(&running, at(9)), TaskFate::Running(Started { pid: 7, at: at(5) }));
+        let cut = facts(Process::Running { pid: 7 });
+        assert_eq!(task_fate(&cut, at(9)), TaskFate::Running(Started { pid: 7, at: at(9) }));
+    }
+
+    #[test]
+    fn what_was_never_finished_or_has_no_sandbox_goes() {
+        let half = TaskFacts { snapshot: false, ..facts(Process::None) };
+        assert_eq!(task_fate(&half, at(9)), TaskFate::Destroy);
+        let orphan = TaskFacts { sandbox: false, ..facts(Process::Running { pid: 7 }) };
+        assert_eq!(task_fate(&orphan, at(9)), TaskFate::Destroy);
+    }
+
+    #[test]
+    fn an_exit_on_record_stands_whatever_else_is_found() {
+        let exit = Exit { code: 3, finished_at: at(8), cause: switchyard_core::state::ExitCause::Exited };
+        for process in [Process::None, Process::Stopped, Process::Created] {
+            let ended =
+                TaskFacts { exit: Some((exit.clone(), Some(at(5)))), snapshot: false, ..facts(process) };
+            assert_eq!(task_fate(&ended, at(9)), TaskFate::Exited(exit.clone(), Some(at(5))));
+        }
+    }
+
+    #[test]
+    fn an_end_that_nobody_saw_is_looked_at_while_it_can_be() {
+        let stopped = TaskFacts { started_at: Some(at(5)), ..facts(Process::Stopped) };
+        assert_eq!(task_fate(&stopped, at(9)), TaskFate::Reap(Some(at(5))));
+        let gone = TaskFacts { started_at: Some(at(5)), ..facts(Process::None) };
+        assert_eq!(task_fate(&gone, at(9)), TaskFate::Lost(Some(at(5))));
+        let rebooted = TaskFacts { this_boot: false, ..facts(Process::None) };
+        assert_eq!(task_fate(&rebooted, at(9)), TaskFate::Lost(None));
+    }
+
+    #[test]
+    fn a_task_that_was_not_started_can_still_be() {
+        assert_eq!(task_fate(&facts(Process::None), at(9)), TaskFate::Created);
+        assert_eq!(task_fate(&facts(Process::Created), at(9)), TaskFate::Created);
+    }
+
+    #[test]
+    fn a_sandbox_is_ready_only_with_all_that_it_needs() {
+        let facts = SandboxFacts { phase: Some(Phase::Ready), pinned: true, infra: true };
+        assert_eq!(sandbox_fate(facts), Some(SandboxState::Ready));
+        assert!(matches!(
+            sandbox_fate(SandboxFacts { pinned: false, ..facts }),
+            Some(SandboxState::Unknown { .. })
+        ));
+        assert!(matches!(
+            sandbox_fate(SandboxFacts { infra: false, ..facts }),
+            Some(SandboxState::Unknown { .. })
+        ));
+        assert_eq!(
+            sandbox_fate(SandboxFacts { phase: Some(Phase::Stopped), pinned: false, infra: false }),
+            Some(SandboxState::Stopped)
+        );
+        assert_eq!(sandbox_fate(SandboxFacts { phase: Some(Phase::Creating), ..facts }), None);
+        assert_eq!(sandbox_fate(SandboxFacts { phase: None, ..facts }), None);
+    }
+}

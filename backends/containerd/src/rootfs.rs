@@ -1,0 +1,128 @@
+//! Looking into an image: for its users, and for what its volumes begin with.
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::SystemTime;
+
+use containerd_client::services::v1::snapshots as snap;
+use switchyard_core::spec::UserSpec;
+use switchyard_core::{Error, Result};
+use switchyard_runtime_spec::ResolvedUser;
+use switchyard_runtime_spec::user;
+
+use crate::client::{Client, QUICK, call, gone_is_done};
+use crate::image::lease::getrandom_fill;
+use crate::mount::{mount_all, unmount_all};
+use crate::text::{blocking, io_error, make_dir};
+
+/// Views of images begin so; what a killed predecessor left is found by it.
+pub(crate) const VIEW_PREFIX: &str = "switchyard-view-";
+
+/// The account files of an image.
+#[derive(Debug, Default)]
+struct Accounts {
+    passwd: Vec<u8>,
+    group: Vec<u8>,
+}
+
+/// Reads images through short-lived views of their snapshots, and remembers their account files.
+#[derive(Debug)]
+pub(crate) struct Rootfs {
+    client: Client,
+    views: PathBuf,
+    accounts: Mutex<HashMap<String, Arc<Accounts>>>,
+}
+
+/// How many images' account files are remembered.
+const REMEMBERED: usize = 128;
+
+impl Rootfs {
+    pub(crate) fn new(client: Client, views: PathBuf) -> Self {
+        Self { client, views, accounts: Mutex::default() }
+    }
+
+    /// The numbers of the user that a task runs as.
+    ///
+    /// # Errors
+    /// `InvalidArgument` if the image has no such user or group.
+    pub(crate) async fn resolve_user(
+        &self,
+        snapshotter: &str,
+        top: Option<&str>,
+        spec: &UserSpec,
+        image_user: &str,
+    ) -> Result<ResolvedUser> {
+        let accounts = match top {
+            Some(top) if user::needs_rootfs(spec, image_user) => self.accounts(snapshotter, top).await?,
+            Some(_) | None => Arc::default(),
+        };
+        user::resolve(spec, image_user, &accounts.passwd, &accounts.group)
+    }
+
+    async fn accounts(&self, snapshotter: &str, top: &str) -> Result<Arc<Accounts>> {
+        let known = self.accounts.lock().unwrap_or_else(PoisonError::into_inner).get(top).cloned();
+        if let Some(accounts) = known {
+            return Ok(accounts);
+        }
+        let read = |root: &Path| {
+            let file = |name: &str| {
+                user::read_in_root(root, Path::new(name)).map_err(|fault| {
+                    Error::failed_precondition(format!("/{name} of the image cannot be read"))
+                        .with_source(fault)
+                })
+            };
+            Ok(Accounts { passwd: file("etc/passwd")?, group: file("etc/group")? })
+        };
+        let accounts = Arc::new(self.with_view(snapshotter, top, read).await?);
+        let mut remembered = self.accounts.lock().unwrap_or_else(PoisonError::into_inner);
+        if remembered.len() >= REMEMBERED {
+            remembered.clear();
+        }
+        remembered.insert(top.to_owned(), Arc::clone(&accounts));
+        Ok(accounts)
+    }
+
+    /// Calls `look` with the root file system of an image, mounted read-only for as long as it takes.
+    pub(crate) async fn with_view<T: Send + 'static>(
+        &self,
+        snapshotter: &str,
+        top: &str,
+        look: impl FnOnce(&Path) -> Result<T> + Send + 'static,
+    ) -> Result<T> {
+        let mut random = [0; 8];
+        getrandom_fill(&mut random);
+        let key = format!("{VIEW_PREFIX}{}", hex::encode(random));
+        let root = crate::image::rfc3339(SystemTime::now());
+        let request = snap::ViewSnapshotRequest {
+            snapshotter: snapshotter.to_owned(),
+            key: key.clone(),
+            parent: top.to_owned(),
+            labels: HashMap::from([("containerd.io/gc.root".to_owned(), root)]),
+        };
+        let mounts =
+            call(&format!("view snapshot {top}"), QUICK, self.client.snapshots().view(request)).await?.mounts;
+        let target = self.views.join(&key);
+        let looked = match make_dir(&target).await {
+            Ok(()) => blocking(move || look_into(&mounts, &target, look)).await,
+            Err(error) => Err(error),
+        };
+        let request = snap::RemoveSnapshotRequest { snapshotter: snapshotter.to_owned(), key: key.clone() };
+        let removed =
+            call(&format!("remove view {key}"), QUICK, self.client.snapshots().remove(request)).await;
+        let looked = looked?;
+        gone_is_done(removed)?;
+        Ok(looked)
+    }
+}
+
+fn look_into<T>(
+    mounts: &[containerd_client::types::Mount],
+    target: &Path,
+    look: impl FnOnce(&Path) -> Result<T>,
+) -> Result<T> {
+    let looked = mount_all(mounts, target).and_then(|()| look(target));
+    unmount_all(target)?;
+    std::fs::remove_dir(target).map_err(|fault| io_error("remove", target, fault))?;
+    looked
+}

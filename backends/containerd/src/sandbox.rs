@@ -1,0 +1,321 @@
+//! Sandboxes: made, stopped and removed.
+//!
+//! Order of making: the container object (the intent), then at once files and namespaces, then network, `/dev/shm` and infra
+//! process, then the mark that it is ready. Whatever fails, [`Inner::destroy_sandbox`] undoes it from the id alone.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use containerd_client::services::v1 as api;
+use switchyard_core::backend::SandboxDetails;
+use switchyard_core::id::SandboxId;
+use switchyard_core::spec::{
+    CgroupPlacement, IpcMode, SandboxNetwork, SandboxPid, SandboxSpec, SelinuxLabel,
+};
+use switchyard_core::{Error, Result};
+use switchyard_namespaces::{self as namespaces, Ns, Want};
+use switchyard_runtime_spec::{Namespace, SandboxFacts};
+
+use crate::backend::Inner;
+use crate::client::{QUICK, SPEC_TYPE, call, gone_is_done, json_any};
+use crate::config::SandboxKind;
+use crate::layout::SandboxDirs;
+use crate::record::{self, MetaRecord, NetworkRecord, PHASE, Phase, SandboxRecord};
+use crate::steps::Step;
+use crate::text::{io_error, make_dir, remove_tree};
+
+mod files;
+pub(crate) use files::from_namespaces;
+pub(crate) mod infra;
+mod network;
+pub(crate) use network::from_cni;
+
+/// A sandbox as the backend knows it.
+#[derive(Debug)]
+pub(crate) struct SandboxEntry {
+    pub(crate) record: SandboxRecord,
+    pub(crate) dirs: SandboxDirs,
+    /// The infra process, where there is one.
+    pub(crate) pid: Option<u32>,
+}
+
+impl SandboxEntry {
+    /// The namespace that others join, by path; `None` for the host's.
+    pub(crate) fn netns(&self) -> Option<PathBuf> {
+        match &self.record.network {
+            NetworkRecord::Host => None,
+            NetworkRecord::Pod | NetworkRecord::Isolated => Some(self.dirs.pins.join(Ns::Net.file_name())),
+            NetworkRecord::Joined(path) => Some(path.clone()),
+        }
+    }
+
+    fn namespace(&self, ns: Ns) -> Namespace {
+        let own = match ns {
+            Ns::Net => return self.netns().map_or(Namespace::Host, Namespace::Path),
+            Ns::Ipc => !self.record.host_ipc,
+            Ns::Uts => self.record.network != NetworkRecord::Host,
+        };
+        if own { Namespace::Path(self.dirs.pins.join(ns.file_name())) } else { Namespace::Host }
+    }
+
+    /// What the tasks of this sandbox get of it.
+    pub(crate) fn facts(&self) -> SandboxFacts {
+        let record = &self.record;
+        let pid = self.pid.filter(|_| record.shared_pid);
+        SandboxFacts {
+            network: self.namespace(Ns::Net),
+            ipc: self.namespace(Ns::Ipc),
+            uts: self.namespace(Ns::Uts),
+            pid: pid.map(|pid| Namespace::Path(format!("/proc/{pid}/ns/pid").into())),
+            hostname: record.hostname.clone(),
+            hostname_file: Some(self.dirs.hostname()),
+            hosts_file: Some(self.dirs.hosts()),
+            resolv_conf: Some(self.dirs.resolv_conf()),
+            shm: Some(if record.host_ipc { PathBuf::from("/dev/shm") } else { self.dirs.shm() }),
+            privileged: record.privileged,
+            selinux: record.selinux.as_ref().map(|[user, role, type_, level]| SelinuxLabel {
+                user: user.clone(),
+                role: role.clone(),
+                type_: type_.clone(),
+                level: level.clone(),
+            }),
+        }
+    }
+
+    pub(crate) fn details(&self) -> SandboxDetails {
+        self.record.details(self.netns(), self.pid)
+    }
+
+    pub(crate) fn cgroup(&self, default_parent: &str) -> CgroupPlacement {
+        let parent = self.record.cgroup_parent.clone().filter(|parent| !parent.as_os_str().is_empty());
+        CgroupPlacement::Parent(parent.unwrap_or_else(|| PathBuf::from(default_parent)))
+    }
+}
+
+impl Inner {
+    pub(crate) async fn create_sandbox(&self, id: SandboxId, spec: &SandboxSpec) -> Result<SandboxDetails> {
+        let runtime = self.runtime(&spec.handler)?;
+        let infra = spec.pid == SandboxPid::Shared || runtime.sandbox == SandboxKind::Container;
+        let want = wanted(spec);
+        want.check().map_err(from_namespaces)?;
+        let record = SandboxRecord {
+            meta: MetaRecord::from_core(&spec.meta),
+            handler: spec.handler.clone(),
+            hostname: self.hostname_of(spec),
+            network: match &spec.network {
+                SandboxNetwork::Host => NetworkRecord::Host,
+                SandboxNetwork::Pod(_) => NetworkRecord::Pod,
+                SandboxNetwork::Isolated => NetworkRecord::Isolated,
+                SandboxNetwork::Joined(path) => NetworkRecord::Joined(path.clone()),
+            },
+            host_ipc: spec.ipc == IpcMode::Host,
+            infra,
+            shared_pid: spec.pid == SandboxPid::Shared,
+            privileged: spec.privileged,
+            cgroup_parent: match &spec.cgroup {
+                CgroupPlacement::Parent(parent) => Some(parent.clone()),
+                CgroupPlacement::Leaf(leaf) => leaf.parent().map(PathBuf::from),
+            },
+            selinux: spec
+                .selinux
+                .clone()
+                .map(|SelinuxLabel { user, role, type_, level }| [user, role, type_, level]),
+            ips: Vec::new(),
+        };
+        let mut entry = SandboxEntry { record, dirs: self.layout.sandbox(id), pid: None };
+        // Refuses a cgroup parent that cannot be one before anything is made.
+        self.cgroup_of(&entry, &id.to_string())?;
+        match self.make_sandbox(id, spec, want, &mut entry).await {
+            Ok(()) => {
+                let details = entry.details();
+                self.sandboxes().insert(id, Arc::new(entry));
+                Ok(details)
+            }
+            Err(error) => {
+                if let Err(undo) = self.destroy_sandbox(id).await {
+                    tracing::error!(sandbox.id = %id, error = undo.report(), "a half-made sandbox is left for recovery");
+                }
+                Err(error)
+            }
+        }
+    }
+
+    async fn make_sandbox(
+        &self,
+        id: SandboxId,
+        spec: &SandboxSpec,
+        want: Want,
+        entry: &mut SandboxEntry,
+    ) -> Result<()> {
+        self.write_sandbox(id, spec, entry).await?;
+        self.faults.reach(Step::SandboxRecorded)?;
+        let own_shm = spec.ipc == IpcMode::Shared;
+        let (dirs, pinned) = (entry.dirs.clone(), want.net || want.ipc || want.uts);
+        let files = async {
+            files::write_early(&dirs, spec, &entry.record.hostname).await?;
+            self.faults.reach(Step::SandboxFiles)?;
+            if own_shm {
+                namespaces::tasks::mount_shm(dirs.shm(), spec.shm_size_bytes)
+                    .await
+                    .map_err(from_namespaces)?;
+                self.faults.reach(Step::SandboxShm)?;
+            }
+            Ok::<_, Error>(())
+        };
+        let connected = async {
+            if pinned {
+                namespaces::tasks::create_pins(dirs.pins.clone(), want).await.map_err(from_namespaces)?;
+                self.faults.reach(Step::SandboxPinned)?;
+            }
+            match &spec.network {
+                SandboxNetwork::Pod(network) => {
+                    let ips = self.attach(id, network, &dirs).await?;
+                    self.faults.reach(Step::SandboxAttached)?;
+                    Ok::<_, Error>(ips)
+                }
+                SandboxNetwork::Host | SandboxNetwork::Isolated | SandboxNetwork::Joined(_) => Ok(Vec::new()),
+            }
+        };
+        make_dir(&dirs.state).await?;
+        // Both run to their end, so that undoing does not race with either.
+        let (filed, connected) = tokio::join!(files, connected);
+        entry.record.ips = connected?;
+        filed?;
+        files::write_hosts(&dirs, spec, &entry.record).await?;
+        if entry.record.infra {
+            entry.pid = Some(self.start_infra(id, spec, entry).await?);
+        }
+        self.mark_sandbox(id, &entry.record, Phase::Ready).await?;
+        self.faults.reach(Step::SandboxMarked)
+    }
+
+    /// Writes the container object of a new sandbox.
+    async fn write_sandbox(&self, id: SandboxId, spec: &SandboxSpec, entry: &SandboxEntry) -> Result<()> {
+        let runtime = self.runtime(&spec.handler)?;
+        let mut labels = record::labels(&spec.meta, "sandbox");
+        labels.insert(PHASE.to_owned(), Phase::Creating.as_str().to_owned());
+        let runtime_spec =
+            if entry.record.infra { self.infra_spec(id, spec, entry)? } else { serde_json::json!({}) };
+        let container = api::Container {
+            id: id.to_string(),
+            labels,
+            runtime: Some(self.runtime_of(runtime)),
+            spec: Some(json_any(SPEC_TYPE, &runtime_spec)),
+            extensions: std::iter::once((record::EXTENSION.to_owned(), record::encode(&entry.record)))
+                .collect(),
+            ..Default::default()
+        };
+        let request = api::CreateContainerRequest { container: Some(container) };
+        call(&format!("create container {id}"), QUICK, self.client.containers().create(request))
+            .await
+            .map(drop)
+    }
+
+    /// Puts what is known of a sandbox on record.
+    pub(crate) async fn mark_sandbox(
+        &self,
+        id: SandboxId,
+        record: &SandboxRecord,
+        phase: Phase,
+    ) -> Result<()> {
+        let container = api::Container {
+            id: id.to_string(),
+            labels: std::iter::once((PHASE.to_owned(), phase.as_str().to_owned())).collect(),
+            extensions: std::iter::once((record::EXTENSION.to_owned(), record::encode(record))).collect(),
+            ..Default::default()
+        };
+        let mask = vec![format!("labels.{PHASE}"), format!("extensions.{}", record::EXTENSION)];
+        self.update_container(container, mask).await
+    }
+
+    pub(crate) async fn update_container(&self, container: api::Container, paths: Vec<String>) -> Result<()> {
+        let what = format!("update container {}", container.id);
+        let request = api::UpdateContainerRequest {
+            container: Some(container),
+            update_mask: Some(prost_types::FieldMask { paths }),
+        };
+        call(&what, QUICK, self.client.containers().update(request)).await.map(drop)
+    }
+
+    pub(crate) async fn stop_sandbox(&self, id: SandboxId) -> Result<()> {
+        let entry = self.sandboxes().get(&id).cloned();
+        self.release_sandbox(id).await?;
+        if let Some(entry) = entry {
+            match self.mark_sandbox(id, &entry.record, Phase::Stopped).await {
+                Err(error) if error.kind() == switchyard_core::ErrorKind::NotFound => {}
+                other => other?,
+            }
+            let stopped = SandboxEntry { record: entry.record.clone(), dirs: entry.dirs.clone(), pid: None };
+            self.sandboxes().insert(id, Arc::new(stopped));
+        }
+        Ok(())
+    }
+
+    /// Ends what runs for a sandbox and gives its network and namespaces back, from its id alone. Idempotent.
+    async fn release_sandbox(&self, id: SandboxId) -> Result<()> {
+        let dirs = self.layout.sandbox(id);
+        self.end_infra(id).await?;
+        self.faults.reach(Step::SandboxInfraEnded)?;
+        self.detach(&dirs).await?;
+        self.faults.reach(Step::SandboxDetached)?;
+        namespaces::tasks::remove_pins(dirs.pins.clone()).await.map_err(from_namespaces)?;
+        self.faults.reach(Step::SandboxUnpinned)?;
+        namespaces::tasks::unmount_shm(dirs.shm()).await.map_err(from_namespaces)?;
+        self.faults.reach(Step::SandboxUnmounted)
+    }
+
+    pub(crate) async fn remove_sandbox(&self, id: SandboxId) -> Result<()> {
+        self.destroy_sandbox(id).await?;
+        self.sandboxes().remove(&id);
+        Ok(())
+    }
+
+    /// Removes all there is of a sandbox, from its id alone; the container object goes last. Idempotent.
+    pub(crate) async fn destroy_sandbox(&self, id: SandboxId) -> Result<()> {
+        self.release_sandbox(id).await?;
+        let dirs = self.layout.sandbox(id);
+        namespaces::tasks::unmount_tree(dirs.run.clone()).await.map_err(from_namespaces)?;
+        remove_tree(&dirs.run).await?;
+        remove_tree(&dirs.state).await?;
+        self.faults.reach(Step::SandboxFilesGone)?;
+        let request = api::DeleteContainerRequest { id: id.to_string() };
+        gone_is_done(
+            call(&format!("delete container {id}"), QUICK, self.client.containers().delete(request)).await,
+        )
+    }
+
+    pub(crate) fn sandbox(&self, id: SandboxId) -> Result<Arc<SandboxEntry>> {
+        let found = self.sandboxes().get(&id).cloned();
+        found.ok_or_else(|| Error::not_found(format!("sandbox {id} does not exist")))
+    }
+
+    fn hostname_of(&self, spec: &SandboxSpec) -> String {
+        match (&spec.network, spec.hostname.as_str()) {
+            (SandboxNetwork::Host, _) | (_, "") => self.host_name.clone(),
+            (SandboxNetwork::Pod(_) | SandboxNetwork::Isolated | SandboxNetwork::Joined(_), name) => {
+                name.to_owned()
+            }
+        }
+    }
+}
+
+/// The namespaces that a sandbox owns.
+fn wanted(spec: &SandboxSpec) -> Want {
+    let own_net = matches!(spec.network, SandboxNetwork::Pod(_) | SandboxNetwork::Isolated);
+    let own_uts = !matches!(spec.network, SandboxNetwork::Host);
+    Want {
+        net: own_net,
+        ipc: spec.ipc == IpcMode::Shared,
+        uts: own_uts,
+        hostname: (own_uts && !spec.hostname.is_empty()).then(|| spec.hostname.clone()),
+        sysctls: spec.sysctls.clone(),
+    }
+}
+
+/// What a file below `/proc/sys/kernel` says.
+pub(crate) fn kernel_text(name: &str) -> Result<String> {
+    let path = std::path::Path::new("/proc/sys/kernel").join(name);
+    std::fs::read_to_string(&path)
+        .map(|text| text.trim().to_owned())
+        .map_err(|fault| io_error("read", &path, fault))
+}

@@ -1,0 +1,146 @@
+//! The process of a sandbox, where it needs one: to hold a shared process namespace, or because its runtime makes a sandbox
+//! of a container.
+
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+
+use containerd_client::services::v1 as api;
+use containerd_client::types::Mount;
+use switchyard_core::id::SandboxId;
+use switchyard_core::spec::{SandboxSpec, Signal};
+use switchyard_core::{Error, ErrorKind, Result};
+use switchyard_runtime_spec::ResolvedUser;
+use switchyard_runtime_spec::infra::{InfraInput, build};
+
+use super::SandboxEntry;
+use super::network::ID_PLACEHOLDER;
+use crate::backend::Inner;
+use crate::client::{QUICK, SLOW, call, gone_is_done};
+use crate::steps::Step;
+use crate::text::io_error;
+
+/// The program, built for this purpose and linked statically.
+const PAUSE: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/pause"));
+/// Directories that the runtime mounts on; the root file system itself is read-only.
+const MOUNT_POINTS: [&str; 4] = ["proc", "sys", "dev", "etc"];
+/// Nobody in particular.
+const USER: ResolvedUser = ResolvedUser { uid: 65535, gid: 65535, additional_gids: Vec::new() };
+
+/// Makes the root file system of infra processes. Idempotent; running ones keep the old program.
+pub(crate) fn install(dir: &Path) -> Result<()> {
+    for name in MOUNT_POINTS {
+        let path = dir.join(name);
+        std::fs::create_dir_all(&path).map_err(|fault| io_error("make directory", &path, fault))?;
+    }
+    let program = dir.join("pause");
+    if std::fs::read(&program).is_ok_and(|there| there == PAUSE) {
+        return Ok(());
+    }
+    let fresh = dir.join(".pause.new");
+    std::fs::write(&fresh, PAUSE).map_err(|fault| io_error("write", &fresh, fault))?;
+    let mode = std::fs::Permissions::from_mode(0o755);
+    std::fs::set_permissions(&fresh, mode).map_err(|fault| io_error("make executable", &fresh, fault))?;
+    std::fs::rename(&fresh, &program).map_err(|fault| io_error("put in place", &program, fault))
+}
+
+impl Inner {
+    /// The OCI spec of a sandbox's infra process.
+    pub(super) fn infra_spec(
+        &self,
+        id: SandboxId,
+        spec: &SandboxSpec,
+        entry: &SandboxEntry,
+    ) -> Result<serde_json::Value> {
+        let id = id.to_string();
+        let location = self.cgroup_of(entry, &id)?;
+        let annotations = spec
+            .annotations
+            .iter()
+            .map(|(key, value)| (key.clone(), value.replace(ID_PLACEHOLDER, &id)))
+            .collect();
+        let built = build(&InfraInput {
+            command: vec!["/pause".to_owned()],
+            user: &USER,
+            sandbox: &entry.facts(),
+            host: &self.host,
+            cgroups_path: &location.path,
+            annotations,
+        })?;
+        for warning in built.warnings {
+            tracing::debug!(sandbox.id = id, warning, "infra process");
+        }
+        Ok(built.spec)
+    }
+
+    /// Starts a sandbox's infra process and gives its process id.
+    pub(super) async fn start_infra(
+        &self,
+        id: SandboxId,
+        spec: &SandboxSpec,
+        entry: &SandboxEntry,
+    ) -> Result<u32> {
+        let runtime = self.runtime(&spec.handler)?;
+        let id = id.to_string();
+        let location = self.cgroup_of(entry, &id)?;
+        self.faults.reach(Step::InfraPrepared)?;
+        let rootfs = Mount {
+            r#type: "bind".to_owned(),
+            source: self.layout.infra().display().to_string(),
+            target: String::new(),
+            options: vec!["rbind".to_owned(), "ro".to_owned()],
+        };
+        let request = api::CreateTaskRequest {
+            container_id: id.clone(),
+            rootfs: vec![rootfs],
+            options: self.runtime_options(runtime, location.systemd),
+            ..Default::default()
+        };
+        call(&format!("create the infra process of sandbox {id}"), SLOW, self.client.tasks().create(request))
+            .await?;
+        self.faults.reach(Step::InfraCreated)?;
+        let request = api::StartRequest { container_id: id.clone(), exec_id: String::new() };
+        let started = call(
+            &format!("start the infra process of sandbox {id}"),
+            SLOW,
+            self.client.tasks().start(request),
+        )
+        .await?;
+        self.faults.reach(Step::InfraStarted)?;
+        Ok(started.pid)
+    }
+
+    /// Ends a sandbox's infra process, if there is one. Idempotent.
+    pub(super) async fn end_infra(&self, id: SandboxId) -> Result<()> {
+        self.end_process(&id.to_string()).await
+    }
+
+    /// Kills what runs under a container's id and deletes it. Idempotent.
+    pub(crate) async fn end_process(&self, id: &str) -> Result<()> {
+        let what = format!("end task {id}");
+        let delete = || api::DeleteTaskRequest { container_id: id.to_owned() };
+        match call(&what, SLOW, self.client.tasks().delete(delete())).await {
+            Ok(_) => return Ok(()),
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
+            // It runs, or is created and not started.
+            Err(error) if matches!(error.kind(), ErrorKind::FailedPrecondition | ErrorKind::Internal) => {
+                tracing::debug!(id, error = error.report(), "killing before deleting");
+            }
+            Err(error) => return Err(error),
+        }
+        let kill = api::KillRequest {
+            container_id: id.to_owned(),
+            signal: u32::from(Signal::KILL.number()),
+            all: true,
+            ..Default::default()
+        };
+        gone_is_done(call(&what, SLOW, self.client.tasks().kill(kill)).await)?;
+        let wait = api::WaitRequest { container_id: id.to_owned(), exec_id: String::new() };
+        match call(&what, SLOW, self.client.tasks().wait(wait)).await {
+            Err(error) if error.kind() == ErrorKind::DeadlineExceeded => {
+                return Err(Error::deadline(format!("task {id} still runs {SLOW:?} after SIGKILL")));
+            }
+            other => gone_is_done(other)?,
+        }
+        gone_is_done(call(&what, QUICK.max(SLOW), self.client.tasks().delete(delete())).await)
+    }
+}

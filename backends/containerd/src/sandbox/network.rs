@@ -1,0 +1,125 @@
+//! Connecting a sandbox by CNI.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use serde_json::{Map, Value};
+use switchyard_cni::{self as cni, Attachment, Capabilities};
+use switchyard_core::backend::Condition;
+use switchyard_core::id::SandboxId;
+use switchyard_core::spec::{Bandwidth, PodNetwork, PortMapping, Protocol};
+use switchyard_core::{Error, ErrorKind, Result};
+use switchyard_namespaces::Ns;
+
+use crate::backend::Inner;
+use crate::layout::SandboxDirs;
+
+/// The interface of a sandbox.
+const INTERFACE: &str = "eth0";
+/// Stands for the sandbox's id in values that a frontend fixes before there is one.
+pub(crate) const ID_PLACEHOLDER: &str = "{id}";
+/// A burst of the rate limiter: as long as one second may bring, within what the kernel takes.
+const MAX_BURST_BITS: u64 = u32::MAX as u64;
+
+impl Inner {
+    /// Attaches a sandbox's own namespace and gives its addresses. The journal is written first, so that whatever happens the
+    /// attachment can be undone from it.
+    pub(super) async fn attach(
+        &self,
+        id: SandboxId,
+        network: &PodNetwork,
+        dirs: &SandboxDirs,
+    ) -> Result<Vec<IpAddr>> {
+        let loaded = self.cni_conf.load().map_err(from_cni)?;
+        let attachment = attachment(id, network, dirs);
+        let network = cni::Network::new(Arc::clone(&loaded.list), self.cni_plugins.clone());
+        let result = network.add_saved(&dirs.cni_journal(), &attachment).await.map_err(from_cni)?;
+        let ips = result.pod_ips(INTERFACE);
+        if ips.is_empty() {
+            let name = &loaded.list.name;
+            return Err(Error::internal(format!("the network {name:?} gave sandbox {id} no address")));
+        }
+        Ok(ips)
+    }
+
+    /// Detaches a sandbox, if its journal says that it is or was being attached.
+    pub(super) async fn detach(&self, dirs: &SandboxDirs) -> Result<()> {
+        let netns = dirs.pins.join(Ns::Net.file_name());
+        let there = switchyard_namespaces::is_namespace_file(&netns).unwrap_or(false);
+        let netns = there.then_some(netns);
+        cni::del_saved(&dirs.cni_journal(), &self.cni_plugins, netns.as_deref()).await.map_err(from_cni)
+    }
+
+    /// Whether sandboxes can be connected.
+    pub(crate) fn network_condition(&self) -> Condition {
+        let no = |message: String| Condition::False { reason: "NetworkPluginNotReady".to_owned(), message };
+        match self.cni_conf.load() {
+            Err(fault) => no(Error::unavailable("no network").with_source(fault).report()),
+            Ok(loaded) => match cni::Network::new(Arc::clone(&loaded.list), self.cni_plugins.clone())
+                .check_installed()
+            {
+                Ok(()) => Condition::True,
+                Err(fault) => no(Error::unavailable("no network").with_source(fault).report()),
+            },
+        }
+    }
+}
+
+fn attachment(id: SandboxId, network: &PodNetwork, dirs: &SandboxDirs) -> Attachment {
+    let PodNetwork { ports, bandwidth, args, capabilities } = network;
+    let id = id.to_string();
+    let extra = capabilities
+        .iter()
+        .map(|(name, values)| {
+            let values: Map<String, Value> =
+                values.iter().map(|(key, value)| (key.clone(), value.clone().into())).collect();
+            (name.clone(), Value::Object(values))
+        })
+        .collect();
+    Attachment {
+        container_id: id.clone(),
+        netns: Some(dirs.pins.join(Ns::Net.file_name())),
+        ifname: INTERFACE.to_owned(),
+        args: args.iter().map(|(key, value)| (key.clone(), value.replace(ID_PLACEHOLDER, &id))).collect(),
+        capabilities: Capabilities {
+            port_mappings: ports.iter().map(port_mapping).collect(),
+            bandwidth: bandwidth.map(limits),
+            extra,
+            ..Capabilities::default()
+        },
+    }
+}
+
+fn port_mapping(port: &PortMapping) -> cni::PortMapping {
+    let PortMapping { protocol, container_port, host_port, host_ip } = port;
+    cni::PortMapping {
+        host_port: *host_port,
+        container_port: *container_port,
+        protocol: match protocol {
+            Protocol::Tcp => cni::Protocol::Tcp,
+            Protocol::Udp => cni::Protocol::Udp,
+            Protocol::Sctp => cni::Protocol::Sctp,
+        },
+        host_ip: *host_ip,
+    }
+}
+
+fn limits(bandwidth: Bandwidth) -> cni::Bandwidth {
+    let Bandwidth { ingress_bits, egress_bits } = bandwidth;
+    let burst = |rate: Option<u64>| rate.map_or(0, |_| MAX_BURST_BITS);
+    cni::Bandwidth {
+        ingress_rate: ingress_bits.unwrap_or(0),
+        ingress_burst: burst(ingress_bits),
+        egress_rate: egress_bits.unwrap_or(0),
+        egress_burst: burst(egress_bits),
+    }
+}
+
+pub(crate) fn from_cni(error: cni::Error) -> Error {
+    let kind = if error.is_not_configured() || error.is_retryable() {
+        ErrorKind::Unavailable
+    } else {
+        ErrorKind::Internal
+    };
+    Error::new(kind, "network").with_source(error)
+}

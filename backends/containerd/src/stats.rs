@@ -1,0 +1,204 @@
+//! Usage of tasks and sandboxes, read straight from cgroups, and facts for people.
+
+use std::collections::{BTreeMap, HashMap};
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant, SystemTime};
+
+use containerd_client::services::v1::snapshots as snap;
+use switchyard_cgroup::{Group, net};
+use switchyard_core::backend::{Inspection, SandboxStats};
+use switchyard_core::id::{SandboxId, TaskId};
+use switchyard_core::stats::{DiskUsage, InterfaceStats, TaskStats, Usage};
+use switchyard_core::{ErrorKind, Result};
+use switchyard_namespaces::run_in_netns;
+
+use crate::backend::Inner;
+use crate::client::{QUICK, call};
+use crate::record::TaskRecord;
+use crate::task::TaskEntry;
+use crate::text::{blocking, io_error};
+
+/// How old a measurement of a writable layer may be: measuring walks the whole tree.
+const LAYER_AGE: Duration = Duration::from_secs(10);
+
+/// Measurements of writable layers, and where snapshotters keep them.
+#[derive(Debug, Default)]
+pub(crate) struct Layers {
+    measured: Mutex<HashMap<TaskId, (Instant, DiskUsage)>>,
+    roots: Mutex<Option<BTreeMap<String, PathBuf>>>,
+}
+
+impl Inner {
+    /// The cgroup of a task.
+    pub(crate) fn cgroup_location(&self, record: &TaskRecord) -> Option<Group> {
+        match Group::from_cgroups_path(&record.cgroups_path) {
+            Ok(group) => Some(group),
+            Err(fault) => {
+                tracing::warn!(path = record.cgroups_path, error = %fault, "a cgroup path on record is none");
+                None
+            }
+        }
+    }
+
+    /// Removes what a runtime has left of a cgroup. It is empty by now; if it cannot be removed that is told, not an error.
+    pub(crate) async fn remove_cgroup(&self, group: Option<Group>) {
+        let Some(group) = group else { return };
+        let cgroups = Arc::clone(&self.cgroups);
+        let removed = blocking(move || cgroups.remove(&group).map_err(Into::into)).await;
+        if let Err(error) = removed {
+            tracing::warn!(error = error.report(), "a cgroup is left");
+        }
+    }
+
+    pub(crate) async fn task_stats(&self, ids: &[TaskId]) -> Result<BTreeMap<TaskId, TaskStats>> {
+        let entries: Vec<Arc<TaskEntry>> = {
+            let tasks = self.tasks();
+            ids.iter().filter_map(|id| tasks.get(id).cloned()).collect()
+        };
+        let groups: Vec<(TaskId, Option<Group>)> = entries
+            .iter()
+            .map(|entry| {
+                let runs = entry.started().is_some() && entry.exit().is_none();
+                (entry.id, if runs { self.cgroup_location(&entry.record()) } else { None })
+            })
+            .collect();
+        let cgroups = Arc::clone(&self.cgroups);
+        // All tasks in one go on one thread: each is a handful of small files in the kernel's memory.
+        let usages: Vec<(TaskId, Usage)> = blocking(move || {
+            groups
+                .into_iter()
+                .map(|(id, group)| {
+                    let usage = group.map(|group| cgroups.usage(&group)).transpose()?.flatten();
+                    Ok((id, usage.unwrap_or_default()))
+                })
+                .collect()
+        })
+        .await?;
+        let mut stats = BTreeMap::new();
+        for ((id, usage), entry) in usages.into_iter().zip(&entries) {
+            stats.insert(id, TaskStats { usage, writable_layer: self.writable_layer(entry).await? });
+        }
+        self.forget_layers();
+        Ok(stats)
+    }
+
+    /// The size of a task's writable layer; `None` while its snapshot is not there.
+    async fn writable_layer(&self, entry: &TaskEntry) -> Result<Option<DiskUsage>> {
+        let known =
+            self.layers.measured.lock().unwrap_or_else(PoisonError::into_inner).get(&entry.id).cloned();
+        if let Some((at, usage)) = known
+            && at.elapsed() < LAYER_AGE
+        {
+            return Ok(Some(usage));
+        }
+        let request =
+            snap::UsageRequest { snapshotter: entry.snapshotter.clone(), key: entry.id.to_string() };
+        let what = format!("measure snapshot {}", entry.id);
+        let measured = match call(&what, QUICK, self.client.snapshots().usage(request)).await {
+            Ok(measured) => measured,
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(error),
+        };
+        let usage = DiskUsage {
+            at: SystemTime::now(),
+            mountpoint: self.snapshotter_root(&entry.snapshotter).await?,
+            used_bytes: u64::try_from(measured.size).unwrap_or(0),
+            inodes_used: u64::try_from(measured.inodes).ok(),
+        };
+        let mut layers = self.layers.measured.lock().unwrap_or_else(PoisonError::into_inner);
+        layers.insert(entry.id, (Instant::now(), usage.clone()));
+        Ok(Some(usage))
+    }
+
+    async fn snapshotter_root(&self, snapshotter: &str) -> Result<PathBuf> {
+        let known = self.layers.roots.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let roots = match known {
+            Some(roots) => roots,
+            None => {
+                let roots = crate::image::usage::roots(&self.client).await?;
+                *self.layers.roots.lock().unwrap_or_else(PoisonError::into_inner) = Some(roots.clone());
+                roots
+            }
+        };
+        Ok(roots.get(snapshotter).cloned().unwrap_or_else(|| PathBuf::from("/")))
+    }
+
+    /// Forgets the measurements of tasks that are gone.
+    fn forget_layers(&self) {
+        let tasks = self.tasks();
+        let mut layers = self.layers.measured.lock().unwrap_or_else(PoisonError::into_inner);
+        layers.retain(|id, _| tasks.contains_key(id));
+    }
+
+    pub(crate) async fn sandbox_stats(&self, id: SandboxId) -> Result<SandboxStats> {
+        let entry = self.sandbox(id)?;
+        let netns = entry.netns();
+        let interfaces = blocking(move || match netns {
+            Some(netns) if netns.exists() => interfaces(&netns),
+            Some(_) | None => Ok(Vec::new()),
+        })
+        .await?;
+        // The parent belongs to the pod alone only if somebody named one.
+        let parent = entry.record.cgroup_parent.as_deref().filter(|parent| !parent.as_os_str().is_empty());
+        let group = match parent {
+            Some(_) => Group::from_cgroups_path(&self.cgroup_of(&entry, &id.to_string())?.path)
+                .ok()
+                .and_then(|group| group.parent()),
+            None => None,
+        };
+        let cgroups = Arc::clone(&self.cgroups);
+        let usage = blocking(move || match group {
+            Some(group) => Ok(cgroups.usage(&group)?.unwrap_or_default()),
+            None => Ok(Usage::default()),
+        })
+        .await?;
+        Ok(SandboxStats { usage, interfaces })
+    }
+
+    pub(crate) async fn inspect_task(&self, id: TaskId) -> Result<Inspection> {
+        let entry = self.task(id)?;
+        let handler = entry.record().handler.clone();
+        let spec = self.stored_spec(&id.to_string()).await?;
+        Ok(Inspection {
+            pid: entry.started().filter(|_| entry.exit().is_none()).map(|started| started.pid),
+            runtime_type: self.runtime(&handler)?.type_.clone(),
+            snapshotter: entry.snapshotter.clone(),
+            snapshot_key: id.to_string(),
+            runtime_spec: spec.to_string(),
+            cni_result: String::new(),
+        })
+    }
+
+    pub(crate) async fn inspect_sandbox(&self, id: SandboxId) -> Result<Inspection> {
+        let entry = self.sandbox(id)?;
+        let spec = if entry.record.infra {
+            self.stored_spec(&id.to_string()).await?.to_string()
+        } else {
+            String::new()
+        };
+        let journal = entry.dirs.cni_journal();
+        let result = blocking(move || {
+            let saved = switchyard_cni::Saved::read(&journal).map_err(crate::sandbox::from_cni)?;
+            let result = saved.and_then(|saved| saved.result(&journal).ok().flatten());
+            Ok(result.map_or_else(String::new, |result| result.raw.to_string()))
+        })
+        .await?;
+        Ok(Inspection {
+            pid: entry.pid,
+            runtime_type: self.runtime(&entry.record.handler)?.type_.clone(),
+            snapshotter: String::new(),
+            snapshot_key: String::new(),
+            runtime_spec: spec,
+            cni_result: result,
+        })
+    }
+}
+
+/// Traffic of a network namespace.
+fn interfaces(netns: &std::path::Path) -> Result<Vec<InterfaceStats>> {
+    let path = std::path::Path::new("/proc/thread-self/net/dev");
+    let read =
+        run_in_netns(netns, || std::fs::read_to_string(path)).map_err(crate::sandbox::from_namespaces)?;
+    read.map(|text| net::parse(&text)).map_err(|fault| io_error("read", path, fault))
+}

@@ -1,0 +1,137 @@
+//! The end of a task: seen, put on record, and only then forgotten by containerd.
+
+use std::sync::PoisonError;
+use std::time::{Duration, SystemTime};
+
+use containerd_client::services::v1 as api;
+use switchyard_core::id::TaskId;
+use switchyard_core::spec::Signal;
+use switchyard_core::state::{Exit, ExitCause};
+use switchyard_core::{Error, ErrorKind, Result};
+
+use super::TaskEntry;
+use super::start::from_logkeeper;
+use crate::backend::Inner;
+use crate::client::{SLOW, call, gone_is_done};
+use crate::error::from_status;
+use crate::record::{EXIT, ExitRecord, OutputRecord};
+use crate::steps::Step;
+
+/// How long output may still come after the shim has been told to let go.
+const DRAIN: Duration = Duration::from_secs(5);
+
+impl Inner {
+    pub(crate) async fn signal_task(&self, id: TaskId, signal: Signal) -> Result<()> {
+        let Ok(entry) = self.task(id) else { return Ok(()) };
+        // Without a process namespace of its own a task's children outlive its main process.
+        let all = signal == Signal::KILL && entry.record().shares_pid;
+        let request = api::KillRequest {
+            container_id: id.to_string(),
+            exec_id: String::new(),
+            signal: u32::from(signal.number()),
+            all,
+        };
+        gone_is_done(call(&format!("signal task {id}"), SLOW, self.client.tasks().kill(request)).await)
+    }
+
+    /// Waits for the end of a task. Any number of callers share one wait; it goes on with the next caller if one leaves.
+    pub(crate) async fn wait_task(&self, id: TaskId) -> Result<Exit> {
+        let entry = self.task(id)?;
+        if entry.exit().is_none() && entry.started().is_none() {
+            return Err(Error::failed_precondition(format!("task {id} has not been started")));
+        }
+        self.reap_now(&entry).await
+    }
+
+    /// Sees to an end that has come already.
+    pub(crate) async fn reap_now(&self, entry: &TaskEntry) -> Result<Exit> {
+        entry.exit.get_or_try_init(|| self.reap(entry)).await.cloned()
+    }
+
+    async fn reap(&self, entry: &TaskEntry) -> Result<Exit> {
+        let exit = self.await_exit(entry).await?;
+        self.record_exit(entry, &exit, entry.started().map(|started| started.at)).await?;
+        self.faults.reach(Step::TaskExitRecorded)?;
+        self.end_process(&entry.id.to_string()).await?;
+        self.faults.reach(Step::TaskDeleted)?;
+        self.finish_log(entry).await;
+        self.faults.reach(Step::TaskLogFinished)?;
+        entry.stdin.lock().unwrap_or_else(PoisonError::into_inner).take();
+        Ok(exit)
+    }
+
+    /// Waits, with no deadline: a task may run for years.
+    async fn await_exit(&self, entry: &TaskEntry) -> Result<Exit> {
+        let request = api::WaitRequest { container_id: entry.id.to_string(), exec_id: String::new() };
+        let what = format!("wait for task {}", entry.id);
+        let answer = match self.client.tasks().wait(request).await {
+            Ok(answer) => answer.into_inner(),
+            Err(status) => match from_status(&what, status) {
+                // containerd has lost it, and its exit code with it.
+                error if error.kind() == ErrorKind::NotFound => return Ok(Exit::lost(SystemTime::now())),
+                error => return Err(error),
+            },
+        };
+        let finished_at =
+            answer.exited_at.and_then(|at| SystemTime::try_from(at).ok()).unwrap_or_else(SystemTime::now);
+        let killed = self.was_oom_killed(entry);
+        let cause = if killed { ExitCause::OomKilled } else { ExitCause::Exited };
+        Ok(Exit { code: i32::try_from(answer.exit_status).unwrap_or(i32::MAX), finished_at, cause })
+    }
+
+    /// Whether the kernel has killed a process of the task for want of memory.
+    fn was_oom_killed(&self, entry: &TaskEntry) -> bool {
+        let mut watch = entry.oom.lock().unwrap_or_else(PoisonError::into_inner);
+        let kills = match watch.as_mut() {
+            Some(watch) => watch.kills().map(Some),
+            None => match self.cgroup_location(&entry.record()) {
+                Some(group) => self.cgroups.oom_kills(&group),
+                None => Ok(None),
+            },
+        };
+        kills.unwrap_or_else(|fault| {
+            tracing::warn!(task.id = %entry.id, error = %fault, "whether a task was killed for want of memory is not known");
+            None
+        })
+        .is_some_and(|kills| kills > 0)
+    }
+
+    /// Writes how a task ended into its container object.
+    pub(crate) async fn record_exit(
+        &self,
+        entry: &TaskEntry,
+        exit: &Exit,
+        started: Option<SystemTime>,
+    ) -> Result<()> {
+        let label = ExitRecord::from_core(exit, started).to_label();
+        let container = api::Container {
+            id: entry.id.to_string(),
+            labels: std::iter::once((EXIT.to_owned(), label)).collect(),
+            ..Default::default()
+        };
+        self.update_container(container, vec![format!("labels.{EXIT}")]).await
+    }
+
+    /// Has the logkeeper write what is left of a task's output and let go of it. If it cannot be reached it does so when it is
+    /// told again, at the latest when the task is removed; nothing that was written is lost by that.
+    pub(crate) async fn finish_log(&self, entry: &TaskEntry) {
+        let logged = matches!(entry.record().output, OutputRecord::Log(_));
+        if !logged {
+            return;
+        }
+        if let Err(fault) = self.logkeeper.finish(&entry.id.to_string(), DRAIN).await {
+            let error = from_logkeeper(fault);
+            tracing::warn!(task.id = %entry.id, error = error.report(), "the end of a log is not written yet");
+            return;
+        }
+        entry.hold.lock().unwrap_or_else(PoisonError::into_inner).take();
+    }
+
+    pub(crate) async fn reopen_log(&self, id: TaskId) -> Result<()> {
+        let entry = self.task(id)?;
+        if !matches!(entry.record().output, OutputRecord::Log(_)) {
+            return Err(Error::failed_precondition(format!("task {id} has no log file")));
+        }
+        self.logkeeper.reopen(&id.to_string()).await.map_err(from_logkeeper)
+    }
+}

@@ -1,0 +1,52 @@
+//! Removing a task: everything that bears its id, the container object last.
+
+use containerd_client::services::v1 as api;
+use containerd_client::services::v1::snapshots as snap;
+use switchyard_core::Result;
+use switchyard_core::id::TaskId;
+
+use super::TaskEntry;
+use super::start::from_logkeeper;
+use crate::backend::Inner;
+use crate::client::{QUICK, call, gone_is_done};
+use crate::record::OutputRecord;
+use crate::steps::Step;
+use crate::text::remove_tree;
+
+impl Inner {
+    pub(crate) async fn remove_task(&self, id: TaskId) -> Result<()> {
+        let Ok(entry) = self.task(id) else { return Ok(()) };
+        self.destroy_task(&entry).await?;
+        self.tasks().remove(&id);
+        Ok(())
+    }
+
+    /// Removes all there is of a task. Idempotent.
+    pub(crate) async fn destroy_task(&self, entry: &TaskEntry) -> Result<()> {
+        let id = entry.id.to_string();
+        // A task that never started has nothing to end; asking costs a call, and is right after any kill.
+        self.end_process(&id).await?;
+        let (logged, location) = {
+            let record = entry.record();
+            (matches!(record.output, OutputRecord::Log(_)), self.cgroup_location(&record))
+        };
+        if logged && entry.dirs.run.exists() {
+            self.logkeeper.finish(&id, std::time::Duration::ZERO).await.map_err(from_logkeeper)?;
+        }
+        if !entry.leaf {
+            self.remove_cgroup(location).await;
+        }
+        let request = snap::RemoveSnapshotRequest { snapshotter: entry.snapshotter.clone(), key: id.clone() };
+        gone_is_done(
+            call(&format!("remove snapshot {id}"), QUICK, self.client.snapshots().remove(request)).await,
+        )?;
+        self.faults.reach(Step::TaskSnapshotGone)?;
+        remove_tree(&entry.dirs.run).await?;
+        remove_tree(&entry.dirs.state).await?;
+        self.faults.reach(Step::TaskFilesGone)?;
+        let request = api::DeleteContainerRequest { id: id.clone() };
+        gone_is_done(
+            call(&format!("delete container {id}"), QUICK, self.client.containers().delete(request)).await,
+        )
+    }
+}

@@ -1,0 +1,56 @@
+# Sourced by deploy/quickstart and tests/run: installs the Debian packages that are missing, and no others.
+
+# install_packages NAME...: a second call does nothing and needs no network.
+install_packages() {
+    local missing=() package attempt policy=/usr/sbin/policy-rc.d
+    for package in "$@"; do
+        # shellcheck disable=SC2016 # The format is dpkg-query's own.
+        if [[ $(dpkg-query --show --showformat='${db:Status-Status}' "$package" 2>/dev/null) != installed ]]; then
+            missing+=("$package")
+        fi
+    done
+    if ((${#missing[@]} == 0)); then
+        echo "Debian packages: all ${#} are installed."
+        return
+    fi
+    if ((EUID != 0)); then
+        echo "These Debian packages are missing, and only root can install them: ${missing[*]}" >&2
+        return 1
+    fi
+
+    echo "Debian packages to install: ${missing[*]}"
+    # The services that containerd and docker-registry bring are not wanted: what needs them starts its own. A policy
+    # of the machine's own is left alone.
+    (
+        if [[ ! -e $policy ]]; then
+            trap 'rm -f "$policy"' EXIT
+            printf '#!/bin/sh\nexit 101\n' >"$policy"
+            chmod 0755 "$policy"
+        fi
+        for attempt in 1 2 3; do
+            if apt-get -qq -o Acquire::Retries=3 update &&
+                DEBIAN_FRONTEND=noninteractive apt-get -qq -y -o Acquire::Retries=3 -o Dpkg::Use-Pty=0 \
+                    -o DPkg::Lock::Timeout=300 install --no-install-recommends "${missing[@]}" >/dev/null; then
+                exit 0
+            fi
+            echo "apt-get failed (attempt $attempt of 3)." >&2
+            sleep "$((attempt * 5))"
+        done
+        exit 1
+    )
+    # Not started now, and not at the next boot: the service would take port 5000 for nothing.
+    if [[ " ${missing[*]} " == *" docker-registry "* && -d /run/systemd/system ]]; then
+        systemctl --quiet disable docker-registry.service || true
+    fi
+}
+
+# find_cargo: puts the Rust of rustup on the path, when this shell does not have it.
+find_cargo() {
+    if ! command -v cargo >/dev/null; then
+        PATH="${CARGO_HOME:-${HOME:-/root}/.cargo}/bin:$PATH"
+    fi
+    if ! command -v cargo >/dev/null; then
+        echo "Rust is not installed: see https://rustup.rs, then run this again." >&2
+        return 1
+    fi
+}

@@ -1,0 +1,238 @@
+# Sourced by deploy/quickstart: takes away what it made, in the order in which things depend on each other. Each step
+# minds its own absence, so a second call does nothing. Uses the names that deploy/quickstart sets.
+# shellcheck shell=bash disable=SC2154
+
+# Where containerd puts what its shims and runtimes need, whatever its own directories are.
+shim_sockets=/run/containerd/s
+runtime_state=/run/containerd/runc
+
+remove_all() {
+    # With a configuration of our own, everything that runs on these directories was started from here. With one that
+    # somebody else wrote, the instance is his: then only what this script added to it goes.
+    local whole='' state_too=''
+    if [[ -e $config ]] && grep -qxF "$mark" "$config"; then
+        whole=1
+    fi
+    if [[ -e $own/state-is-ours ]]; then
+        state_too=1
+    fi
+    if [[ ! $whole && ! -d $own ]]; then
+        echo "There is nothing to remove."
+        return
+    fi
+    step "Remove what quickstart made"
+    remove_pods "$whole"
+    stop_process "$own/serve.pid" "serve --config $config"
+    stop_process "$own/registry/pid" "$own/registry/config.yml"
+    if [[ $whole ]]; then
+        remove_runtime
+        unmount_below "$state" "$run"
+    fi
+    remove_network
+    if [[ $whole ]]; then
+        rm -rf --one-file-system "$run"
+        say "Removed: pods, daemon, containerd, registry, bridge, $run."
+    else
+        say "Removed: the pod, the daemon, the registry, the bridge."
+        say "$config is not this script's, so what that daemon started and stored stays."
+    fi
+    if [[ $whole && $state_too ]]; then
+        rm -rf --one-file-system "$state"
+        say "Removed: $state."
+    else
+        rm -rf --one-file-system "$own"
+        say "Removed: $own. The rest of $state was there before, or is not this script's."
+    fi
+    # Last: as long as it is there, a removal that was interrupted is taken up where it stopped.
+    if [[ $whole ]]; then
+        rm -f "$config"
+        rmdir --ignore-fail-on-non-empty /etc/switchyard
+        say "Removed: $config."
+    fi
+    say "Debian packages and the build in ${binary%/release/switchyard} stay."
+}
+
+# remove_pods WHOLE: asks the daemon, which knows best how; all pods, or only that of this script.
+remove_pods() {
+    local pods='' pod
+    [[ -x $binary && -S $run/cri.sock ]] && daemon_runs || return 0
+    if [[ $1 ]]; then
+        pods=$(timeout 30 "$binary" cri --socket "$run/cri.sock" pods --output json | tr -d ' \n' |
+            grep -oE '"(id|pod_id)":"[0-9a-f]{64}"' | grep -oE '[0-9a-f]{64}' || true)
+    elif [[ -s $own/pod.json ]]; then
+        pods=$(pod_field pod_id)
+    fi
+    for pod in $pods; do
+        timeout 60 "$binary" cri --socket "$run/cri.sock" rm "$pod" >/dev/null ||
+            say "The daemon could not remove pod ${pod:0:12}; it is taken away with the rest."
+    done
+}
+
+# stop_process PIDFILE WORD: asks the process of the file to end, makes it after 20 s, and removes the file.
+stop_process() {
+    local pid
+    if is_process "$1" "$2"; then
+        pid=$(<"$1")
+        kill -TERM "$pid" 2>/dev/null || true
+        if ! wait_for 20 is_gone "$pid"; then
+            kill -KILL "$pid" 2>/dev/null || true
+            wait_for 10 is_gone "$pid" || die "process $pid does not end"
+        fi
+    fi
+    rm -f "$1"
+}
+
+# A zombie is gone: its parent may be slow to notice.
+is_gone() { [[ ! -e /proc/$1/stat ]] || [[ $(sed 's/.*) //' "/proc/$1/stat" 2>/dev/null) == Z* ]]; }
+
+# our_processes: the programs of ours that name our directories, and their descendants. An editor or a pager that has
+# one of our files open is none of them: the name of the program is looked at as well.
+our_processes() {
+    local dir pid words found=' ' more=1 parent
+    for dir in /proc/[0-9]*; do
+        pid=${dir#/proc/}
+        words=$({ tr '\0' ' ' <"$dir/cmdline"; } 2>/dev/null) || continue
+        case $(basename "$(readlink "$dir/exe" 2>/dev/null)" " (deleted)") in
+            switchyard | containerd | containerd-shim* | runc | crun | docker-registry)
+                if [[ " $words" == *[=\ ]"$state"[/\ ]* || " $words" == *[=\ ]"$run"[/\ ]* ||
+                    " $words" == *[=\ ]"$config"\ * ]]; then
+                    found+="$pid "
+                fi
+                ;;
+        esac
+    done
+    while [[ $more ]]; do
+        more=
+        for dir in /proc/[0-9]*; do
+            pid=${dir#/proc/}
+            parent=$(sed 's/.*) . //; s/ .*//' "$dir/stat" 2>/dev/null) || continue
+            if [[ $parent && $found == *" $parent "* && $found != *" $pid "* ]]; then
+                found+="$pid "
+                more=1
+            fi
+        done
+    done
+    for pid in $found; do
+        is_gone "$pid" || echo "$pid"
+    done
+}
+
+# Ends what the daemon left running: the managed containerd, the keeper of logs, shims and containers; then removes
+# what such a death leaves: control groups, sockets, the runtimes' notes.
+remove_runtime() {
+    local pids pid groups sockets ids attempt
+    groups=$(mktemp) sockets=$(mktemp)
+    ids=$({
+        find "$run" "$state" -xdev -type d -regextype posix-extended -regex '.*/[0-9a-f]{64}' -not -path '*/snapshots/*'
+        grep -lsF -e "$run/" -e "$state/" "$runtime_state"/*/*/{state.json,status} | xargs -r -n1 dirname
+    } 2>/dev/null | grep -oE '[0-9a-f]{64}$' | sort -u || true)
+    for attempt in {1..10}; do
+        pids=$(our_processes)
+        [[ $pids ]] || break
+        for pid in $pids; do
+            cut -d: -f2- "/proc/$pid/cgroup" 2>/dev/null >>"$groups" || true
+            sockets_of "$pid" >>"$sockets" || true
+        done
+        # shellcheck disable=SC2086 # One word for each process.
+        kill -KILL $pids 2>/dev/null || true
+        wait_for 5 all_gone "$pids" || true
+    done
+    [[ ! $pids ]] || die "these processes do not end after $attempt tries: $pids"
+    while read -r socket; do rm -f "$socket"; done < <(sort -u "$sockets")
+    for id in $ids; do rm -rf "$runtime_state"/*/"$id"; done
+    remove_groups "$groups" "$ids"
+    rm -f "$groups" "$sockets"
+    # They go only when empty: a containerd of the node's own keeps its files there.
+    rmdir --ignore-fail-on-non-empty "$shim_sockets" "$runtime_state"/* "$runtime_state" /run/containerd \
+        2>/dev/null || true
+}
+
+all_gone() {
+    local pid
+    for pid in $1; do is_gone "$pid" || return 1; done
+}
+
+# sockets_of PID: the sockets that it listens on in the directory of the shims' sockets.
+sockets_of() {
+    local inodes
+    inodes=$(find "/proc/$1/fd" -lname 'socket:*' -printf '%l\n' 2>/dev/null | tr -dc '0-9\n')
+    [[ $inodes ]] || return 0
+    awk -v inodes="$inodes" -v dir="$shim_sockets/" '
+        BEGIN { count = split(inodes, list, "\n"); for (i = 1; i <= count; i++) wanted[list[i]] = 1 }
+        ($7 in wanted) && index($8, dir) == 1 { print $8 }' /proc/net/unix
+}
+
+# remove_groups FILE IDS: removes the control groups that the processes were in, and those named after ids, when they
+# are empty; then the groups above them that bear our name. A group in which this script itself runs is never empty.
+remove_groups() {
+    local id line controllers path dir
+    {
+        while IFS= read -r line; do
+            controllers=${line%%:*} path=${line#*:}
+            [[ $path == *[0-9a-f]* && $path != / ]] || continue
+            case $controllers in
+                '') printf '%s\n' "/sys/fs/cgroup$path" "/sys/fs/cgroup/unified$path" ;;
+                name=*) printf '%s\n' "/sys/fs/cgroup/${controllers#name=}$path" ;;
+                *) printf '%s\n' "/sys/fs/cgroup/$controllers$path" ;;
+            esac
+        done < <(sort -u "$1" | grep -E '[0-9a-f]{64}|/switchyard')
+        for id in $2; do find /sys/fs/cgroup -type d -name "*$id*" 2>/dev/null; done
+        find /sys/fs/cgroup -depth -type d -path '*/switchyard*' 2>/dev/null
+    } | sort -ru | while IFS= read -r dir; do
+        rmdir "$dir" 2>/dev/null || true
+    done
+}
+
+# unmount_below DIRECTORY...: also what is stacked; the newest first.
+unmount_below() {
+    local dir point attempt
+    for dir in "$@"; do
+        for attempt in {1..10}; do
+            local points
+            points=$(awk -v dir="$dir/" 'index($5 "/", dir) == 1 { print $5 }' /proc/self/mountinfo | tac)
+            [[ $points ]] || break
+            while IFS= read -r point; do umount -l "$(printf '%b' "$point")" 2>/dev/null || true; done <<<"$points"
+        done
+        [[ ! $points ]] || die "still mounted after $attempt tries: $points"
+    done
+}
+
+remove_network() {
+    local port
+    for port in /sys/class/net/"$bridge"/brif/*; do
+        [[ -e $port ]] && ip link delete "$(basename "$port")" 2>/dev/null || true
+    done
+    if [[ -e /sys/class/net/$bridge ]]; then
+        ip link delete "$bridge"
+    fi
+    if command -v iptables-save >/dev/null; then
+        remove_rules
+    fi
+}
+
+# Removes the rules of the nat table that the plugins marked with the network's name, and the chains of single pods
+# that these led to; at last the chains that all networks share, once no pod of any network uses them.
+remove_rules() {
+    local rules chains
+    rules=$(iptables-save -t nat 2>/dev/null | grep -F -- "\"$network\\\"" || true)
+    if [[ $rules ]]; then
+        chains=$(grep -oE '(^-A|-j) CNI-(DN-)?[0-9a-f]+( |$)' <<<"$rules" | awk '{ print $2 }' | sort -u)
+        {
+            echo '*nat'
+            grep -vE '^-A CNI-(DN-)?[0-9a-f]+ ' <<<"$rules" | sed 's/^-A /-D /'
+            sed '/./!d; s/^/-F /' <<<"$chains"
+            sed '/./!d; s/^/-X /' <<<"$chains"
+            echo COMMIT
+        } | iptables-restore --noflush -w 10
+    fi
+    if iptables -w 10 -t nat -S CNI-HOSTPORT-DNAT >/dev/null 2>&1 &&
+        ! iptables -w 10 -t nat -S CNI-HOSTPORT-DNAT | grep -q '^-A'; then
+        {
+            echo '*nat'
+            iptables-save -t nat | grep -E -- '^-A (PREROUTING|OUTPUT|POSTROUTING) .*-j CNI-HOSTPORT-' | sed 's/^-A /-D /'
+            iptables-save -t nat | grep -oE '^:CNI-HOSTPORT-[A-Z]+' | sed 's/^:/-F /'
+            iptables-save -t nat | grep -oE '^:CNI-HOSTPORT-[A-Z]+' | sed 's/^:/-X /'
+            echo COMMIT
+        } | iptables-restore --noflush -w 10
+    fi
+}

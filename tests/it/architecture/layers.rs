@@ -1,0 +1,120 @@
+//! Which of our crates may depend on which, and which may name a protocol's or a server's library.
+
+use super::metadata;
+
+/// Our crates and what each may use of ours, dev-dependencies aside. `*` is everything.
+const LAYERS: [(&str, &[&str]); 14] = [
+    ("switchyard", &["*"]),
+    ("switchyard-cgroup", &["switchyard-core"]),
+    ("switchyard-cni", &[]),
+    (
+        "switchyard-containerd",
+        &[
+            "switchyard-cgroup",
+            "switchyard-cni",
+            "switchyard-core",
+            "switchyard-logkeeper",
+            "switchyard-namespaces",
+            "switchyard-proto",
+            "switchyard-registry",
+            "switchyard-runtime-spec",
+        ],
+    ),
+    // The suite that every backend passes: the backends use it as a dev-dependency.
+    ("switchyard-contract", &["switchyard-core"]),
+    ("switchyard-core", &[]),
+    ("switchyard-cri", &["switchyard-core", "switchyard-proto"]),
+    ("switchyard-fake", &["switchyard-core"]),
+    ("switchyard-logkeeper", &[]),
+    ("switchyard-namespaces", &[]),
+    ("switchyard-proto", &[]),
+    ("switchyard-registry", &[]),
+    ("switchyard-runtime-spec", &["switchyard-core"]),
+    ("switchyard-tests", &["*"]),
+];
+
+/// Libraries that only some of our crates may name, dev-dependencies aside.
+const LIBRARIES: [(&str, &[&str]); 8] = [
+    ("axum", &["switchyard", "switchyard-tests"]),
+    ("clap", &["switchyard", "switchyard-tests"]),
+    ("containerd-client", &["switchyard-containerd", "switchyard-tests"]),
+    ("figment", &["switchyard"]),
+    ("prost", WIRE),
+    ("tonic", WIRE),
+    ("tonic-prost", WIRE),
+    ("anyhow", &["switchyard", "switchyard-tests"]),
+];
+
+/// The crates that know what a message looks like on the wire.
+const WIRE: &[&str] =
+    &["switchyard", "switchyard-containerd", "switchyard-cri", "switchyard-proto", "switchyard-tests"];
+
+#[test]
+fn crates_use_only_the_crates_they_may() {
+    let mut wrong = Vec::new();
+    for package in metadata().ours() {
+        let Some((_, allowed)) = LAYERS.iter().find(|(name, _)| *name == package.name) else {
+            wrong.push(format!("{} has no place in the layers: add it to LAYERS", package.name));
+            continue;
+        };
+        for (name, kind) in &package.requested {
+            let ours = name == "switchyard" || name.starts_with("switchyard-");
+            if ours && kind != "dev" && !allowed.contains(&"*") && !allowed.contains(&name.as_str()) {
+                wrong.push(format!("{} may not depend on {name}", package.name));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
+fn libraries_are_named_only_where_they_may_be() {
+    let mut wrong = Vec::new();
+    for package in metadata().ours() {
+        for (name, kind) in &package.requested {
+            if let Some((_, allowed)) = LIBRARIES.iter().find(|(library, _)| library == name)
+                && kind != "dev"
+                && !allowed.contains(&package.name.as_str())
+            {
+                wrong.push(format!("{} may not depend on {name} ({kind})", package.name));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
+fn crates_are_named_after_their_directory_and_take_the_workspace_settings() {
+    let mut wrong = Vec::new();
+    for package in metadata().ours() {
+        let dir = package.manifest.parent().and_then(|dir| dir.file_name()).expect("a crate has a directory");
+        let expected = match dir.to_string_lossy().as_ref() {
+            "daemon" => "switchyard".to_owned(),
+            dir => format!("switchyard-{dir}"),
+        };
+        if package.name != expected {
+            wrong.push(format!("{} is named {}, not {expected}", package.manifest.display(), package.name));
+        }
+        let manifest = std::fs::read_to_string(&package.manifest).expect("cargo has just read it");
+        let manifest: toml::Table = manifest.parse().expect("cargo has just read it");
+        let inherits = |value: Option<&toml::Value>| {
+            value.and_then(|value| value.get("workspace")?.as_bool()) == Some(true)
+        };
+        if !inherits(manifest.get("lints")) {
+            wrong.push(format!("{} does not take the workspace's lints", package.name));
+        }
+        for key in ["version", "edition", "license", "publish", "rust-version"] {
+            if !inherits(manifest["package"].get(key)) {
+                wrong.push(format!("{} does not take `{key}` from the workspace", package.name));
+            }
+        }
+        for table in ["dependencies", "build-dependencies", "dev-dependencies"] {
+            for (name, value) in manifest.get(table).and_then(toml::Value::as_table).into_iter().flatten() {
+                if !inherits(Some(value)) {
+                    wrong.push(format!("{} does not take {table}.{name} from the workspace", package.name));
+                }
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}

@@ -1,0 +1,99 @@
+//! The sweep and the removal, tried on a real containerd with a real container in it.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::time::Duration;
+
+use switchyard_tests::host::{self, cgroups, eventually, processes, runtimes};
+use switchyard_tests::image;
+use switchyard_tests::prereq;
+use switchyard_tests::registry::Registry;
+use switchyard_tests::root::PrivateRoot;
+use switchyard_tests::sweep::Sweep;
+
+#[test]
+fn a_container_left_running_is_seen_and_removed() {
+    let root = PrivateRoot::new();
+    let (path, cgroup) = (root.path().to_owned(), root.cgroup_name());
+    start_containerd(&root);
+    let registry = Registry::start();
+    registry.push("busybox:1", &image::busybox().build());
+    let reference = registry.reference("busybox:1");
+    ctr(&root, &["images", "pull", "--plain-http", &reference]);
+    let quiet = Sweep::take(&root).findings;
+    let work: Vec<_> = quiet.iter().filter(|finding| !finding.starts_with("lease")).collect();
+    assert!(work.is_empty(), "an image alone is nothing left behind: {work:#?}");
+
+    // The runtimes keep their notes in one place of the machine, whoever calls them: ids must be new.
+    let id = hex_id();
+    let group = format!("/{cgroup}/{id}");
+    ctr(&root, &["run", "-d", "--null-io", "--cgroup", &group, &reference, &id, "sleep", "1000"]);
+    let findings = Sweep::take(&root).findings.join("\n");
+    let named = ["container", "task", "snapshot"].map(|what| format!("{what} {id}"));
+    let others = ["shim ", "control group", "runtime state", "in a control group"].map(str::to_owned);
+    for part in named.iter().chain(&others) {
+        assert!(findings.contains(part), "{part:?} is not in\n{findings}");
+    }
+    let socket = shim_socket(&root, &id);
+    assert!(socket.exists(), "{} is where containerd 1.6 puts the socket of a shim", socket.display());
+
+    drop(root);
+    assert!(!path.exists() && !socket.exists());
+    assert!(processes::belonging_to(&path).is_empty());
+    assert!(cgroups::trees_named(&cgroup).is_empty());
+    assert!(runtimes::naming(&path).is_empty());
+    let shim = format!("{}/", path.display());
+    assert!(!processes::all().iter().any(|process| !process.zombie && process.command.contains(&shim)));
+}
+
+/// Starts containerd as the daemon does: with all its directories in the root, detached from the test.
+fn start_containerd(root: &PrivateRoot) {
+    let (run, state) = (root.run().join("containerd"), root.state().join("containerd"));
+    fs::create_dir_all(&run).expect("the root can be written");
+    let config = run.join("config.toml");
+    let text = format!(
+        "version = 2\nroot = {state:?}\nstate = {run:?}\ndisabled_plugins = [\"io.containerd.grpc.v1.cri\"]\n\
+         [grpc]\naddress = {:?}\n",
+        run.join("containerd.sock")
+    );
+    fs::write(&config, text).expect("the directory was just made");
+    let started = Command::new("setsid")
+        .arg("-f")
+        .arg(prereq::require("containerd", "containerd"))
+        .arg("-c")
+        .arg(&config)
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(fs::File::create(root.path().join("containerd.log")).expect("the root can be written"))
+        .status();
+    assert!(started.expect("util-linux has setsid").success());
+    let up = eventually(Duration::from_secs(30), || {
+        root.containerd_socket().is_some() && try_ctr(root, &["version"]).status.success()
+    });
+    assert!(up, "{}", fs::read_to_string(root.path().join("containerd.log")).unwrap_or_default());
+}
+
+#[track_caller]
+fn ctr(root: &PrivateRoot, words: &[&str]) {
+    let output = try_ctr(root, words);
+    assert!(output.status.success(), "ctr {}: {}", words.join(" "), String::from_utf8_lossy(&output.stderr));
+}
+
+fn try_ctr(root: &PrivateRoot, words: &[&str]) -> Output {
+    let socket = root.containerd_socket().expect("containerd made its socket");
+    let mut command = Command::new(prereq::require("ctr", "containerd"));
+    command.arg("-a").arg(socket).args(["-n", "k8s.io"]).args(words).stdin(Stdio::null());
+    command.output().expect("ctr was found, so it starts")
+}
+
+/// The socket of the container's shim, which lies outside of all directories that containerd can be given.
+fn shim_socket(root: &PrivateRoot, id: &str) -> PathBuf {
+    let address = root.containerd_socket().expect("containerd made its socket");
+    let digest = image::digest(format!("{}/k8s.io/{id}", address.display()).as_bytes());
+    Path::new("/run/containerd/s").join(digest.trim_start_matches("sha256:"))
+}
+
+fn hex_id() -> String {
+    image::digest(&host::random_bytes::<16>()).trim_start_matches("sha256:").to_owned()
+}

@@ -1,0 +1,235 @@
+//! Starts the built `switchyard` on a private root, kills it, restarts it, and shows its log when a test fails.
+
+use std::env;
+use std::fs::{self, File};
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::Duration;
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+use crate::host::eventually;
+use crate::http;
+use crate::root::PrivateRoot;
+
+/// How long a start may take: a machine under test load starts containerd slowly.
+const START_LIMIT: Duration = Duration::from_secs(60);
+/// How long the daemon may take to stop when asked to.
+const STOP_LIMIT: Duration = Duration::from_secs(30);
+/// How many lines of the log a failed test shows.
+const TAIL: usize = 80;
+
+/// A running daemon. Dropping it kills it; what it started lives on until its [`PrivateRoot`] is dropped.
+#[derive(Debug)]
+pub struct Daemon {
+    child: Option<Child>,
+    config: PathBuf,
+    log: PathBuf,
+    run: PathBuf,
+    variables: Vec<(String, String)>,
+}
+
+impl Daemon {
+    /// Writes the configuration of `root` overlaid with `extra_toml`, starts the daemon and waits until it is ready.
+    ///
+    /// # Panics
+    /// When it ends or is not ready within a minute; the message holds the end of its log.
+    #[track_caller]
+    #[must_use]
+    pub fn start(root: &PrivateRoot, extra_toml: &str) -> Self {
+        Self::start_with(root, extra_toml, &[])
+    }
+
+    /// As [`Daemon::start`], with variables added to its environment.
+    ///
+    /// # Panics
+    /// As [`Daemon::start`].
+    #[track_caller]
+    #[must_use]
+    pub fn start_with(root: &PrivateRoot, extra_toml: &str, variables: &[(&str, &str)]) -> Self {
+        root.write_config(extra_toml);
+        let variables =
+            variables.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
+        let mut daemon =
+            Self { child: None, config: root.config(), log: root.daemon_log(), run: root.run(), variables };
+        daemon.spawn();
+        daemon.wait_ready();
+        daemon
+    }
+
+    /// The id of its process.
+    ///
+    /// # Panics
+    /// When it is not running.
+    #[must_use]
+    pub fn pid(&self) -> i32 {
+        let child = self.child.as_ref().expect("the daemon was started and not ended");
+        i32::try_from(child.id()).expect("Linux keeps process ids below 2^22")
+    }
+
+    /// The address of its admin endpoint.
+    ///
+    /// # Panics
+    /// When it has not written one.
+    #[must_use]
+    pub fn admin(&self) -> SocketAddr {
+        self.find_admin().expect("a daemon that was ready has written its admin address")
+    }
+
+    /// The body of `GET path` on the admin endpoint, and its status.
+    ///
+    /// # Panics
+    /// When it does not answer.
+    #[must_use]
+    pub fn get(&self, path: &str) -> (u16, String) {
+        let answer = http::get(self.admin(), path)
+            .unwrap_or_else(|error| panic!("GET {path}: {error}\n{}", self.tail()));
+        (answer.status, answer.text())
+    }
+
+    /// Ends it as a crash does, and waits until its process is gone.
+    pub fn kill9(&mut self) {
+        if let Some(mut child) = self.child.take() {
+            // It may be dead already, which is what is wanted.
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+
+    /// Asks it to stop (SIGTERM), and waits.
+    ///
+    /// # Panics
+    /// When it does not within thirty seconds.
+    #[track_caller]
+    pub fn terminate(&mut self) -> ExitStatus {
+        let pid = self.pid();
+        kill(Pid::from_raw(pid), Signal::SIGTERM)
+            .expect("the daemon was not waited for, so its id is its own");
+        let mut child = self.child.take().expect("the daemon has an id, so it has a process");
+        let mut status = None;
+        eventually(STOP_LIMIT, || {
+            status = child.try_wait().expect("a child can be waited for");
+            status.is_some()
+        });
+        status.unwrap_or_else(|| {
+            let _ = child.kill();
+            let _ = child.wait();
+            panic!("the daemon did not stop within {STOP_LIMIT:?} of SIGTERM\n{}", self.tail())
+        })
+    }
+
+    /// Stops it if it runs, starts it with the same configuration, and waits until it is ready.
+    ///
+    /// # Panics
+    /// As [`Daemon::start`] and [`Daemon::terminate`].
+    #[track_caller]
+    pub fn restart(&mut self) {
+        if self.child.is_some() {
+            self.terminate();
+        }
+        self.spawn();
+        self.wait_ready();
+    }
+
+    /// Starts the process without waiting for it: for tests of what happens before it is ready. It must not run.
+    ///
+    /// # Panics
+    /// When it runs already, or the binary is not there.
+    #[track_caller]
+    pub fn spawn(&mut self) {
+        assert!(self.child.is_none(), "the daemon runs already");
+        // The address of the last run would be asked for readiness.
+        let _ = fs::remove_file(self.run.join("admin.addr"));
+        let log = File::options().create(true).append(true).open(&self.log).expect("the root can be written");
+        let errors = log.try_clone().expect("a file can be opened twice");
+        let mut command = Command::new(binary());
+        command.arg("serve").arg("--config").arg(&self.config).envs(self.variables.iter().cloned());
+        command.stdin(Stdio::null()).stdout(log).stderr(errors);
+        self.child = Some(command.spawn().expect("the binary exists, so it starts"));
+    }
+
+    /// Waits until `/readyz` says yes.
+    ///
+    /// # Panics
+    /// When the daemon ends first, or a minute is over.
+    #[track_caller]
+    pub fn wait_ready(&mut self) {
+        let mut ended = None;
+        let ready = eventually(START_LIMIT, || {
+            let child = self.child.as_mut().expect("only a daemon that was started is waited for");
+            ended = child.try_wait().expect("a child can be waited for");
+            ended.is_some() || self.is_ready()
+        });
+        assert!(ended.is_none(), "the daemon ended with {ended:?} before it was ready\n{}", self.tail());
+        assert!(
+            ready,
+            "the daemon was not ready within {START_LIMIT:?}: {}\n{}",
+            self.readiness(),
+            self.tail()
+        );
+    }
+
+    /// The last lines of its log.
+    #[must_use]
+    pub fn tail(&self) -> String {
+        let text = fs::read_to_string(&self.log).unwrap_or_default();
+        let lines: Vec<&str> = text.lines().collect();
+        let tail = &lines[lines.len().saturating_sub(TAIL)..];
+        format!("---- the end of {} ----\n{}", self.log.display(), tail.join("\n"))
+    }
+
+    fn is_ready(&self) -> bool {
+        self.find_admin()
+            .and_then(|admin| http::get(admin, "/readyz").ok())
+            .is_some_and(|answer| answer.status == 200)
+    }
+
+    fn readiness(&self) -> String {
+        match self.find_admin().map(|admin| http::get(admin, "/readyz?verbose")) {
+            None => "it wrote no admin address".to_owned(),
+            Some(Ok(answer)) => format!("/readyz says {}: {}", answer.status, answer.text()),
+            Some(Err(error)) => format!("/readyz fails: {error}"),
+        }
+    }
+
+    fn find_admin(&self) -> Option<SocketAddr> {
+        fs::read_to_string(self.run.join("admin.addr")).ok()?.trim().parse().ok()
+    }
+}
+
+impl Drop for Daemon {
+    #[expect(clippy::print_stderr, reason = "the test harness shows this output with the failed test")]
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("{}", self.tail());
+        }
+        self.kill9();
+    }
+}
+
+/// The built binary: `SWITCHYARD_BIN`, or `switchyard` in the directory of the profile that the tests were built in.
+///
+/// # Panics
+/// When it is not there.
+#[track_caller]
+#[must_use]
+pub fn binary() -> PathBuf {
+    if let Some(path) = env::var_os("SWITCHYARD_BIN") {
+        return PathBuf::from(path);
+    }
+    let test = env::current_exe().expect("a running test has a file");
+    // target/<profile>/deps/it-<hash>
+    let path = test
+        .parent()
+        .and_then(Path::parent)
+        .expect("tests lie below a profile's directory")
+        .join("switchyard");
+    assert!(
+        path.exists(),
+        "{} is missing: run `cargo build -p switchyard`, or set SWITCHYARD_BIN",
+        path.display()
+    );
+    path
+}

@@ -1,0 +1,44 @@
+//! Reads and clears what the kernel keeps for a test: processes, mounts, control groups, runtimes' notes.
+
+pub mod cgroups;
+pub mod mounts;
+pub mod processes;
+pub mod runtimes;
+
+use std::io::Read;
+use std::time::{Duration, Instant};
+
+/// How often a condition is looked at while waiting for it.
+const POLL: Duration = Duration::from_millis(10);
+
+/// Eight random hex digits, for names that must not collide between tests that run at the same time.
+#[must_use]
+pub fn random_name() -> String {
+    hex::encode(random_bytes::<4>())
+}
+
+/// Random bytes of the kernel.
+///
+/// # Panics
+/// When `/dev/urandom` cannot be read.
+#[must_use]
+pub fn random_bytes<const N: usize>() -> [u8; N] {
+    let mut bytes = [0; N];
+    let mut source = std::fs::File::open("/dev/urandom").expect("every Linux has /dev/urandom");
+    source.read_exact(&mut bytes).expect("/dev/urandom never ends");
+    bytes
+}
+
+/// Looks at `condition` until it holds; `false` when it did not within `limit`.
+pub fn eventually(limit: Duration, mut condition: impl FnMut() -> bool) -> bool {
+    let start = Instant::now();
+    loop {
+        if condition() {
+            return true;
+        }
+        if start.elapsed() > limit {
+            return false;
+        }
+        std::thread::sleep(POLL);
+    }
+}

@@ -1,0 +1,84 @@
+//! The control group trees, v1 and v2: groups by name, and how to remove them with what runs in them.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+use super::{eventually, mounts};
+
+/// The groups, in every mounted hierarchy, whose name contains `fragment`; parents come before their children.
+#[must_use]
+pub fn named(fragment: &str) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    for mount in mounts::all() {
+        if mount.kind == "cgroup" || mount.kind == "cgroup2" {
+            walk(&mount.point, &mut |dir| {
+                if dir.file_name().is_some_and(|name| name.to_string_lossy().contains(fragment)) {
+                    found.push(dir.to_owned());
+                }
+            });
+        }
+    }
+    found
+}
+
+/// The groups at and below each group whose name contains `fragment`, children before their parents.
+#[must_use]
+pub fn trees_named(fragment: &str) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    for top in named(fragment) {
+        found.push(top.clone());
+        walk(&top, &mut |dir| found.push(dir.to_owned()));
+    }
+    found.sort();
+    found.dedup();
+    found.reverse();
+    found
+}
+
+/// The ids of the processes in the groups at and below those whose name contains `fragment`.
+#[must_use]
+pub fn members(fragment: &str) -> Vec<i32> {
+    let mut pids: Vec<i32> = trees_named(fragment)
+        .iter()
+        .filter_map(|dir| fs::read_to_string(dir.join("cgroup.procs")).ok())
+        .flat_map(|text| text.lines().filter_map(|line| line.parse().ok()).collect::<Vec<_>>())
+        .collect();
+    pids.sort_unstable();
+    pids.dedup();
+    pids
+}
+
+/// Kills what runs in the groups whose name contains `fragment`, and removes them. Returns what is left.
+#[must_use]
+pub fn clear(fragment: &str) -> Vec<PathBuf> {
+    eventually(Duration::from_secs(10), || {
+        let groups = trees_named(fragment);
+        for dir in &groups {
+            // A frozen process does not die of a signal on v1; both files may be absent.
+            let _ = fs::write(dir.join("freezer.state"), "THAWED");
+            let _ = fs::write(dir.join("cgroup.freeze"), "0");
+        }
+        for pid in members(fragment) {
+            let _ = kill(Pid::from_raw(pid), Signal::SIGKILL);
+        }
+        for dir in &groups {
+            let _ = fs::remove_dir(dir);
+        }
+        groups.is_empty()
+    });
+    trees_named(fragment)
+}
+
+fn walk(dir: &Path, visit: &mut impl FnMut(&Path)) {
+    let Ok(entries) = fs::read_dir(dir) else { return };
+    for entry in entries.flatten() {
+        if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+            visit(&entry.path());
+            walk(&entry.path(), visit);
+        }
+    }
+}

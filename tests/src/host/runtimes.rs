@@ -1,0 +1,35 @@
+//! The notes that runc and crun keep of their containers, outside of containerd's own directories.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// Where shims let their runtime keep its notes, unless they are told another place: `<namespace>/<id>` below it.
+const STATE: &str = "/run/containerd/runc";
+
+/// The directories of containers whose bundle or root file system lies below `root`.
+#[must_use]
+pub fn naming(root: &Path) -> Vec<PathBuf> {
+    let root = root.to_string_lossy();
+    let namespaces = fs::read_dir(STATE).into_iter().flatten().flatten();
+    let containers =
+        namespaces.flat_map(|namespace| fs::read_dir(namespace.path()).into_iter().flatten().flatten());
+    containers
+        .map(|container| container.path())
+        .filter(|dir| {
+            // The first is runc's name for it, the second crun's.
+            ["state.json", "status"]
+                .iter()
+                .any(|file| fs::read_to_string(dir.join(file)).is_ok_and(|text| text.contains(root.as_ref())))
+        })
+        .collect()
+}
+
+/// Removes what [`naming`] finds: to be called when nothing of `root` runs. Returns what is left.
+#[must_use]
+pub fn clear(root: &Path) -> Vec<PathBuf> {
+    for dir in naming(root) {
+        // What stays is found again.
+        let _ = fs::remove_dir_all(dir);
+    }
+    naming(root)
+}

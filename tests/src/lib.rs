@@ -1,0 +1,23 @@
+//! Support for the integration tests of Switchyard: everything a test needs that is not under test.
+//!
+//! A test makes a [`root::PrivateRoot`] (its own state, run files, bridge, subnet and cgroup parent), starts a
+//! [`registry::Registry`], pushes an [`image::Image`] into it, and starts the daemon with [`daemon::Daemon::start`].
+//! At its end it asks [`sweep::Sweep`] whether anything was left behind. Whatever happens to the test, dropping these
+//! values ends their processes, unmounts, and removes the bridge, the rules, the cgroups and the files. A test run
+//! that was itself killed is cleaned up by the next one ([`scratch::sweep_abandoned`]).
+//!
+//! Everything here blocks and panics: a prerequisite that is missing fails the test and names its Debian package.
+
+pub mod daemon;
+pub mod gate;
+pub mod host;
+pub mod http;
+pub mod image;
+pub mod network;
+pub mod prereq;
+pub mod registry;
+pub mod root;
+pub mod scratch;
+pub mod sweep;
+pub mod ustar;
+pub mod world;

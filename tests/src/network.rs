@@ -1,0 +1,245 @@
+//! One bridge network of its own for a test: subnet, CNI configuration, and the removal of all traces.
+
+use std::fs;
+use std::io::Write;
+use std::net::Ipv4Addr;
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr, UnixListener};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use serde_json::json;
+
+use crate::{host, prereq};
+
+/// A network that no other test of this machine uses.
+#[derive(Debug)]
+pub struct Network {
+    digits: String,
+    subnet: [u8; 3],
+    data_dir: PathBuf,
+    /// Held so that no other test takes the subnet: the kernel frees it when this process ends, however it ends.
+    _reservation: UnixListener,
+}
+
+impl Network {
+    /// Chooses a free subnet of `10.200.0.0` to `10.250.255.0`. Addresses are counted below `dir`.
+    ///
+    /// # Panics
+    /// When none is found in a hundred tries.
+    #[must_use]
+    pub fn new(digits: &str, dir: &Path) -> Self {
+        let routes = routes();
+        for _ in 0..100 {
+            let [a, b] = host::random_bytes();
+            let subnet = [10, 200 + a % 51, b];
+            let mask = |route: &(u32, u32)| {
+                u32::from_be_bytes([subnet[0], subnet[1], subnet[2], 0]) & route.1 == route.0
+            };
+            if routes.iter().any(mask) {
+                continue;
+            }
+            let name = format!("switchyard-tests-subnet-{}-{}", subnet[1], subnet[2]);
+            let address = SocketAddr::from_abstract_name(name).expect("the name is short");
+            if let Ok(reservation) = UnixListener::bind_addr(&address) {
+                return Self {
+                    digits: digits.to_owned(),
+                    subnet,
+                    data_dir: dir.join("ipam"),
+                    _reservation: reservation,
+                };
+            }
+        }
+        panic!("no free subnet in 10.200.0.0 to 10.250.255.0");
+    }
+
+    /// The name of the network in its CNI configuration.
+    #[must_use]
+    pub fn name(&self) -> String {
+        name(&self.digits)
+    }
+
+    /// The name of the bridge, 11 bytes.
+    #[must_use]
+    pub fn bridge(&self) -> String {
+        bridge(&self.digits)
+    }
+
+    /// The subnet, for example `10.213.7.0/24`.
+    #[must_use]
+    pub fn subnet(&self) -> String {
+        format!("{}/24", self.address(0))
+    }
+
+    /// The address of the bridge.
+    #[must_use]
+    pub fn gateway(&self) -> Ipv4Addr {
+        self.address(1)
+    }
+
+    /// Whether the address is one of the subnet.
+    #[must_use]
+    pub fn contains(&self, address: Ipv4Addr) -> bool {
+        address.octets()[..3] == self.subnet
+    }
+
+    /// Writes the configuration list into `conf_dir`: bridge, port mappings, bandwidth; IPv6 beside IPv4 if asked for.
+    ///
+    /// # Panics
+    /// When the directory cannot be written.
+    pub fn write_conflist(&self, conf_dir: &Path, dual_stack: bool) {
+        let mut ranges = vec![json!([{ "subnet": self.subnet() }])];
+        let mut routes = vec![json!({ "dst": "0.0.0.0/0" })];
+        if dual_stack {
+            ranges
+                .push(json!([{ "subnet": format!("fd00:{:x}:{:x}::/64", self.subnet[1], self.subnet[2]) }]));
+            routes.push(json!({ "dst": "::/0" }));
+        }
+        let list = json!({
+            "cniVersion": "1.0.0", "name": self.name(), "plugins": [
+                { "type": "bridge", "bridge": self.bridge(), "isGateway": true, "ipMasq": true, "hairpinMode": true,
+                  "ipam": { "type": "host-local", "dataDir": self.data_dir, "ranges": ranges, "routes": routes } },
+                { "type": "portmap", "capabilities": { "portMappings": true } },
+                { "type": "bandwidth", "capabilities": { "bandwidth": true } },
+            ],
+        });
+        fs::create_dir_all(conf_dir).expect("the directory of a test can be written");
+        fs::write(conf_dir.join("10-test.conflist"), format!("{list:#}\n"))
+            .expect("the directory was just made");
+    }
+
+    /// What of this network is still in use: addresses that are leased, interfaces at the bridge, packet rules.
+    #[must_use]
+    pub fn in_use(&self) -> Vec<String> {
+        let mut found = Vec::new();
+        for entry in fs::read_dir(self.data_dir.join(self.name())).into_iter().flatten().flatten() {
+            let file = entry.file_name().to_string_lossy().into_owned();
+            if file != "lock" && !file.starts_with("last_reserved_ip") {
+                let holder = fs::read_to_string(entry.path()).unwrap_or_default();
+                found.push(format!("address {file} leased to {}", holder.lines().next().unwrap_or_default()));
+            }
+        }
+        let ports = Path::new("/sys/class/net").join(self.bridge()).join("brif");
+        for entry in fs::read_dir(ports).into_iter().flatten().flatten() {
+            found.push(format!("interface {} at {}", entry.file_name().to_string_lossy(), self.bridge()));
+        }
+        for program in ["iptables", "ip6tables"] {
+            found.extend(
+                rules(program, &self.name()).into_iter().map(|rule| format!("{program} rule {rule}")),
+            );
+        }
+        found
+    }
+
+    fn address(&self, host: u8) -> Ipv4Addr {
+        Ipv4Addr::new(self.subnet[0], self.subnet[1], self.subnet[2], host)
+    }
+}
+
+/// Removes the bridge, its ports and the packet rules of the network with these digits; says what could not be.
+#[must_use]
+pub fn clear(digits: &str) -> Vec<String> {
+    let mut left = Vec::new();
+    let bridge = bridge(digits);
+    let device = Path::new("/sys/class/net").join(&bridge);
+    if device.exists() {
+        for port in fs::read_dir(device.join("brif")).into_iter().flatten().flatten() {
+            delete_link(&port.file_name().to_string_lossy());
+        }
+        delete_link(&bridge);
+        if device.exists() {
+            left.push(format!("bridge {bridge}"));
+        }
+    }
+    for program in ["iptables", "ip6tables"] {
+        clear_rules(program, &name(digits));
+        left.extend(rules(program, &name(digits)).into_iter().map(|rule| format!("{program} rule {rule}")));
+    }
+    left
+}
+
+fn name(digits: &str) -> String {
+    format!("swtnet-{digits}")
+}
+
+fn bridge(digits: &str) -> String {
+    format!("swt{digits}")
+}
+
+fn delete_link(link: &str) {
+    // A veth goes with its namespace, perhaps just now: what stays is found afterwards.
+    let ip = prereq::require("ip", "iproute2");
+    let _ = Command::new(ip).args(["link", "delete", link]).stderr(Stdio::null()).status();
+}
+
+/// The rules of the nat table that the plugins marked with the network's name, in `iptables-save` form.
+fn rules(program: &str, network: &str) -> Vec<String> {
+    let save = prereq::require(&format!("{program}-save"), "iptables");
+    let output = Command::new(save).args(["-t", "nat"]).stderr(Stdio::null()).output();
+    let text = output.map(|output| String::from_utf8_lossy(&output.stdout).into_owned()).unwrap_or_default();
+    text.lines().filter(|line| line.starts_with("-A ") && line.contains(network)).map(str::to_owned).collect()
+}
+
+/// Removes the rules that carry the network's name, and the chains of single containers that they led to. The chains
+/// that all networks share (`CNI-HOSTPORT-*`) stay: another network may be about to use them.
+fn clear_rules(program: &str, network: &str) {
+    let rules = rules(program, network);
+    if rules.is_empty() {
+        return;
+    }
+    let mut script = String::from("*nat\n");
+    let mut chains: Vec<&str> = Vec::new();
+    for rule in &rules {
+        let source = rule.split(' ').nth(1).unwrap_or_default();
+        if !is_own_chain(source) {
+            script.push_str(&rule.replacen("-A ", "-D ", 1));
+            script.push('\n');
+        }
+        let target = rule.split(" -j ").last().and_then(|rest| rest.split(' ').next()).unwrap_or_default();
+        chains.extend([source, target].into_iter().filter(|chain| is_own_chain(chain)));
+    }
+    chains.sort_unstable();
+    chains.dedup();
+    for action in ["-F", "-X"] {
+        for chain in &chains {
+            script.push_str(&format!("{action} {chain}\n"));
+        }
+    }
+    script.push_str("COMMIT\n");
+    let restore = prereq::require(&format!("{program}-restore"), "iptables");
+    let child = Command::new(restore)
+        .args(["--noflush", "-w", "10"])
+        .stdin(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn();
+    if let Ok(mut child) = child {
+        if let Some(mut input) = child.stdin.take() {
+            // If it ends early, the rules that stay are reported.
+            let _ = input.write_all(script.as_bytes());
+        }
+        let _ = child.wait();
+    }
+}
+
+fn is_own_chain(chain: &str) -> bool {
+    chain.starts_with("CNI-")
+        && !chain.starts_with("CNI-HOSTPORT-")
+        && chain != "CNI-FORWARD"
+        && chain != "CNI-ADMIN"
+}
+
+/// The destinations and masks of the IPv4 routes, save the default one.
+fn routes() -> Vec<(u32, u32)> {
+    let table = fs::read_to_string("/proc/net/route").unwrap_or_default();
+    table
+        .lines()
+        .skip(1)
+        .filter_map(|line| {
+            let fields: Vec<&str> = line.split_whitespace().collect();
+            // The kernel prints the bytes of the address as one number of the machine's own order.
+            let number = |text: &str| u32::from_str_radix(text, 16).ok().map(u32::from_be);
+            Some((number(fields.get(1)?)?, number(fields.get(7)?)?))
+        })
+        .filter(|(_, mask)| *mask != 0)
+        .collect()
+}

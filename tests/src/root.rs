@@ -1,0 +1,180 @@
+//! One instance's private place on the machine: directories, network, control group, configuration.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use toml::{Table, Value};
+
+use crate::network::Network;
+use crate::prereq;
+use crate::scratch::{self, Scratch};
+
+/// Everything that one daemon under test needs for itself, so that many run side by side.
+///
+/// Dropping it ends every process that belongs to it (also a managed containerd, shims and containers), unmounts,
+/// and removes the control groups, the bridge, its packet rules and the directory. Drop the daemon first.
+#[derive(Debug)]
+pub struct PrivateRoot {
+    network: Network,
+    // Last: its drop removes what the others live in.
+    scratch: Scratch,
+}
+
+impl PrivateRoot {
+    /// Makes the directories and the CNI configuration.
+    ///
+    /// # Panics
+    /// When a prerequisite is missing; the message names its package.
+    #[track_caller]
+    #[must_use]
+    pub fn new() -> Self {
+        prereq::require_all();
+        let scratch = Scratch::new();
+        let network = Network::new(scratch.digits(), &scratch.path().join("cni"));
+        let root = Self { network, scratch };
+        for dir in [root.state(), root.run(), root.certs(), root.log_dir()] {
+            fs::create_dir_all(dir).expect("the scratch directory can be written");
+        }
+        root.network.write_conflist(&root.cni_conf(), false);
+        root
+    }
+
+    /// The directory of it all.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        self.scratch.path()
+    }
+
+    /// The network of its pods.
+    #[must_use]
+    pub fn network(&self) -> &Network {
+        &self.network
+    }
+
+    /// Gives the pods IPv6 addresses beside the IPv4 ones from here on.
+    pub fn use_dual_stack(&self) {
+        self.network.write_conflist(&self.cni_conf(), true);
+    }
+
+    /// The daemon's `paths.state`.
+    #[must_use]
+    pub fn state(&self) -> PathBuf {
+        self.path().join("state")
+    }
+
+    /// The daemon's `paths.run`.
+    #[must_use]
+    pub fn run(&self) -> PathBuf {
+        self.path().join("run")
+    }
+
+    /// The CNI configuration directory.
+    #[must_use]
+    pub fn cni_conf(&self) -> PathBuf {
+        self.path().join("cni/net.d")
+    }
+
+    /// The directory of registry hosts (`<host>/hosts.toml`).
+    #[must_use]
+    pub fn certs(&self) -> PathBuf {
+        self.path().join("certs.d")
+    }
+
+    /// A directory for the logs of pods.
+    #[must_use]
+    pub fn log_dir(&self) -> PathBuf {
+        self.path().join("pods")
+    }
+
+    /// The CRI socket.
+    #[must_use]
+    pub fn cri_socket(&self) -> PathBuf {
+        self.run().join("cri.sock")
+    }
+
+    /// The configuration file.
+    #[must_use]
+    pub fn config(&self) -> PathBuf {
+        self.path().join("config.toml")
+    }
+
+    /// The file that takes the daemon's output.
+    #[must_use]
+    pub fn daemon_log(&self) -> PathBuf {
+        self.path().join("daemon.log")
+    }
+
+    /// The name that every control group of this root carries; for systemd, the slice is this and `.slice`.
+    #[must_use]
+    pub fn cgroup_name(&self) -> String {
+        scratch::cgroup_name(self.scratch.digits())
+    }
+
+    /// The control group to give pods as their parent, in the cgroupfs form.
+    #[must_use]
+    pub fn cgroup_parent(&self) -> String {
+        format!("/{}", self.cgroup_name())
+    }
+
+    /// The socket of the managed containerd, once there is one: the daemon chooses its place below the run directory.
+    #[must_use]
+    pub fn containerd_socket(&self) -> Option<PathBuf> {
+        fn search(dir: &Path, depth: usize) -> Option<PathBuf> {
+            let socket = dir.join("containerd.sock");
+            if socket.exists() {
+                return Some(socket);
+            }
+            let below = fs::read_dir(dir)
+                .ok()?
+                .flatten()
+                .filter(|entry| depth > 0 && entry.file_type().is_ok_and(|kind| kind.is_dir()));
+            below.map(|entry| entry.path()).find_map(|dir| search(&dir, depth - 1))
+        }
+        search(&self.run(), 2)
+    }
+
+    /// Writes the configuration: what makes the instance private, overlaid with `extra`.
+    ///
+    /// # Panics
+    /// When `extra` is not TOML.
+    #[track_caller]
+    pub fn write_config(&self, extra: &str) {
+        let base = format!(
+            "version = 1\n\
+             [paths]\nstate = {:?}\nrun = {:?}\n\
+             [log]\nlevel = \"info\"\nformat = \"text\"\n\
+             [admin]\nlisten = \"127.0.0.1:0\"\n\
+             [containerd]\nmode = \"managed\"\n\
+             [network]\nconf_dir = {:?}\nbin_dirs = [{:?}]\n\
+             [registry]\nconfig_dirs = [{:?}]\n",
+            self.state(),
+            self.run(),
+            self.cni_conf(),
+            prereq::CNI_BIN_DIR,
+            self.certs()
+        );
+        let mut config: Table = base.parse().expect("paths of a test need no escapes in TOML");
+        let extra: Table =
+            extra.parse().unwrap_or_else(|error| panic!("the extra configuration is wrong: {error}"));
+        overlay(&mut config, extra);
+        fs::write(self.config(), config.to_string()).expect("the scratch directory can be written");
+    }
+}
+
+impl Default for PrivateRoot {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// Lays `extra` over `base`, table by table.
+fn overlay(base: &mut Table, extra: Table) {
+    for (key, value) in extra {
+        match (base.get_mut(&key), value) {
+            (Some(Value::Table(below)), Value::Table(above)) => overlay(below, above),
+            (_, value) => {
+                base.insert(key, value);
+            }
+        }
+    }
+}

@@ -1,0 +1,173 @@
+//! Finds what an instance has left behind, in the kernel, in the file system and in containerd.
+
+use std::fs;
+use std::os::unix::fs::FileTypeExt;
+use std::path::Path;
+use std::process::Command;
+
+use crate::host::{cgroups, mounts, processes, runtimes};
+use crate::prereq;
+use crate::root::PrivateRoot;
+
+/// The namespace that every frontend works in, unless a test configures another.
+pub const NAMESPACE: &str = "k8s.io";
+
+/// What was found below a root at one moment, one readable line each, sorted.
+///
+/// Counted are things that belong to pods and to work in progress. What is expected to stay is not: the daemon,
+/// containerd and the logkeeper, images with their content and their committed snapshots, the bridge itself.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Sweep {
+    /// The findings.
+    pub findings: Vec<String>,
+}
+
+impl Sweep {
+    /// Looks around. Control groups are found by the name that [`PrivateRoot::cgroup_name`] gives.
+    ///
+    /// # Panics
+    /// When `ctr` is not installed.
+    #[must_use]
+    pub fn take(root: &PrivateRoot) -> Self {
+        Self::take_with(root, &[])
+    }
+
+    /// As [`Sweep::take`], and finds control groups named after these ids wherever they are: for pods that were given
+    /// no parent of the root's.
+    ///
+    /// # Panics
+    /// When `ctr` is not installed.
+    #[must_use]
+    pub fn take_with(root: &PrivateRoot, ids: &[&str]) -> Self {
+        let mut findings = Vec::new();
+        for mount in mounts::below(root.path()) {
+            let what = if mount.kind == "nsfs" { "pinned namespace" } else { "mount" };
+            findings.push(format!("{what} {} ({})", mount.point.display(), mount.kind));
+        }
+        findings.extend(root.network().in_use());
+        for process in processes::belonging_to(root.path()) {
+            let name = process.command.split(' ').next().unwrap_or_default();
+            if name.contains("containerd-shim") {
+                findings.push(format!("shim {}: {}", process.pid, process.command));
+            }
+        }
+        for pid in cgroups::members(&root.cgroup_name()) {
+            findings.push(format!("process {pid} in a control group of the root"));
+        }
+        let own = root.cgroup_name();
+        for group in cgroups::trees_named(&own) {
+            // The parent itself is nobody's in particular: a kubelet makes it, and keeps it.
+            let name = group.file_name().unwrap_or_default().to_string_lossy();
+            if name.strip_suffix(".slice").unwrap_or(&name) != own {
+                findings.push(format!("control group {}", group.display()));
+            }
+        }
+        for id in ids {
+            findings
+                .extend(cgroups::named(id).iter().map(|group| format!("control group {}", group.display())));
+        }
+        for dir in runtimes::naming(root.path()) {
+            findings.push(format!("runtime state {}", dir.display()));
+        }
+        leftovers(root.path(), &mut findings);
+        if let Some(socket) = root.containerd_socket() {
+            findings.extend(in_containerd(&socket, NAMESPACE));
+        }
+        findings.sort();
+        findings.dedup();
+        Self { findings }
+    }
+
+    /// Fails the test when something was found.
+    ///
+    /// # Panics
+    /// When something was found; the message lists it.
+    #[track_caller]
+    pub fn assert_clean(&self) {
+        assert!(self.findings.is_empty(), "left behind:\n  {}", self.findings.join("\n  "));
+    }
+
+    /// What is in this sweep and was not in `before`.
+    #[must_use]
+    pub fn since(&self, before: &Self) -> Vec<String> {
+        self.findings.iter().filter(|finding| !before.findings.contains(finding)).cloned().collect()
+    }
+}
+
+/// What containerd holds for pods and for work in progress, asked with its own command line.
+///
+/// # Panics
+/// When `ctr` is not installed.
+#[must_use]
+pub fn in_containerd(socket: &Path, namespace: &str) -> Vec<String> {
+    let mut findings = Vec::new();
+    for (what, words) in [
+        ("container", &["containers", "ls", "-q"][..]),
+        ("task", &["tasks", "ls", "-q"]),
+        ("lease", &["leases", "ls", "-q"]),
+    ] {
+        findings.extend(ctr(socket, namespace, words).into_iter().map(|line| format!("{what} {line}")));
+    }
+    for line in ctr(socket, namespace, &["snapshots", "ls"]).iter().skip(1) {
+        // KEY PARENT KIND, where the parent may be empty: committed ones belong to images.
+        if !line.trim_end().ends_with("Committed") {
+            findings.push(format!("snapshot {}", line.split_whitespace().collect::<Vec<_>>().join(" ")));
+        }
+    }
+    for line in ctr(socket, namespace, &["content", "active"]).iter().skip(1) {
+        findings.push(format!("ingest {}", line.split_whitespace().next().unwrap_or_default()));
+    }
+    findings
+}
+
+/// The lines that `ctr` prints; when it fails, one line that says so, which is a finding as well.
+fn ctr(socket: &Path, namespace: &str, words: &[&str]) -> Vec<String> {
+    let output = Command::new(prereq::require("timeout", "coreutils"))
+        .arg("60")
+        .arg(prereq::require("ctr", "containerd"))
+        .args(["--connect-timeout", "10s", "-a"])
+        .arg(socket)
+        .args(["-n", namespace])
+        .args(words)
+        .output()
+        .expect("timeout was found, so it starts");
+    if !output.status.success() {
+        let error = String::from_utf8_lossy(&output.stderr);
+        return vec![
+            "header".to_owned(),
+            format!("unknown: ctr {} failed: {}", words.join(" "), error.trim()),
+        ];
+    }
+    String::from_utf8_lossy(&output.stdout)
+        .lines()
+        .map(str::to_owned)
+        .filter(|line| !line.is_empty())
+        .collect()
+}
+
+/// Directories named after an id, and named pipes: bundles, io directories, files of sandboxes, unfinished downloads.
+fn leftovers(dir: &Path, findings: &mut Vec<String>) {
+    for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
+        let path = entry.path();
+        // It went away just now: nothing is left of it.
+        let Ok(kind) = entry.file_type() else { continue };
+        let name = entry.file_name().to_string_lossy().into_owned();
+        let parent = dir.file_name().unwrap_or_default().to_string_lossy();
+        if kind.is_fifo() {
+            findings.push(format!("named pipe {}", path.display()));
+        } else if kind.is_dir() {
+            if is_id(&name) {
+                findings.push(format!("directory {}", path.display()));
+            } else if name != "snapshots" {
+                // Below it lie the files of images.
+                leftovers(&path, findings);
+            }
+        } else if matches!(parent.as_ref(), "ns" | "netns" | "namespaces") {
+            findings.push(format!("pin file {}", path.display()));
+        }
+    }
+}
+
+fn is_id(name: &str) -> bool {
+    name.len() == 64 && name.bytes().all(|byte| byte.is_ascii_hexdigit())
+}

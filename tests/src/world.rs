@@ -1,0 +1,210 @@
+//! A real containerd with our backend on top of it, in the test's own process, all in a private root.
+
+use std::fs;
+use std::process::{Child, Command, Stdio};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use switchyard_containerd::config::{Cgroup, Config, Mode, Network, Registry as RegistryConfig};
+use switchyard_containerd::steps::Faults;
+use switchyard_containerd::{Containerd, Settings};
+use switchyard_contract::Fixture;
+use switchyard_core::backend::Backend;
+use switchyard_core::id::Owner;
+use switchyard_core::spec::{CgroupPlacement, SandboxSpec};
+use tokio::sync::oneshot;
+
+use crate::host::eventually;
+use crate::image::busybox;
+use crate::prereq;
+use crate::registry::Registry;
+use crate::root::PrivateRoot;
+use crate::sweep::Sweep;
+
+/// The image of every fact.
+const IMAGE: &str = "library/busybox:latest";
+/// How long containerd may take to listen.
+const START: Duration = Duration::from_secs(30);
+
+/// A backend under test, and the world it works on.
+#[derive(Debug)]
+pub struct World {
+    backend: Mutex<Arc<Containerd>>,
+    faults: Faults,
+    settings: Settings,
+    registry: Registry,
+    keeper: Keeper,
+    containerd: Child,
+    // Last: its drop removes what the others live in.
+    root: PrivateRoot,
+}
+
+/// A logkeeper on a thread of the test's own process.
+#[derive(Debug)]
+struct Keeper {
+    stop: Option<oneshot::Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl World {
+    /// Starts a registry, a containerd, a logkeeper and a backend. Must be called within a tokio runtime.
+    ///
+    /// # Panics
+    /// If a prerequisite is missing (its package is named) or something does not start.
+    #[must_use]
+    pub fn new() -> Self {
+        let root = PrivateRoot::new();
+        let registry = Registry::start();
+        registry.push(IMAGE, &busybox().build());
+        let settings = settings(&root);
+        let containerd = start_containerd(&root, &settings);
+        let keeper = Keeper::start(&root, &settings);
+        let faults = Faults::default();
+        let backend = Mutex::new(Arc::new(open(&settings, &faults)));
+        Self { backend, faults, settings, registry, keeper, containerd, root }
+    }
+
+    /// The private root.
+    #[must_use]
+    pub const fn root(&self) -> &PrivateRoot {
+        &self.root
+    }
+
+    /// The registry, which has the fixture's image.
+    #[must_use]
+    pub const fn registry(&self) -> &Registry {
+        &self.registry
+    }
+
+    /// The handle by which steps of the backend are made to fail.
+    #[must_use]
+    pub const fn faults(&self) -> &Faults {
+        &self.faults
+    }
+
+    /// The backend's settings.
+    #[must_use]
+    pub const fn settings(&self) -> &Settings {
+        &self.settings
+    }
+}
+
+impl Default for World {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Drop for World {
+    fn drop(&mut self) {
+        self.keeper.stop();
+        // The root's drop ends shims and containers; containerd goes first, so that it does not see that.
+        let _ = self.containerd.kill();
+        let _ = self.containerd.wait();
+    }
+}
+
+fn settings(root: &PrivateRoot) -> Settings {
+    Settings {
+        containerd: Config { mode: Mode::Managed, ..Config::default() },
+        network: Network {
+            conf_dir: root.cni_conf(),
+            bin_dirs: vec![prereq::CNI_BIN_DIR.into()],
+            ..Network::default()
+        },
+        registry: RegistryConfig { config_dirs: vec![root.certs()], ..RegistryConfig::default() },
+        cgroup: Cgroup { default_parent: root.cgroup_name(), ..Cgroup::default() },
+        address: root.run().join("containerd/containerd.sock"),
+        state: root.state(),
+        run: root.run(),
+        logkeeper: root.run().join("logkeeper.sock"),
+    }
+}
+
+fn open(settings: &Settings, faults: &Faults) -> Containerd {
+    Containerd::connect_with_faults(settings.clone(), faults.clone())
+        .expect("the settings of a test can work")
+}
+
+fn start_containerd(root: &PrivateRoot, settings: &Settings) -> Child {
+    let program = prereq::require("containerd", "containerd");
+    let (state, run) = (root.state().join("containerd"), root.run().join("containerd"));
+    fs::create_dir_all(&state).expect("the scratch directory can be written");
+    fs::create_dir_all(&run).expect("the scratch directory can be written");
+    let config = format!(
+        "version = 2\nroot = {:?}\nstate = {:?}\ndisabled_plugins = [\"io.containerd.grpc.v1.cri\"]\n[grpc]\naddress = {:?}\n",
+        state.join("root"),
+        run.join("state"),
+        settings.address,
+    );
+    let file = state.join("config.toml");
+    fs::write(&file, config).expect("the scratch directory can be written");
+    let log = fs::File::create(state.join("containerd.log")).expect("the scratch directory can be written");
+    let child = Command::new(program)
+        .arg("--config")
+        .arg(&file)
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(log)
+        .spawn()
+        .expect("containerd can be run");
+    assert!(eventually(START, || settings.address.exists()), "containerd does not listen after {START:?}");
+    child
+}
+
+impl Keeper {
+    fn start(root: &PrivateRoot, settings: &Settings) -> Self {
+        let state = root.run().join("logkeeper");
+        fs::create_dir_all(&state).expect("the scratch directory can be written");
+        let config = switchyard_logkeeper::Config::new(&settings.logkeeper, state);
+        let (stop, stopped) = oneshot::channel();
+        let thread = std::thread::spawn(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+            let stopped = async { drop(stopped.await) };
+            runtime
+                .expect("a runtime can be made")
+                .block_on(switchyard_logkeeper::Server::run(&config, stopped))
+                .expect("a logkeeper can run in a fresh directory");
+        });
+        assert!(eventually(START, || settings.logkeeper.exists()), "the logkeeper does not listen");
+        Self { stop: Some(stop), thread: Some(thread) }
+    }
+
+    fn stop(&mut self) {
+        drop(self.stop.take());
+        if let Some(thread) = self.thread.take() {
+            // A panic of it has been printed.
+            let _ = thread.join();
+        }
+    }
+}
+
+#[async_trait]
+impl Fixture for World {
+    fn backend(&self) -> Arc<dyn Backend> {
+        Arc::clone(&*self.backend.lock().unwrap_or_else(PoisonError::into_inner)) as Arc<dyn Backend>
+    }
+
+    fn image(&self) -> String {
+        self.registry.reference(IMAGE)
+    }
+
+    fn sandbox_spec(&self, name: &str) -> SandboxSpec {
+        SandboxSpec {
+            cgroup: CgroupPlacement::Parent(self.root.cgroup_parent().into()),
+            ..switchyard_contract::specs::sandbox(Owner::Host, name)
+        }
+    }
+
+    async fn reopen(&self) -> Arc<dyn Backend> {
+        *self.backend.lock().unwrap_or_else(PoisonError::into_inner) =
+            Arc::new(open(&self.settings, &self.faults));
+        self.backend()
+    }
+
+    async fn leftovers(&self) -> Vec<String> {
+        tokio::task::block_in_place(|| Sweep::take(&self.root).findings)
+    }
+}
