@@ -3,3 +3,4 @@
 mod architecture;
 mod contract;
 mod support_works;
+mod undo;

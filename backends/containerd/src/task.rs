@@ -53,6 +53,9 @@ pub(crate) struct TaskEntry {
     /// Held open, so that standard input does not end when an attached client leaves.
     stdin: Mutex<Option<std::fs::File>>,
     oom: Mutex<Option<switchyard_cgroup::OomWatch>>,
+    /// Its end, once it is on record; clearing up may still be due.
+    recorded: OnceCell<Exit>,
+    /// Its end, once all is cleared up.
     exit: OnceCell<Exit>,
 }
 
@@ -76,6 +79,7 @@ impl TaskEntry {
             hold: Mutex::default(),
             stdin: Mutex::default(),
             oom: Mutex::default(),
+            recorded: OnceCell::new(),
             exit: OnceCell::new(),
         }
     }

@@ -48,9 +48,14 @@ impl Inner {
         entry.exit.get_or_try_init(|| self.reap(entry)).await.cloned()
     }
 
+    /// Each part is done once, so that a repeated call goes on where one failed or was dropped.
     async fn reap(&self, entry: &TaskEntry) -> Result<Exit> {
-        let exit = self.await_exit(entry).await?;
-        self.record_exit(entry, &exit, entry.started().map(|started| started.at)).await?;
+        let recorded = entry.recorded.get_or_try_init(|| async {
+            let exit = self.await_exit(entry).await?;
+            self.record_exit(entry, &exit, entry.started().map(|started| started.at)).await?;
+            Ok::<_, Error>(exit)
+        });
+        let exit = recorded.await?.clone();
         self.faults.reach(Step::TaskExitRecorded)?;
         self.end_process(&entry.id.to_string()).await?;
         self.faults.reach(Step::TaskDeleted)?;

@@ -1,0 +1,258 @@
+//! Every step of every sequence fails once, on a real containerd: what was made is undone, and what failed can be repeated.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use switchyard_containerd::steps::{Fault, Step};
+use switchyard_contract::Fixture;
+use switchyard_core::backend::Backend;
+use switchyard_core::id::{SandboxId, TaskId};
+use switchyard_core::image::{Credentials, PullRequest};
+use switchyard_core::spec::{Output, SandboxNetwork, SandboxPid, SandboxSpec, Signal, TaskSpec};
+use switchyard_core::state::{ExitCause, TaskState};
+use switchyard_tests::image::busybox;
+use switchyard_tests::world::World;
+
+/// The steps of making a sandbox that has everything.
+const SANDBOX_MADE: [Step; 9] = [
+    Step::SandboxRecorded,
+    Step::SandboxFiles,
+    Step::SandboxPinned,
+    Step::SandboxShm,
+    Step::SandboxAttached,
+    Step::InfraPrepared,
+    Step::InfraCreated,
+    Step::InfraStarted,
+    Step::SandboxMarked,
+];
+/// The steps of stopping and removing one.
+const SANDBOX_ENDED: [Step; 5] = [
+    Step::SandboxInfraEnded,
+    Step::SandboxDetached,
+    Step::SandboxUnpinned,
+    Step::SandboxUnmounted,
+    Step::SandboxFilesGone,
+];
+/// The steps of making a task.
+const TASK_MADE: [Step; 3] = [Step::TaskRecorded, Step::TaskVolumes, Step::TaskPrepared];
+/// The steps of starting one.
+const TASK_STARTED: [Step; 5] =
+    [Step::TaskFifos, Step::TaskLogged, Step::TaskCreated, Step::TaskStarted, Step::TaskMarked];
+/// The steps of its end.
+const TASK_REAPED: [Step; 3] = [Step::TaskExitRecorded, Step::TaskDeleted, Step::TaskLogFinished];
+/// The steps of removing it.
+const TASK_REMOVED: [Step; 2] = [Step::TaskSnapshotGone, Step::TaskFilesGone];
+
+/// An image with a volume, so that every step of making a task is taken.
+const IMAGE: &str = "library/volumes:latest";
+
+struct Lab {
+    world: World,
+    backend: Arc<dyn Backend>,
+}
+
+impl Lab {
+    async fn new() -> Self {
+        let world = tokio::task::block_in_place(World::new);
+        world.registry().push(IMAGE, &busybox().volume("/data").build());
+        let backend = world.backend();
+        backend.recover().await.expect("a fresh world can be recovered");
+        let request = PullRequest {
+            reference: world.registry().reference(IMAGE),
+            credentials: Credentials::Anonymous,
+            handler: String::new(),
+        };
+        backend.images().pull(&request).await.expect("the image can be pulled");
+        Self { world, backend }
+    }
+
+    /// A sandbox that takes every step: with a network, shared memory and an infra process.
+    fn sandbox_spec(&self) -> SandboxSpec {
+        SandboxSpec {
+            network: SandboxNetwork::Pod(switchyard_core::spec::PodNetwork::default()),
+            pid: SandboxPid::Shared,
+            ..self.world.sandbox_spec("pod")
+        }
+    }
+
+    /// A task that takes every step: with an image volume and a log.
+    fn task_spec(&self, command: &[&str]) -> TaskSpec {
+        let mut spec = self.world.task_spec("task", command);
+        spec.image = self.world.registry().reference(IMAGE);
+        spec.stdio.output = Output::Log(self.world.root().log_dir().join("task/0.log"));
+        spec
+    }
+
+    async fn sandbox(&self) -> SandboxId {
+        let id = SandboxId::random();
+        self.backend.create_sandbox(id, &self.sandbox_spec()).await.expect("a sandbox can be made");
+        id
+    }
+
+    async fn task(&self, sandbox: SandboxId, command: &[&str]) -> TaskId {
+        let id = TaskId::random();
+        self.backend.create_task(id, sandbox, &self.task_spec(command)).await.expect("a task can be made");
+        id
+    }
+
+    async fn assert_only(&self, what: &[String]) {
+        let left = self.world.leftovers().await;
+        let strange: Vec<_> = left
+            .iter()
+            .filter(|finding| !what.iter().any(|known| finding.contains(known.as_str())))
+            .collect();
+        assert!(strange.is_empty(), "left behind: {strange:#?}");
+    }
+
+    fn fail(&self, step: Step) {
+        self.world.faults().set(step, Fault::Fail);
+    }
+
+    #[track_caller]
+    fn assert_reached(&self, step: Step) {
+        assert!(!self.world.faults().waits(), "{step:?} was not reached");
+    }
+}
+
+#[test]
+fn every_step_has_its_test() {
+    let tested: BTreeSet<Step> = [
+        &SANDBOX_MADE[..],
+        &SANDBOX_ENDED[..],
+        &TASK_MADE[..],
+        &TASK_STARTED[..],
+        &TASK_REAPED[..],
+        &TASK_REMOVED[..],
+    ]
+    .concat()
+    .into_iter()
+    .collect();
+    assert_eq!(tested, Step::ALL.into_iter().collect());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_sandbox_whose_making_fails_leaves_nothing() {
+    let lab = Lab::new().await;
+    for step in SANDBOX_MADE {
+        lab.fail(step);
+        let made = lab.backend.create_sandbox(SandboxId::random(), &lab.sandbox_spec()).await;
+        assert!(made.is_err(), "{step:?}");
+        lab.assert_reached(step);
+        lab.assert_only(&[]).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stop_and_a_removal_that_fail_can_be_repeated() {
+    let lab = Lab::new().await;
+    for step in SANDBOX_ENDED {
+        let id = lab.sandbox().await;
+        lab.fail(step);
+        let stopped = lab.backend.stop_sandbox(id).await;
+        let removed = lab.backend.remove_sandbox(id).await;
+        assert!(stopped.is_err() || removed.is_err(), "{step:?}");
+        lab.assert_reached(step);
+        lab.backend.stop_sandbox(id).await.expect("a stop can be repeated");
+        lab.backend.remove_sandbox(id).await.expect("a removal can be repeated");
+        lab.assert_only(&[]).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_task_whose_making_fails_leaves_nothing_but_its_sandbox() {
+    let lab = Lab::new().await;
+    let sandbox = lab.sandbox().await;
+    let before = lab.world.leftovers().await;
+    for step in TASK_MADE {
+        lab.fail(step);
+        let made = lab.backend.create_task(TaskId::random(), sandbox, &lab.task_spec(&["true"])).await;
+        assert!(made.is_err(), "{step:?}");
+        lab.assert_reached(step);
+        lab.assert_only(&before).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_start_that_fails_is_on_record_and_leaves_no_process() {
+    let lab = Lab::new().await;
+    let sandbox = lab.sandbox().await;
+    for step in TASK_STARTED {
+        let id = lab.task(sandbox, &["sleep", "1000"]).await;
+        let before = lab.world.leftovers().await;
+        lab.fail(step);
+        assert!(lab.backend.start_task(id).await.is_err(), "{step:?}");
+        lab.assert_reached(step);
+        lab.assert_only(&before).await;
+        let exit = lab.backend.wait_task(id).await.expect("a failed start is an end");
+        assert!(matches!(exit.cause, ExitCause::StartFailed(_)), "{step:?}: {exit:?}");
+        lab.backend.remove_task(id).await.expect("a task that never ran can be removed");
+    }
+    lab.backend.stop_sandbox(sandbox).await.expect("the sandbox can be stopped");
+    lab.backend.remove_sandbox(sandbox).await.expect("the sandbox can be removed");
+    lab.assert_only(&[]).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_end_that_cannot_be_recorded_is_not_lost() {
+    let lab = Lab::new().await;
+    let sandbox = lab.sandbox().await;
+    for step in TASK_REAPED {
+        let id = lab.task(sandbox, &["sh", "-c", "echo last words; exit 7"]).await;
+        lab.backend.start_task(id).await.expect("a task can be started");
+        lab.fail(step);
+        let first = lab.backend.wait_task(id).await;
+        assert!(first.is_err(), "{step:?}");
+        lab.assert_reached(step);
+        let exit = lab.backend.wait_task(id).await.expect("a wait can be repeated");
+        assert!((exit.code, &exit.cause) == (7, &ExitCause::Exited), "{step:?}: {exit:?}");
+        lab.backend.remove_task(id).await.expect("a task that has ended can be removed");
+    }
+    let log = std::fs::read_to_string(lab.world.root().log_dir().join("task/0.log")).expect("there is a log");
+    assert_eq!(log.matches("last words").count(), TASK_REAPED.len(), "{log}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_removal_of_a_task_that_fails_can_be_repeated() {
+    let lab = Lab::new().await;
+    let sandbox = lab.sandbox().await;
+    let before = lab.world.leftovers().await;
+    for step in TASK_REMOVED {
+        let id = lab.task(sandbox, &["sleep", "1000"]).await;
+        lab.backend.start_task(id).await.expect("a task can be started");
+        lab.backend.signal_task(id, Signal::KILL).await.expect("a task can be killed");
+        lab.backend.wait_task(id).await.expect("a killed task ends");
+        lab.fail(step);
+        assert!(lab.backend.remove_task(id).await.is_err(), "{step:?}");
+        lab.assert_reached(step);
+        lab.backend.remove_task(id).await.expect("a removal can be repeated");
+        lab.assert_only(&before).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn whatever_fails_half_way_a_new_backend_recovers_cleanly() {
+    let lab = Lab::new().await;
+    let sandbox = lab.sandbox().await;
+    let running = lab.task(sandbox, &["sleep", "1000"]).await;
+    lab.backend.start_task(running).await.expect("a task can be started");
+    for step in SANDBOX_ENDED {
+        let doomed = lab.sandbox().await;
+        lab.fail(step);
+        let _ = lab.backend.stop_sandbox(doomed).await;
+        let _ = lab.backend.remove_sandbox(doomed).await;
+        lab.assert_reached(step);
+        let backend = lab.world.reopen().await;
+        let found = backend.recover().await.expect("recovery succeeds");
+        let task = found.tasks.iter().find(|task| task.id == running).expect("the running task is found");
+        assert!(matches!(task.state, TaskState::Running { .. }), "{step:?}: {:?}", task.state);
+        if found.sandboxes.iter().any(|found| found.id == doomed) {
+            backend.stop_sandbox(doomed).await.expect("it can be stopped by the new backend");
+            backend.remove_sandbox(doomed).await.expect("it can be removed by the new backend");
+        }
+        let name = doomed.to_string();
+        let left: Vec<_> =
+            lab.world.leftovers().await.into_iter().filter(|finding| finding.contains(&name)).collect();
+        assert!(left.is_empty(), "{step:?} left {left:#?}");
+        // The old backend knows less than the new one: the rest of the test uses it for new sandboxes only.
+    }
+}
