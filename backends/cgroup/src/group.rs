@@ -1,0 +1,142 @@
+//! Names of cgroups: paths below the root, and what systemd makes of a slice and a scope.
+
+use std::fmt;
+use std::path::{Component, Path, PathBuf};
+
+use crate::error::{Error, Result};
+
+/// A cgroup other than the root, by its path below the root of every hierarchy.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Group {
+    relative: PathBuf,
+}
+
+impl Group {
+    /// The cgroup that a runtime makes of `linux.cgroupsPath`: a path, or `slice:prefix:id`, for which systemd makes
+    /// the scope `prefix-id.scope` and every slice above.
+    ///
+    /// # Errors
+    /// [`Error::InvalidGroup`] for the root, a path that goes up, or three parts that systemd would not take.
+    pub fn from_cgroups_path(text: &str) -> Result<Self> {
+        let invalid = |why| Error::InvalidGroup { text: text.to_owned(), why };
+        if text.starts_with('/') {
+            return Self::from_path(Path::new(text));
+        }
+        let parts: Vec<&str> = text.split(':').collect();
+        let [slice, prefix, id] = parts.as_slice() else {
+            return Err(invalid("it is neither an absolute path nor slice:prefix:id"));
+        };
+        if id.is_empty() || id.contains('/') || prefix.contains('/') {
+            return Err(invalid("prefix and id must be names"));
+        }
+        let mut relative = expanded_slice(slice).ok_or_else(|| invalid("its first part is no slice"))?;
+        relative.push(if prefix.is_empty() { format!("{id}.scope") } else { format!("{prefix}-{id}.scope") });
+        Ok(Self { relative })
+    }
+
+    /// The cgroup at `path` below the root.
+    ///
+    /// # Errors
+    /// [`Error::InvalidGroup`] for the root or a path that goes up.
+    pub fn from_path(path: &Path) -> Result<Self> {
+        let invalid = |why| Error::InvalidGroup { text: path.display().to_string(), why };
+        let mut relative = PathBuf::new();
+        for part in path.components() {
+            match part {
+                Component::Normal(name) => relative.push(name),
+                Component::RootDir | Component::CurDir | Component::Prefix(_) => {}
+                Component::ParentDir => return Err(invalid("it goes up by `..`")),
+            }
+        }
+        if relative.as_os_str().is_empty() {
+            return Err(invalid("the root is nobody's cgroup"));
+        }
+        Ok(Self { relative })
+    }
+
+    /// The path below the root, without a leading slash.
+    #[must_use]
+    pub fn relative(&self) -> &Path {
+        &self.relative
+    }
+
+    /// The cgroup above, unless that is the root.
+    #[must_use]
+    pub fn parent(&self) -> Option<Self> {
+        let relative = self.relative.parent().filter(|path| !path.as_os_str().is_empty())?;
+        Some(Self { relative: relative.to_owned() })
+    }
+}
+
+impl fmt::Display for Group {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "/{}", self.relative.display())
+    }
+}
+
+/// The directory of a slice: `a-b.slice` is in `a.slice`, and `-.slice` is the root.
+fn expanded_slice(slice: &str) -> Option<PathBuf> {
+    let stem = slice.strip_suffix(".slice").filter(|stem| !stem.is_empty() && !stem.contains('/'))?;
+    let mut path = PathBuf::new();
+    if stem == "-" {
+        return Some(path);
+    }
+    let mut name = String::new();
+    for part in stem.split('-') {
+        if part.is_empty() {
+            return None;
+        }
+        if !name.is_empty() {
+            name.push('-');
+        }
+        name.push_str(part);
+        path.push(format!("{name}.slice"));
+    }
+    Some(path)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[track_caller]
+    fn check(text: &str, expected: &str) {
+        assert_eq!(Group::from_cgroups_path(text).unwrap().to_string(), expected);
+    }
+
+    #[test]
+    fn a_path_is_taken_as_it_is_and_a_slice_is_expanded() {
+        check("/kubepods/burstable//pod1/abc", "/kubepods/burstable/pod1/abc");
+        check("a-b.slice:switchyard:x1", "/a.slice/a-b.slice/switchyard-x1.scope");
+        check("kubepods.slice:switchyard:x", "/kubepods.slice/switchyard-x.scope");
+        check("-.slice:switchyard:x", "/switchyard-x.scope");
+        check("a.slice::x", "/a.slice/x.scope");
+    }
+
+    #[test]
+    fn the_root_and_ways_out_are_no_groups() {
+        for bad in
+            ["/", "", "/a/../..", "a:b:c", "a.slice:b", "a--b.slice:p:i", "a.slice:p:../x", ".slice:p:i"]
+        {
+            assert!(Group::from_cgroups_path(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn the_parent_of_a_top_group_is_nobody() {
+        let group = Group::from_cgroups_path("/a/b").unwrap();
+        assert_eq!(group.parent().unwrap().to_string(), "/a");
+        assert_eq!(group.parent().unwrap().parent(), None);
+    }
+
+    proptest! {
+        #[test]
+        fn no_name_leads_out_of_the_hierarchy(text in "[a-c/.:-]{0,16}(slice)?[:./a]{0,8}") {
+            if let Ok(group) = Group::from_cgroups_path(&text) {
+                prop_assert!(group.relative().components().all(|part| matches!(part, Component::Normal(_))));
+            }
+        }
+    }
+}

@@ -1,0 +1,242 @@
+//! Where the cgroup hierarchies of a node are mounted.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use crate::error::{Error, Result};
+use crate::group::Group;
+
+/// Which kind of hierarchy has the controllers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CgroupMode {
+    /// One hierarchy per controller; also the hybrid layout, where a v2 tree without controllers stands beside them.
+    V1,
+    /// The unified hierarchy.
+    V2,
+}
+
+/// A mounted hierarchy.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Mount {
+    /// Its controllers, or `name=...`; empty for a v2 tree.
+    pub controllers: Vec<String>,
+    /// Which of its cgroups is at the mount point; `/` unless we are in a container.
+    pub root: PathBuf,
+    /// The mount point.
+    pub path: PathBuf,
+}
+
+/// The hierarchies of a node.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Hierarchy {
+    mode: CgroupMode,
+    mounts: Vec<Mount>,
+}
+
+impl Hierarchy {
+    /// The hierarchies that this process sees.
+    ///
+    /// # Errors
+    /// [`Error::File`] if `/proc/self/mountinfo` cannot be read, [`Error::NoHierarchy`] if none is mounted.
+    pub fn detect() -> Result<Self> {
+        let path = PathBuf::from("/proc/self/mountinfo");
+        match fs::read(&path) {
+            Ok(text) => Self::from_mountinfo(&String::from_utf8_lossy(&text)),
+            Err(source) => Err(Error::File { path, source }),
+        }
+    }
+
+    /// The hierarchies in the text of a mountinfo file.
+    ///
+    /// # Errors
+    /// [`Error::NoHierarchy`] if there is none.
+    pub fn from_mountinfo(text: &str) -> Result<Self> {
+        let mut mounts: Vec<Mount> = text.lines().filter_map(parse_line).collect();
+        // One hierarchy may be mounted several times, for containers too: the node's own place comes first.
+        mounts.sort_by_key(|mount| (mount.root != Path::new("/"), !mount.path.starts_with("/sys/fs/cgroup")));
+        let mut distinct: Vec<Mount> = Vec::new();
+        for mount in mounts {
+            if !distinct.iter().any(|other| other.controllers == mount.controllers) {
+                distinct.push(mount);
+            }
+        }
+        Self::new(distinct)
+    }
+
+    /// The hierarchies of a tree of files: v2 if `cgroup.controllers` is in it, else a v1 hierarchy for each directory.
+    ///
+    /// # Errors
+    /// [`Error::File`] if `root` cannot be read, [`Error::NoHierarchy`] if it is empty.
+    pub fn at(root: &Path) -> Result<Self> {
+        let file = |source| Error::File { path: root.to_owned(), source };
+        if root.join("cgroup.controllers").exists() {
+            let mount = Mount { controllers: Vec::new(), root: PathBuf::from("/"), path: root.to_owned() };
+            return Self::new(vec![mount]);
+        }
+        let entries = fs::read_dir(root).and_then(Iterator::collect::<io::Result<Vec<_>>>).map_err(file)?;
+        let mut mounts: Vec<Mount> = entries
+            .into_iter()
+            .filter(|entry| entry.path().is_dir())
+            .filter_map(|entry| {
+                let name = entry.file_name().into_string().ok()?;
+                let controllers = match name.as_str() {
+                    "unified" => Vec::new(),
+                    "systemd" => vec!["name=systemd".to_owned()],
+                    names => names.split(',').map(str::to_owned).collect(),
+                };
+                Some(Mount { controllers, root: PathBuf::from("/"), path: entry.path() })
+            })
+            .collect();
+        mounts.sort_by(|a, b| a.path.cmp(&b.path));
+        Self::new(mounts)
+    }
+
+    fn new(mounts: Vec<Mount>) -> Result<Self> {
+        let has_v1 =
+            mounts.iter().flat_map(|mount| &mount.controllers).any(|name| !name.starts_with("name="));
+        let has_v2 = mounts.iter().any(|mount| mount.controllers.is_empty());
+        let mode = match (has_v1, has_v2) {
+            (true, _) => CgroupMode::V1,
+            (false, true) => CgroupMode::V2,
+            (false, false) => return Err(Error::NoHierarchy),
+        };
+        Ok(Self { mode, mounts })
+    }
+
+    /// Which kind has the controllers.
+    #[must_use]
+    pub fn mode(&self) -> CgroupMode {
+        self.mode
+    }
+
+    /// All mounted hierarchies, also those without controllers.
+    #[must_use]
+    pub fn mounts(&self) -> &[Mount] {
+        &self.mounts
+    }
+
+    /// The directory of `group` in the hierarchy of a controller; on v2 there is one for all.
+    #[must_use]
+    pub fn dir(&self, controller: &str, group: &Group) -> Option<PathBuf> {
+        let mount = match self.mode {
+            CgroupMode::V2 => self.mounts.iter().find(|mount| mount.controllers.is_empty()),
+            CgroupMode::V1 => {
+                self.mounts.iter().find(|mount| mount.controllers.iter().any(|name| name == controller))
+            }
+        };
+        mount.map(|mount| mount.dir(group))
+    }
+
+    /// The directories of `group` in all hierarchies, whether they exist or not.
+    pub fn dirs(&self, group: &Group) -> impl Iterator<Item = PathBuf> {
+        self.mounts.iter().map(|mount| mount.dir(group))
+    }
+
+    /// Whether `group` exists in any hierarchy.
+    #[must_use]
+    pub fn exists(&self, group: &Group) -> bool {
+        self.dirs(group).any(|dir| dir.is_dir())
+    }
+}
+
+impl Mount {
+    /// The directory of `group` in this hierarchy.
+    #[must_use]
+    pub fn dir(&self, group: &Group) -> PathBuf {
+        let absolute = Path::new("/").join(group.relative());
+        let below = absolute.strip_prefix(&self.root).unwrap_or(group.relative());
+        self.path.join(below)
+    }
+}
+
+/// A line of mountinfo, if it is a cgroup hierarchy, as proc(5) describes it.
+fn parse_line(line: &str) -> Option<Mount> {
+    // 36 35 98:0 /root /point options optional-fields... - type source super-options
+    let (before, after) = line.split_once(" - ")?;
+    let mut fields = before.split(' ').skip(3);
+    let (root, path) = (fields.next()?, fields.next()?);
+    let mut fields = after.split(' ');
+    let controllers = match fields.next()? {
+        "cgroup2" => Vec::new(),
+        "cgroup" => {
+            let options = fields.nth(1)?.split(',');
+            let names = options.filter(|option| !NO_CONTROLLERS.contains(option)).map(str::to_owned);
+            Some(names.collect::<Vec<_>>()).filter(|names| !names.is_empty())?
+        }
+        _ => return None,
+    };
+    Some(Mount { controllers, root: unescaped(root), path: unescaped(path) })
+}
+
+/// Options of a v1 hierarchy that are no controllers; those with a value other than `name=` do not occur.
+const NO_CONTROLLERS: [&str; 6] = ["rw", "ro", "xattr", "noprefix", "clone_children", "cpuset_v2_mode"];
+
+fn unescaped(text: &str) -> PathBuf {
+    PathBuf::from(
+        text.replace("\\040", " ").replace("\\011", "\t").replace("\\012", "\n").replace("\\134", "\\"),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const HYBRID: &str = "\
+31 23 0:28 / /sys/fs/cgroup rw,relatime - tmpfs tmpfs rw,mode=755
+99 23 0:30 /docker/x /var/lib/rootfs/cg/cpu rw - cgroup cgroup rw,cpu,cpuacct
+32 31 0:29 / /sys/fs/cgroup/cpu,cpuacct rw,relatime shared:9 - cgroup cgroup rw,xattr,cpu,cpuacct
+35 31 0:32 / /sys/fs/cgroup/memory rw,relatime - cgroup cgroup rw,memory
+40 31 0:37 / /sys/fs/cgroup/systemd rw,relatime - cgroup cgroup rw,xattr,name=systemd
+41 31 0:38 / /sys/fs/cgroup/unified rw,relatime - cgroup2 cgroup2 rw
+";
+
+    fn group() -> Group {
+        Group::from_cgroups_path("/a/b").unwrap()
+    }
+
+    #[test]
+    fn a_hybrid_node_counts_as_v1_and_all_its_trees_are_known() {
+        let found = Hierarchy::from_mountinfo(HYBRID).unwrap();
+        assert_eq!(found.mode(), CgroupMode::V1);
+        assert_eq!(found.dir("cpuacct", &group()).unwrap(), Path::new("/sys/fs/cgroup/cpu,cpuacct/a/b"));
+        assert_eq!(found.dir("hugetlb", &group()), None);
+        assert_eq!(found.dirs(&group()).count(), 4);
+    }
+
+    #[test]
+    fn a_v2_node_has_one_tree_for_all_controllers() {
+        let found =
+            Hierarchy::from_mountinfo("30 23 0:26 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw,nsdelegate")
+                .unwrap();
+        assert_eq!(found.mode(), CgroupMode::V2);
+        assert_eq!(found.dir("memory", &group()).unwrap(), Path::new("/sys/fs/cgroup/a/b"));
+    }
+
+    #[test]
+    fn a_node_with_a_named_tree_alone_is_v2() {
+        let text = "1 0 0:1 / /s rw - cgroup c rw,name=systemd\n2 0 0:2 / /u rw - cgroup2 c rw\n";
+        assert_eq!(Hierarchy::from_mountinfo(text).unwrap().mode(), CgroupMode::V2);
+        assert!(matches!(Hierarchy::from_mountinfo(""), Err(Error::NoHierarchy)));
+    }
+
+    #[test]
+    fn inside_a_container_paths_start_at_its_own_root() {
+        let found = Hierarchy::from_mountinfo("1 0 0:1 /a /cg/memory rw - cgroup c rw,memory").unwrap();
+        assert_eq!(found.dir("memory", &group()).unwrap(), Path::new("/cg/memory/b"));
+    }
+
+    #[test]
+    fn this_node_has_a_hierarchy() {
+        assert!(!Hierarchy::detect().unwrap().mounts().is_empty());
+    }
+
+    proptest! {
+        #[test]
+        fn no_text_makes_it_panic(text in "([0-9a-z/:, -]|cgroup2?| - |\n|\\\\0|\\PC){0,80}") {
+            let _ = Hierarchy::from_mountinfo(&text);
+        }
+    }
+}

@@ -1,0 +1,27 @@
+//! Finds, reads and removes the cgroups of Switchyard's tasks, on cgroup v1 (also the hybrid layout) and v2.
+//!
+//! A cgroup is named by [`Group`]: where it is below the root, which is the same in each hierarchy. All reads are of
+//! small files in the kernel's memory and take microseconds; removal may take a bounded while. Everything here blocks.
+//!
+//! - [`Hierarchy`] says where the hierarchies are mounted.
+//! - [`Reader`] reads usage and processes, and removes.
+//! - [`OomWatch`] keeps an eye on a cgroup that may be gone by the time its end is told.
+//! - [`net::parse`] reads the traffic of a network namespace.
+//!
+//! A cgroup that is gone is `None`, a value that the kernel has no source for is `None`, and neither is an error.
+
+mod error;
+mod group;
+mod hierarchy;
+pub mod net;
+mod oom;
+pub mod parse;
+mod reader;
+mod remove;
+mod usage;
+
+pub use error::{Error, Result};
+pub use group::Group;
+pub use hierarchy::{CgroupMode, Hierarchy, Mount};
+pub use oom::OomWatch;
+pub use reader::Reader;

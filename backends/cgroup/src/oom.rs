@@ -1,0 +1,139 @@
+//! Out-of-memory kills of a cgroup, also of one that is gone by the time anybody asks.
+//!
+//! An open file of a removed cgroup cannot be read any more (`ENODEV`, on v1 and v2 alike), so holding it is not
+//! enough. On v1 the kernel counts into an eventfd, which outlives the cgroup; it adds one when the cgroup goes. On v2
+//! the file can be polled for `POLLPRI`: whoever does so and calls [`OomWatch::kills`] keeps the last count.
+
+use std::fs::{self, File};
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, poll};
+use nix::sys::eventfd::{EfdFlags, EventFd};
+
+use crate::error::{Error, Result};
+use crate::hierarchy::CgroupMode;
+use crate::parse::flat_keyed;
+use crate::reader::is_gone;
+
+/// More than the files ever hold.
+const MAX_BYTES: usize = 4096;
+
+/// How long the kernel may take to tell that a cgroup went, in ms; it is some milliseconds.
+const LAST_SIGNAL_WAIT_MS: u16 = 100;
+
+/// Watches one cgroup for out-of-memory kills.
+#[derive(Debug)]
+pub struct OomWatch {
+    path: PathBuf,
+    file: File,
+    /// On v1, what the kernel signals to; `None` where it would not take it.
+    signals: Option<EventFd>,
+    signalled: u64,
+    settled: bool,
+    last: u64,
+}
+
+impl OomWatch {
+    /// Starts to watch by the `memory.oom_control` (v1) or `memory.events` (v2) of a cgroup; `None` if it is gone.
+    ///
+    /// # Errors
+    /// [`Error::File`] if the file cannot be opened or read.
+    pub(crate) fn open(path: &Path, mode: CgroupMode) -> Result<Option<Self>> {
+        let failed = |source| Error::File { path: path.to_owned(), source };
+        let file = match File::open(path) {
+            Ok(file) => file,
+            Err(error) if is_gone(&error) => return Ok(None),
+            Err(error) => return Err(failed(error)),
+        };
+        let signals = match mode {
+            CgroupMode::V1 => subscribed(path, &file).map_err(failed)?,
+            CgroupMode::V2 => None,
+        };
+        let mut watch = Self { path: path.to_owned(), file, signals, signalled: 0, settled: false, last: 0 };
+        watch.kills()?;
+        Ok(Some(watch))
+    }
+
+    /// How many processes were killed as far as is known; never less than it said before.
+    ///
+    /// Of a cgroup that is gone it is what was read last, and on v1 at least one if it ran out of memory since. The first
+    /// call after a cgroup went may then block for a tenth of a second.
+    ///
+    /// # Errors
+    /// [`Error::File`] if the kernel refuses the file for another reason than that the cgroup is gone.
+    pub fn kills(&mut self) -> Result<u64> {
+        let mut bytes = [0; MAX_BYTES];
+        match self.file.read_at(&mut bytes, 0) {
+            Ok(length) => {
+                let text = String::from_utf8_lossy(&bytes[..length]).into_owned();
+                self.last = self.last.max(kills(&text));
+            }
+            Err(error) if is_gone(&error) => {
+                self.drain()?;
+                self.settle()?;
+                // One signal says that the cgroup went, any other that it ran out of memory.
+                if self.signalled > 1 {
+                    self.last = self.last.max(1);
+                }
+            }
+            Err(source) => return Err(Error::File { path: self.path.clone(), source }),
+        }
+        Ok(self.last)
+    }
+
+    /// One signal may mean either thing, as the kernel tells a little later that the cgroup went: waits for a second.
+    fn settle(&mut self) -> Result<()> {
+        let Some(signals) = self.signals.as_ref().filter(|_| self.signalled == 1 && !self.settled) else {
+            return Ok(());
+        };
+        match poll(&mut [PollFd::new(signals.as_fd(), PollFlags::POLLIN)], LAST_SIGNAL_WAIT_MS) {
+            Ok(_) | Err(Errno::EINTR) => {}
+            Err(error) => return Err(Error::File { path: self.path.clone(), source: error.into() }),
+        }
+        self.settled = true;
+        self.drain()
+    }
+
+    fn drain(&mut self) -> Result<()> {
+        let Some(signals) = &self.signals else { return Ok(()) };
+        match signals.read() {
+            Ok(count) => self.signalled = self.signalled.saturating_add(count),
+            Err(Errno::EAGAIN | Errno::EINTR) => {}
+            Err(error) => return Err(Error::File { path: self.path.clone(), source: error.into() }),
+        }
+        Ok(())
+    }
+}
+
+impl AsFd for OomWatch {
+    /// What to poll: for reading on v1 (an eventfd), for `POLLPRI` on v2.
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.signals.as_ref().map_or_else(|| self.file.as_fd(), AsFd::as_fd)
+    }
+}
+
+/// An eventfd that the kernel signals when the cgroup runs out of memory.
+fn subscribed(path: &Path, file: &File) -> io::Result<Option<EventFd>> {
+    let signals = EventFd::from_value_and_flags(0, EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)?;
+    let line = format!("{} {}", signals.as_fd().as_raw_fd(), file.as_raw_fd());
+    match fs::OpenOptions::new().write(true).open(path.with_file_name("cgroup.event_control")) {
+        Ok(control) => match control.write_at(line.as_bytes(), 0) {
+            Ok(_) => Ok(Some(signals)),
+            Err(error) if is_gone(&error) => Ok(None),
+            Err(error) => Err(error),
+        },
+        Err(error) if is_gone(&error) || error.kind() == io::ErrorKind::PermissionDenied => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// The number of kills in the text of either file. A kill of a whole group counts at least once.
+pub(crate) fn kills(text: &str) -> u64 {
+    let counts = flat_keyed(text);
+    let count = |key: &str| counts.get(key).copied().unwrap_or(0);
+    count("oom_kill").max(count("oom_group_kill"))
+}

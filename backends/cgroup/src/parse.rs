@@ -1,0 +1,111 @@
+//! Parsers for the small files of cgroups: a number, `max`, lines of keys and numbers, and pressure.
+//!
+//! They take any text: what they do not understand is absent from the answer.
+
+use std::collections::BTreeMap;
+
+use switchyard_core::stats::{Pressure, PressureLine};
+
+/// The lines `key number` of a flat keyed file, as `memory.stat`.
+#[must_use]
+pub fn flat_keyed(text: &str) -> BTreeMap<&str, u64> {
+    text.lines()
+        .filter_map(|line| {
+            let (key, value) = line.split_once(' ')?;
+            Some((key, value.trim().parse().ok()?))
+        })
+        .collect()
+}
+
+/// The one number of a file; a negative one is 0.
+#[must_use]
+pub fn number(text: &str) -> Option<u64> {
+    let text = text.trim();
+    if let Some(digits) = text.strip_prefix('-') {
+        return digits.parse::<u64>().is_ok().then_some(0);
+    }
+    text.parse().ok()
+}
+
+/// A limit of cgroup v2: `None` for `max` and for what is no number.
+#[must_use]
+pub fn limit_v2(text: &str) -> Option<u64> {
+    number(text)
+}
+
+/// A memory limit of cgroup v1. Without one the file has the highest number of pages, which differs by page size.
+#[must_use]
+pub fn limit_v1(text: &str) -> Option<u64> {
+    const UNLIMITED: u64 = 1 << 62;
+    number(text).filter(|limit| *limit < UNLIMITED)
+}
+
+/// A pressure file (`cpu.pressure`): `some` must be there, `full` need not, as older kernels have none for processors.
+#[must_use]
+pub fn pressure(text: &str) -> Option<Pressure> {
+    let line = |kind: &str| {
+        text.lines().find_map(|line| line.strip_prefix(kind)?.strip_prefix(' ')).map(pressure_line)
+    };
+    Some(Pressure { some: line("some")?, full: line("full").unwrap_or_default() })
+}
+
+fn pressure_line(text: &str) -> PressureLine {
+    let mut line = PressureLine::default();
+    for (key, value) in text.split_whitespace().filter_map(|word| word.split_once('=')) {
+        let share = || value.parse::<f64>().ok().filter(|share| share.is_finite()).unwrap_or(0.0);
+        match key {
+            "avg10" => line.avg10 = share(),
+            "avg60" => line.avg60 = share(),
+            "avg300" => line.avg300 = share(),
+            "total" => line.total_us = value.parse().unwrap_or(0),
+            _ => {}
+        }
+    }
+    line
+}
+
+/// The processes in a `cgroup.procs` file. Those of another process namespace are 0 there and left out.
+#[must_use]
+pub fn pids(text: &str) -> Vec<u32> {
+    text.lines().filter_map(|line| line.trim().parse().ok()).filter(|pid| *pid != 0).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn limits_know_both_ways_to_say_none() {
+        assert_eq!(limit_v2("max\n"), None);
+        assert_eq!(limit_v2("4096\n"), Some(4096));
+        assert_eq!(limit_v1("9223372036854771712\n"), None);
+        assert_eq!(limit_v1("9223372036854710272\n"), None);
+        assert_eq!(limit_v1("67108864\n"), Some(67_108_864));
+        assert_eq!(number("-1\n"), Some(0));
+    }
+
+    #[test]
+    fn pressure_without_full_has_a_full_of_zero() {
+        let read = pressure("some avg10=1.50 avg60=0.25 avg300=0.00 total=12345\n").unwrap();
+        assert_eq!((read.some.avg10, read.some.avg60, read.some.total_us), (1.5, 0.25, 12_345));
+        assert_eq!(read.full, PressureLine::default());
+        assert_eq!(pressure("full avg10=0.00 total=1\n"), None);
+        assert_eq!(pressure(""), None);
+    }
+
+    #[test]
+    fn lines_that_are_none_are_passed_over() {
+        let read = flat_keyed("a 1\nbroken\nb x\nc 3\n");
+        assert_eq!(read.into_iter().collect::<Vec<_>>(), [("a", 1), ("c", 3)]);
+        assert_eq!(pids("1\n0\nx\n22\n"), [1, 22]);
+    }
+
+    proptest! {
+        #[test]
+        fn no_text_makes_them_panic(text in "([a-z0-9= .\n-]|some |full |avg10=|total=|\\PC){0,80}") {
+            let _ = (flat_keyed(&text), number(&text), limit_v1(&text), limit_v2(&text), pressure(&text), pids(&text));
+        }
+    }
+}

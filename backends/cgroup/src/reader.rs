@@ -1,0 +1,205 @@
+//! Reads cgroups: usage, out-of-memory kills, processes.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::SystemTime;
+
+use nix::errno::Errno;
+use switchyard_core::stats::Usage;
+
+use crate::error::{Error, Result};
+use crate::group::Group;
+use crate::hierarchy::{CgroupMode, Hierarchy};
+use crate::oom::{OomWatch, kills};
+use crate::parse;
+use crate::remove::remove_tree;
+use crate::usage::{V1Dirs, v1, v2};
+
+/// How deep groups inside a group are followed.
+pub(crate) const MAX_DEPTH: usize = 32;
+
+/// v1 hierarchies in the order in which they are asked for processes; a runtime puts a task into all of them.
+const V1_PROCESS_CONTROLLERS: [&str; 7] =
+    ["memory", "pids", "cpuacct", "cpu", "freezer", "devices", "cpuset"];
+
+/// Reads the cgroups of a node.
+#[derive(Debug, Clone)]
+pub struct Reader {
+    hierarchy: Hierarchy,
+}
+
+impl Reader {
+    /// A reader of this node's own hierarchies.
+    ///
+    /// # Errors
+    /// As [`Hierarchy::detect`].
+    pub fn detect() -> Result<Self> {
+        Hierarchy::detect().map(Self::new)
+    }
+
+    /// A reader of these hierarchies.
+    #[must_use]
+    pub const fn new(hierarchy: Hierarchy) -> Self {
+        Self { hierarchy }
+    }
+
+    /// What it reads.
+    #[must_use]
+    pub const fn hierarchy(&self) -> &Hierarchy {
+        &self.hierarchy
+    }
+
+    /// Usage of `group`; `None` if it is gone.
+    ///
+    /// # Errors
+    /// [`Error::File`] if a file that is there cannot be read.
+    pub fn usage(&self, group: &Group) -> Result<Option<Usage>> {
+        let at = SystemTime::now();
+        let usage = match self.hierarchy.mode() {
+            CgroupMode::V2 => match self.existing("", group) {
+                Some(dir) => v2(&dir, at)?,
+                None => return Ok(None),
+            },
+            CgroupMode::V1 => {
+                let dir = |controller| self.existing(controller, group);
+                let (cpuacct, cpu, memory, pids) = (dir("cpuacct"), dir("cpu"), dir("memory"), dir("pids"));
+                let dirs = V1Dirs {
+                    cpuacct: cpuacct.as_deref(),
+                    cpu: cpu.as_deref(),
+                    memory: memory.as_deref(),
+                    pids: pids.as_deref(),
+                };
+                v1(dirs, at)?
+            }
+        };
+        // A group that went while it was read has no files any more, nor has one that never was.
+        let empty = usage.cpu.is_none() && usage.memory.is_none() && usage.pids.is_none();
+        Ok(if empty && !self.hierarchy.exists(group) { None } else { Some(usage) })
+    }
+
+    /// How many processes of `group` the kernel has killed for want of memory; `None` if it is gone.
+    ///
+    /// # Errors
+    /// [`Error::File`] if the file is there and cannot be read.
+    pub fn oom_kills(&self, group: &Group) -> Result<Option<u64>> {
+        let Some(path) = self.oom_file(group) else { return Ok(None) };
+        Ok(read_if_there(&path)?.map(|text| kills(&text)))
+    }
+
+    /// Starts to watch `group` for such kills; `None` if it is gone.
+    ///
+    /// # Errors
+    /// [`Error::File`] if its file is there and cannot be opened, read or subscribed to.
+    pub fn watch_oom(&self, group: &Group) -> Result<Option<OomWatch>> {
+        match self.oom_file(group) {
+            Some(path) => OomWatch::open(&path, self.hierarchy.mode()),
+            None => Ok(None),
+        }
+    }
+
+    fn oom_file(&self, group: &Group) -> Option<PathBuf> {
+        let dir = self.hierarchy.dir("memory", group)?;
+        Some(dir.join(match self.hierarchy.mode() {
+            CgroupMode::V1 => "memory.oom_control",
+            CgroupMode::V2 => "memory.events",
+        }))
+    }
+
+    /// The processes in `group` and in the groups below, in ascending order; `None` if it is gone.
+    ///
+    /// # Errors
+    /// [`Error::File`] if a file that is there cannot be read.
+    pub fn procs(&self, group: &Group) -> Result<Option<Vec<u32>>> {
+        let dir = match self.hierarchy.mode() {
+            CgroupMode::V2 => self.existing("", group),
+            CgroupMode::V1 => V1_PROCESS_CONTROLLERS.iter().find_map(|name| self.existing(name, group)),
+        };
+        let Some(dir) = dir else { return Ok(None) };
+        let mut pids = Vec::new();
+        collect(&dir, MAX_DEPTH, &mut pids)?;
+        pids.sort_unstable();
+        pids.dedup();
+        Ok(Some(pids))
+    }
+
+    /// Removes `group` and all groups below it from every hierarchy, the deepest first. Idempotent: a group that is gone
+    /// is removed. Blocks for up to a second while the kernel calls it busy, as it does shortly after a process ended.
+    ///
+    /// # Errors
+    /// [`Error::Busy`] if it still has processes then, [`Error::File`] for anything else the kernel says. Hierarchies
+    /// after the one that failed are tried all the same; the first failure is told.
+    pub fn remove(&self, group: &Group) -> Result<()> {
+        let mut first = Ok(());
+        for dir in self.hierarchy.dirs(group) {
+            let removed = remove_tree(&dir);
+            if first.is_ok() {
+                first = removed;
+            }
+        }
+        first
+    }
+
+    fn existing(&self, controller: &str, group: &Group) -> Option<PathBuf> {
+        self.hierarchy.dir(controller, group).filter(|dir| dir.is_dir())
+    }
+}
+
+fn collect(dir: &Path, depth: usize, pids: &mut Vec<u32>) -> Result<()> {
+    let path = dir.join("cgroup.procs");
+    match fs::read_to_string(&path) {
+        Ok(text) => pids.extend(parse::pids(&text)),
+        // Threaded groups have no processes of their own: those are counted further up.
+        Err(error) if is_gone(&error) || is_unsupported(&error) => {}
+        Err(source) => return Err(Error::File { path, source }),
+    }
+    if depth > 0 {
+        for child in children(dir)? {
+            collect(&child, depth - 1, pids)?;
+        }
+    }
+    Ok(())
+}
+
+/// The groups directly below; none if the directory is gone.
+pub(crate) fn children(dir: &Path) -> Result<Vec<PathBuf>> {
+    let read = || -> io::Result<Vec<PathBuf>> {
+        let mut list = Vec::new();
+        for entry in fs::read_dir(dir)? {
+            let entry = entry?;
+            if entry.file_type()?.is_dir() {
+                list.push(entry.path());
+            }
+        }
+        Ok(list)
+    };
+    match read() {
+        Ok(list) => Ok(list),
+        Err(error) if is_gone(&error) => Ok(Vec::new()),
+        Err(source) => Err(Error::File { path: dir.to_owned(), source }),
+    }
+}
+
+/// The text of a file; `None` if it is not there, or its cgroup went meanwhile.
+pub(crate) fn read_if_there(path: &Path) -> Result<Option<String>> {
+    match fs::read_to_string(path) {
+        Ok(text) => Ok(Some(text)),
+        // Pressure files are there and refuse when the kernel was started without accounting.
+        Err(error) if is_gone(&error) || is_unsupported(&error) => Ok(None),
+        Err(source) => Err(Error::File { path: path.to_owned(), source }),
+    }
+}
+
+/// What `parse` makes of a file; `None` also if it is not there.
+pub(crate) fn read_parsed<T>(path: &Path, parse: impl FnOnce(&str) -> Option<T>) -> Result<Option<T>> {
+    Ok(read_if_there(path)?.and_then(|text| parse(&text)))
+}
+
+/// Whether the kernel says that a cgroup, or a file of it, is no more: an open file of a removed one is `ENODEV`.
+pub(crate) fn is_gone(error: &io::Error) -> bool {
+    matches!(error.raw_os_error().map(Errno::from_raw), Some(Errno::ENOENT | Errno::ENODEV | Errno::ENOTDIR))
+}
+
+fn is_unsupported(error: &io::Error) -> bool {
+    error.raw_os_error().map(Errno::from_raw) == Some(Errno::EOPNOTSUPP)
+}

@@ -1,0 +1,165 @@
+//! Reads the usage of a cgroup out of its files.
+
+use std::path::Path;
+use std::time::SystemTime;
+
+use switchyard_core::stats::{CpuUsage, IoUsage, MemoryUsage, SwapUsage, Usage};
+
+use crate::error::Result;
+use crate::parse::{flat_keyed, limit_v1, limit_v2, number, pressure};
+use crate::reader::{read_if_there, read_parsed};
+
+/// Length of the ticks of `cpuacct.stat`: user space has always been told 100 per second.
+const TICK_NS: u64 = 10_000_000;
+
+const US: u64 = 1_000;
+
+/// The directories of one cgroup in the v1 hierarchies.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct V1Dirs<'a> {
+    pub(crate) cpuacct: Option<&'a Path>,
+    pub(crate) cpu: Option<&'a Path>,
+    pub(crate) memory: Option<&'a Path>,
+    pub(crate) pids: Option<&'a Path>,
+}
+
+/// Usage from the v1 hierarchies.
+pub(crate) fn v1(dirs: V1Dirs<'_>, at: SystemTime) -> Result<Usage> {
+    let (memory, swap) = match dirs.memory {
+        Some(dir) => v1_memory(dir, at)?,
+        None => (None, None),
+    };
+    let pids = match dirs.pids {
+        Some(dir) => read_parsed(&dir.join("pids.current"), number)?,
+        None => None,
+    };
+    Ok(Usage { cpu: v1_cpu(dirs.cpuacct, dirs.cpu, at)?, memory, swap, io: None, pids })
+}
+
+fn v1_cpu(cpuacct: Option<&Path>, cpu: Option<&Path>, at: SystemTime) -> Result<Option<CpuUsage>> {
+    let Some(dir) = cpuacct else { return Ok(None) };
+    let Some(total_ns) = read_parsed(&dir.join("cpuacct.usage"), number)? else { return Ok(None) };
+    let stat = read_if_there(&dir.join("cpuacct.stat"))?.unwrap_or_default();
+    let stat = flat_keyed(&stat);
+    let throttled = match cpu {
+        Some(dir) => read_if_there(&dir.join("cpu.stat"))?.unwrap_or_default(),
+        None => String::new(),
+    };
+    let throttled = flat_keyed(&throttled);
+    let ticks = |key: &str| stat.get(key).map(|ticks| ticks.saturating_mul(TICK_NS));
+    Ok(Some(CpuUsage {
+        at,
+        total_ns,
+        user_ns: ticks("user"),
+        system_ns: ticks("system"),
+        throttled_periods: throttled.get("nr_throttled").copied(),
+        throttled_ns: throttled.get("throttled_time").copied(),
+        pressure: None,
+    }))
+}
+
+fn v1_memory(dir: &Path, at: SystemTime) -> Result<(Option<MemoryUsage>, Option<SwapUsage>)> {
+    let Some(usage_bytes) = read_parsed(&dir.join("memory.usage_in_bytes"), number)? else {
+        return Ok((None, None));
+    };
+    let text = read_if_there(&dir.join("memory.stat"))?.unwrap_or_default();
+    let stat = flat_keyed(&text);
+    // The totals count the groups below too, as the usage does; without hierarchy they are not there.
+    let value = |key: &str| stat.get(format!("total_{key}").as_str()).or_else(|| stat.get(key)).copied();
+    let own_limit = read_parsed(&dir.join("memory.limit_in_bytes"), limit_v1)?;
+    let limit = least(
+        own_limit,
+        stat.get("hierarchical_memory_limit").and_then(|limit| limit_v1(&limit.to_string())),
+    );
+    let working_set_bytes = usage_bytes.saturating_sub(value("inactive_file").unwrap_or(0));
+    let memory = MemoryUsage {
+        at,
+        usage_bytes,
+        working_set_bytes,
+        available_bytes: limit.map(|limit| limit.saturating_sub(working_set_bytes)),
+        rss_bytes: value("rss"),
+        cache_bytes: value("cache"),
+        peak_bytes: read_parsed(&dir.join("memory.max_usage_in_bytes"), number)?,
+        page_faults: value("pgfault"),
+        major_page_faults: value("pgmajfault"),
+        pressure: None,
+    };
+    let sum_limit = read_parsed(&dir.join("memory.memsw.limit_in_bytes"), limit_v1)?;
+    let sum_usage = read_parsed(&dir.join("memory.memsw.usage_in_bytes"), number)?;
+    let used = value("swap").or_else(|| sum_usage.map(|sum| sum.saturating_sub(usage_bytes)));
+    let swap = used.filter(|_| sum_usage.is_some()).map(|used| SwapUsage {
+        at,
+        usage_bytes: used,
+        // The limit is of memory and swap together: what memory may not take is left for swap.
+        available_bytes: sum_limit.map(|sum| match limit {
+            Some(limit) => sum.saturating_sub(limit).saturating_sub(used),
+            None => sum.saturating_sub(sum_usage.unwrap_or(0)),
+        }),
+    });
+    Ok((Some(memory), swap))
+}
+
+fn least(a: Option<u64>, b: Option<u64>) -> Option<u64> {
+    match (a, b) {
+        (Some(a), Some(b)) => Some(a.min(b)),
+        (a, b) => a.or(b),
+    }
+}
+
+/// Usage from the unified hierarchy.
+pub(crate) fn v2(dir: &Path, at: SystemTime) -> Result<Usage> {
+    let io = read_parsed(&dir.join("io.pressure"), pressure)?;
+    Ok(Usage {
+        cpu: v2_cpu(dir, at)?,
+        memory: v2_memory(dir, at)?,
+        swap: v2_swap(dir, at)?,
+        io: io.map(|pressure| IoUsage { at, pressure: Some(pressure) }),
+        pids: read_parsed(&dir.join("pids.current"), number)?,
+    })
+}
+
+fn v2_cpu(dir: &Path, at: SystemTime) -> Result<Option<CpuUsage>> {
+    let Some(text) = read_if_there(&dir.join("cpu.stat"))? else { return Ok(None) };
+    let stat = flat_keyed(&text);
+    let ns = |key: &str| stat.get(key).map(|us| us.saturating_mul(US));
+    let Some(total_ns) = ns("usage_usec") else { return Ok(None) };
+    Ok(Some(CpuUsage {
+        at,
+        total_ns,
+        user_ns: ns("user_usec"),
+        system_ns: ns("system_usec"),
+        throttled_periods: stat.get("nr_throttled").copied(),
+        throttled_ns: ns("throttled_usec"),
+        pressure: read_parsed(&dir.join("cpu.pressure"), pressure)?,
+    }))
+}
+
+fn v2_memory(dir: &Path, at: SystemTime) -> Result<Option<MemoryUsage>> {
+    let Some(usage_bytes) = read_parsed(&dir.join("memory.current"), number)? else { return Ok(None) };
+    let text = read_if_there(&dir.join("memory.stat"))?.unwrap_or_default();
+    let stat = flat_keyed(&text);
+    let working_set_bytes = usage_bytes.saturating_sub(stat.get("inactive_file").copied().unwrap_or(0));
+    let limit = read_parsed(&dir.join("memory.max"), limit_v2)?;
+    Ok(Some(MemoryUsage {
+        at,
+        usage_bytes,
+        working_set_bytes,
+        available_bytes: limit.map(|limit| limit.saturating_sub(working_set_bytes)),
+        rss_bytes: stat.get("anon").copied(),
+        cache_bytes: stat.get("file").copied(),
+        peak_bytes: read_parsed(&dir.join("memory.peak"), number)?,
+        page_faults: stat.get("pgfault").copied(),
+        major_page_faults: stat.get("pgmajfault").copied(),
+        pressure: read_parsed(&dir.join("memory.pressure"), pressure)?,
+    }))
+}
+
+fn v2_swap(dir: &Path, at: SystemTime) -> Result<Option<SwapUsage>> {
+    let Some(usage_bytes) = read_parsed(&dir.join("memory.swap.current"), number)? else { return Ok(None) };
+    let limit = read_parsed(&dir.join("memory.swap.max"), limit_v2)?;
+    Ok(Some(SwapUsage {
+        at,
+        usage_bytes,
+        available_bytes: limit.map(|limit| limit.saturating_sub(usage_bytes)),
+    }))
+}

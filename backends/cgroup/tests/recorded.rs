@@ -1,0 +1,139 @@
+//! Reads recorded trees of cgroup files: one of a v1 node, one of a v2 node with systemd.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+use std::path::{Path, PathBuf};
+
+use switchyard_cgroup::{CgroupMode, Group, Hierarchy, Reader};
+use switchyard_core::stats::Usage;
+
+fn reader(tree: &str) -> Reader {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/trees").join(tree);
+    Reader::new(Hierarchy::at(&root).unwrap())
+}
+
+fn group(text: &str) -> Group {
+    Group::from_cgroups_path(text).unwrap()
+}
+
+fn usage(reader: &Reader, name: &str) -> Usage {
+    reader.usage(&group(name)).unwrap().unwrap()
+}
+
+const SCOPE: &str = "kubepods-pod1.slice:switchyard:abc";
+
+#[test]
+fn usage_of_a_v1_group_is_read_with_the_totals_of_the_groups_below() {
+    let reader = reader("v1");
+    assert_eq!(reader.hierarchy().mode(), CgroupMode::V1);
+    let usage = usage(&reader, "/kubepods/pod1");
+    let cpu = usage.cpu.unwrap();
+    assert_eq!(
+        (cpu.total_ns, cpu.user_ns, cpu.system_ns),
+        (123_456_789_012, Some(10_000_000_000), Some(2_340_000_000))
+    );
+    assert_eq!((cpu.throttled_periods, cpu.throttled_ns, cpu.pressure), (Some(7), Some(987_654_321), None));
+    let memory = usage.memory.unwrap();
+    assert_eq!((memory.usage_bytes, memory.working_set_bytes), (50_000_000, 40_000_000));
+    assert_eq!(memory.available_bytes, Some(67_108_864 - 40_000_000));
+    assert_eq!((memory.rss_bytes, memory.cache_bytes), (Some(20_000_000), Some(30_000_000)));
+    assert_eq!(
+        (memory.page_faults, memory.major_page_faults, memory.peak_bytes),
+        (Some(1234), Some(12), Some(60_000_000))
+    );
+    let swap = usage.swap.unwrap();
+    assert_eq!(
+        (swap.usage_bytes, swap.available_bytes),
+        (1_000_000, Some(100_000_000 - 67_108_864 - 1_000_000))
+    );
+    assert_eq!((usage.pids, usage.io), (Some(3), None));
+}
+
+#[test]
+fn a_v1_group_without_limit_has_nothing_available_and_no_negative_working_set() {
+    let usage = usage(&reader("v1"), "/kubepods/free");
+    let memory = usage.memory.unwrap();
+    assert_eq!((memory.working_set_bytes, memory.available_bytes, memory.rss_bytes), (0, None, None));
+    assert_eq!((usage.cpu, usage.swap, usage.pids), (None, None, None));
+}
+
+#[test]
+fn usage_of_a_v2_scope_is_read_with_its_pressure() {
+    let reader = reader("v2");
+    assert_eq!(reader.hierarchy().mode(), CgroupMode::V2);
+    let usage = usage(&reader, SCOPE);
+    let cpu = usage.cpu.unwrap();
+    assert_eq!(
+        (cpu.total_ns, cpu.user_ns, cpu.system_ns),
+        (5_000_000_000, Some(3_000_000_000), Some(2_000_000_000))
+    );
+    assert_eq!((cpu.throttled_periods, cpu.throttled_ns), (Some(2), Some(1_500_000)));
+    let pressure = cpu.pressure.unwrap();
+    assert_eq!((pressure.some.total_us, pressure.full.total_us), (4200, 1700));
+    assert!((pressure.some.avg10 - 1.5).abs() < f64::EPSILON);
+    let memory = usage.memory.unwrap();
+    assert_eq!(
+        (memory.usage_bytes, memory.working_set_bytes, memory.available_bytes),
+        (40_000_000, 32_000_000, Some(32_000_000))
+    );
+    assert_eq!(
+        (memory.rss_bytes, memory.cache_bytes, memory.peak_bytes),
+        (Some(30_000_000), Some(9_000_000), Some(45_000_000))
+    );
+    assert_eq!((memory.page_faults, memory.major_page_faults), (Some(77), Some(3)));
+    assert_eq!(memory.pressure.unwrap().full.total_us, 7);
+    assert_eq!(usage.io.unwrap().pressure.unwrap().some.total_us, 5);
+    let swap = usage.swap.unwrap();
+    assert_eq!((swap.usage_bytes, swap.available_bytes, usage.pids), (1000, Some(4000), Some(2)));
+}
+
+#[test]
+fn a_v2_group_without_limit_has_nothing_available() {
+    let usage = usage(&reader("v2"), "/free");
+    assert_eq!(usage.memory.unwrap().available_bytes, None);
+    assert_eq!(usage.swap.unwrap().available_bytes, None);
+}
+
+#[test]
+fn kills_are_counted_on_both() {
+    assert_eq!(reader("v1").oom_kills(&group("/kubepods/pod1")).unwrap(), Some(3));
+    assert_eq!(reader("v2").oom_kills(&group(SCOPE)).unwrap(), Some(2));
+    assert_eq!(reader("v2").oom_kills(&group("/free")).unwrap(), Some(1));
+}
+
+#[test]
+fn processes_of_the_groups_below_belong_to_it() {
+    assert_eq!(reader("v1").procs(&group("/kubepods/pod1")).unwrap(), Some(vec![10, 20, 30]));
+    assert_eq!(reader("v2").procs(&group(SCOPE)).unwrap(), Some(vec![42]));
+}
+
+#[test]
+fn a_group_that_is_gone_is_none_and_removing_it_succeeds() {
+    for tree in ["v1", "v2"] {
+        let (reader, gone) = (reader(tree), group("/kubepods/gone"));
+        assert_eq!(reader.usage(&gone).unwrap(), None);
+        assert_eq!(reader.oom_kills(&gone).unwrap(), None);
+        assert_eq!(reader.procs(&gone).unwrap(), None);
+        assert!(reader.watch_oom(&gone).unwrap().is_none());
+        reader.remove(&gone).unwrap();
+    }
+}
+
+#[test]
+fn removal_takes_the_groups_inside_first_and_touches_no_file() {
+    let dir = tempfile::tempdir().unwrap();
+    for path in ["memory/a/b/c", "memory/a/d", "cpu/a", "unified/a/x"] {
+        std::fs::create_dir_all(dir.path().join(path)).unwrap();
+    }
+    let reader = Reader::new(Hierarchy::at(dir.path()).unwrap());
+    reader.remove(&group("/a")).unwrap();
+    for path in ["memory/a", "cpu/a", "unified/a"] {
+        assert!(!dir.path().join(path).exists(), "{path}");
+    }
+    let file: PathBuf = dir.path().join("memory/b/file");
+    std::fs::create_dir_all(dir.path().join("memory/b")).unwrap();
+    std::fs::create_dir_all(dir.path().join("unified/b")).unwrap();
+    std::fs::write(&file, b"").unwrap();
+    assert!(reader.remove(&group("/b")).is_err());
+    assert!(file.exists() && !dir.path().join("unified/b").exists());
+}

@@ -1,0 +1,237 @@
+//! Capability sets of a process: the default set, the changes asked for, and what the node can give.
+
+use std::collections::BTreeSet;
+
+use switchyard_core::spec::CapabilityChanges;
+
+use crate::oci;
+
+/// Every capability of Linux by its number, without `CAP_`.
+pub const NAMES: [&str; 41] = [
+    "CHOWN",
+    "DAC_OVERRIDE",
+    "DAC_READ_SEARCH",
+    "FOWNER",
+    "FSETID",
+    "KILL",
+    "SETGID",
+    "SETUID",
+    "SETPCAP",
+    "LINUX_IMMUTABLE",
+    "NET_BIND_SERVICE",
+    "NET_BROADCAST",
+    "NET_ADMIN",
+    "NET_RAW",
+    "IPC_LOCK",
+    "IPC_OWNER",
+    "SYS_MODULE",
+    "SYS_RAWIO",
+    "SYS_CHROOT",
+    "SYS_PTRACE",
+    "SYS_PACCT",
+    "SYS_ADMIN",
+    "SYS_BOOT",
+    "SYS_NICE",
+    "SYS_RESOURCE",
+    "SYS_TIME",
+    "SYS_TTY_CONFIG",
+    "MKNOD",
+    "LEASE",
+    "AUDIT_WRITE",
+    "AUDIT_CONTROL",
+    "SETFCAP",
+    "MAC_OVERRIDE",
+    "MAC_ADMIN",
+    "SYSLOG",
+    "WAKE_ALARM",
+    "BLOCK_SUSPEND",
+    "AUDIT_READ",
+    "PERFMON",
+    "BPF",
+    "CHECKPOINT_RESTORE",
+];
+
+/// What a task gets that asks for nothing: the set that Docker and containerd have always given.
+pub const DEFAULT: [&str; 14] = [
+    "CHOWN",
+    "DAC_OVERRIDE",
+    "FOWNER",
+    "FSETID",
+    "KILL",
+    "SETGID",
+    "SETUID",
+    "SETPCAP",
+    "NET_BIND_SERVICE",
+    "NET_RAW",
+    "SYS_CHROOT",
+    "MKNOD",
+    "AUDIT_WRITE",
+    "SETFCAP",
+];
+
+/// The capabilities, by number, that a mask as in `/proc/<pid>/status` stands for, with `CAP_`.
+#[must_use]
+pub fn from_mask(mask: u64) -> Vec<String> {
+    NAMES
+        .iter()
+        .enumerate()
+        .filter(|(bit, _)| mask & (1 << bit) != 0)
+        .map(|(_, name)| format!("CAP_{name}"))
+        .collect()
+}
+
+/// The sets of a task. `available` is what the node can give, with `CAP_`.
+///
+/// `ALL` in either list counts before any single name, and drops win over adds. A name nobody knows, and one the node
+/// cannot give, is left out with a warning: a runtime would refuse the whole task for the second.
+#[must_use]
+pub fn sets(
+    changes: &CapabilityChanges,
+    privileged: bool,
+    available: &[String],
+    warnings: &mut Vec<String>,
+) -> oci::Capabilities {
+    let available: BTreeSet<&str> = available.iter().map(|name| bare(name)).collect();
+    let asked = |names: &[String], warnings: &mut Vec<String>| -> (bool, BTreeSet<&'static str>) {
+        let mut all = false;
+        let mut known = BTreeSet::new();
+        for name in names {
+            match parse(name) {
+                Parsed::All => all = true,
+                Parsed::One(name) => drop(known.insert(name)),
+                Parsed::Unknown => warnings.push(format!("capability {name:?} is unknown and left out")),
+            }
+        }
+        (all, known)
+    };
+    let (add_all, add) = asked(&changes.add, warnings);
+    let (drop_all, dropped) = asked(&changes.drop, warnings);
+    let (ambient_all, ambient) = asked(&changes.add_ambient, warnings);
+    let every = || NAMES.iter().copied().filter(|name| available.contains(name));
+
+    if privileged {
+        let names: Vec<String> = every().map(full).collect();
+        return oci::Capabilities {
+            bounding: names.clone(),
+            effective: names.clone(),
+            permitted: names,
+            ..Default::default()
+        };
+    }
+    let mut set: BTreeSet<&str> = if drop_all { BTreeSet::new() } else { DEFAULT.into_iter().collect() };
+    if add_all {
+        set.extend(every());
+    }
+    let mut raised: BTreeSet<&str> = if ambient_all { every().collect() } else { BTreeSet::new() };
+    raised.extend(&ambient);
+    set.extend(&add);
+    set.extend(&raised);
+    set.retain(|name| !dropped.contains(name));
+    for name in set.iter().filter(|name| !available.contains(*name)) {
+        warnings
+            .push(format!("capability CAP_{name} is left out: this node's bounding set does not have it"));
+    }
+    set.retain(|name| available.contains(name));
+    raised.retain(|name| set.contains(name));
+
+    // By number, so that the order says nothing about the request.
+    let list = |set: &BTreeSet<&str>| {
+        NAMES.iter().copied().filter(|name| set.contains(name)).map(full).collect::<Vec<_>>()
+    };
+    oci::Capabilities {
+        bounding: list(&set),
+        effective: list(&set),
+        permitted: list(&set),
+        // The kernel only raises to ambient what is inheritable.
+        inheritable: list(&raised),
+        ambient: list(&raised),
+    }
+}
+
+enum Parsed {
+    All,
+    One(&'static str),
+    Unknown,
+}
+
+fn parse(name: &str) -> Parsed {
+    let upper = name.trim().to_ascii_uppercase();
+    let wanted = bare(&upper);
+    if wanted == "ALL" {
+        return Parsed::All;
+    }
+    NAMES.into_iter().find(|known| *known == wanted).map_or(Parsed::Unknown, Parsed::One)
+}
+
+fn bare(name: &str) -> &str {
+    name.strip_prefix("CAP_").unwrap_or(name)
+}
+
+fn full(name: &str) -> String {
+    format!("CAP_{name}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn changes(add: &[&str], drop: &[&str], ambient: &[&str]) -> CapabilityChanges {
+        let own = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
+        CapabilityChanges { add: own(add), drop: own(drop), add_ambient: own(ambient) }
+    }
+
+    #[track_caller]
+    fn check(
+        changes: &CapabilityChanges,
+        available: u64,
+        expected: &[&str],
+    ) -> (oci::Capabilities, Vec<String>) {
+        let mut warnings = Vec::new();
+        let sets = sets(changes, false, &from_mask(available), &mut warnings);
+        let mut names: Vec<&str> = sets.bounding.iter().map(|name| bare(name)).collect();
+        let mut expected = expected.to_vec();
+        names.sort_unstable();
+        expected.sort_unstable();
+        assert_eq!(names, expected);
+        assert_eq!(sets.bounding, sets.effective);
+        assert_eq!(sets.bounding, sets.permitted);
+        (sets, warnings)
+    }
+
+    const ALL: u64 = (1 << 41) - 1;
+
+    #[test]
+    fn who_asks_for_nothing_gets_the_default_set_and_nothing_inheritable() {
+        let (sets, warnings) = check(&changes(&[], &[], &[]), ALL, &DEFAULT);
+        assert_eq!((sets.inheritable.len(), sets.ambient.len(), warnings.len()), (0, 0, 0));
+    }
+
+    #[test]
+    fn all_counts_before_single_names_and_drops_win() {
+        check(&changes(&["NET_ADMIN"], &["all"], &[]), ALL, &["NET_ADMIN"]);
+        let most: Vec<&str> = NAMES.into_iter().filter(|name| *name != "SYS_ADMIN").collect();
+        check(&changes(&["ALL"], &["CAP_SYS_ADMIN"], &[]), ALL, &most);
+        check(&changes(&["cap_chown"], &["ALL", "CHOWN"], &[]), ALL, &[]);
+        check(&changes(&["ALL"], &["ALL"], &[]), ALL, &NAMES);
+    }
+
+    #[test]
+    fn what_is_unknown_or_not_to_be_had_is_left_out_with_a_warning() {
+        let (_, warnings) = check(&changes(&["FLY", "SYS_TIME"], &["ALL"], &[]), ALL & !(1 << 25), &[]);
+        assert_eq!(warnings.len(), 2);
+        assert!(warnings[0].contains("FLY") && warnings[1].contains("CAP_SYS_TIME"), "{warnings:?}");
+    }
+
+    #[test]
+    fn ambient_capabilities_are_inheritable_too() {
+        let (sets, _) = check(&changes(&[], &["ALL"], &["NET_BIND_SERVICE"]), ALL, &["NET_BIND_SERVICE"]);
+        assert_eq!(sets.ambient, ["CAP_NET_BIND_SERVICE"]);
+        assert_eq!(sets.inheritable, sets.ambient);
+    }
+
+    #[test]
+    fn a_privileged_task_gets_what_the_node_has_and_no_more() {
+        let sets = sets(&changes(&[], &["CHOWN"], &[]), true, &from_mask(0b11), &mut Vec::new());
+        assert_eq!(sets.bounding, ["CAP_CHOWN", "CAP_DAC_OVERRIDE"]);
+    }
+}

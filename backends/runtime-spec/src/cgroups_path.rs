@@ -1,0 +1,137 @@
+//! Where a task's cgroup goes, in the form that runtimes take for the two cgroup drivers.
+
+use std::path::Path;
+
+use switchyard_core::spec::CgroupPlacement;
+use switchyard_core::{Error, Result};
+
+use crate::input::CgroupDriver;
+use crate::text;
+
+/// A place for a cgroup.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CgroupLocation {
+    /// `linux.cgroupsPath`: an absolute path, or `slice:prefix:id`.
+    pub path: String,
+    /// Whether the runtime must ask systemd for it (`SystemdCgroup` of runc's options, `--systemd-cgroup`).
+    pub systemd: bool,
+}
+
+/// The place of the object `id`.
+///
+/// - [`CgroupDriver::Fs`]: `<parent>/<id>`; a parent that is a slice of systemd is a plain directory here.
+/// - [`CgroupDriver::Systemd`]: the scope `<prefix>-<id>.scope` in the slice that the parent's last name is.
+/// - [`CgroupPlacement::Leaf`]: exactly that group, made in the file system with either driver, since somebody else
+///   already did.
+///
+/// An empty parent is `prefix` itself: `/<prefix>` or `<prefix>.slice`.
+///
+/// # Errors
+/// `InvalidArgument`, naming `cgroup_parent` or `cgroup`, for a path that goes up, is not UTF-8, or is no slice where
+/// one is needed.
+pub fn cgroups_path(
+    placement: &CgroupPlacement,
+    id: &str,
+    driver: CgroupDriver,
+    prefix: &str,
+) -> Result<CgroupLocation> {
+    let parent = match placement {
+        CgroupPlacement::Leaf(path) => {
+            let path = text::absolute("cgroup", path)?;
+            if path == "/" {
+                return Err(Error::invalid("cgroup", "the root is nobody's cgroup"));
+            }
+            return Ok(CgroupLocation { path, systemd: false });
+        }
+        CgroupPlacement::Parent(parent) => parent,
+    };
+    match driver {
+        CgroupDriver::Fs => {
+            let parent = if parent.as_os_str().is_empty() { Path::new(prefix) } else { parent };
+            // A runtime takes a relative path as one below its own group, which nobody can find again.
+            let parent = text::absolute("cgroup_parent", &Path::new("/").join(parent))?;
+            Ok(CgroupLocation { path: format!("{}/{id}", parent.trim_end_matches('/')), systemd: false })
+        }
+        CgroupDriver::Systemd => {
+            let slice = if parent.as_os_str().is_empty() {
+                format!("{prefix}.slice")
+            } else {
+                let parent = text::absolute("cgroup_parent", &Path::new("/").join(parent))?;
+                parent.rsplit('/').next().unwrap_or_default().to_owned()
+            };
+            if !is_slice(&slice) {
+                return Err(Error::invalid(
+                    "cgroup_parent",
+                    format!(
+                        "{parent:?} is no slice, and this node's cgroups are made by systemd; set the client's cgroup driver to systemd"
+                    ),
+                ));
+            }
+            Ok(CgroupLocation { path: format!("{slice}:{prefix}:{id}"), systemd: true })
+        }
+    }
+}
+
+/// Whether systemd would take this name for a slice below the root one.
+fn is_slice(name: &str) -> bool {
+    name.strip_suffix(".slice").is_some_and(|stem| {
+        !stem.is_empty() && !stem.contains([':', '/']) && !stem.split('-').any(str::is_empty)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::PathBuf;
+
+    use super::*;
+
+    fn parent(path: &str) -> CgroupPlacement {
+        CgroupPlacement::Parent(PathBuf::from(path))
+    }
+
+    #[track_caller]
+    fn check(placement: &CgroupPlacement, driver: CgroupDriver, path: &str, systemd: bool) {
+        let made = cgroups_path(placement, "abc", driver, "switchyard").unwrap();
+        assert_eq!(made, CgroupLocation { path: path.to_owned(), systemd });
+    }
+
+    #[test]
+    fn in_the_file_system_the_group_is_named_after_the_id_below_its_parent() {
+        check(&parent("/kubepods/burstable/pod1"), CgroupDriver::Fs, "/kubepods/burstable/pod1/abc", false);
+        check(&parent("kubepods/"), CgroupDriver::Fs, "/kubepods/abc", false);
+        check(&parent("/a.slice"), CgroupDriver::Fs, "/a.slice/abc", false);
+        check(&parent("/"), CgroupDriver::Fs, "/abc", false);
+        check(&parent(""), CgroupDriver::Fs, "/switchyard/abc", false);
+    }
+
+    #[test]
+    fn with_systemd_the_last_name_of_the_parent_is_the_slice() {
+        let path = "/kubepods.slice/kubepods-pod1.slice";
+        check(&parent(path), CgroupDriver::Systemd, "kubepods-pod1.slice:switchyard:abc", true);
+        check(&parent(""), CgroupDriver::Systemd, "switchyard.slice:switchyard:abc", true);
+        check(&parent("test.slice"), CgroupDriver::Systemd, "test.slice:switchyard:abc", true);
+    }
+
+    #[test]
+    fn a_leaf_is_taken_as_it_is() {
+        let leaf = CgroupPlacement::Leaf(PathBuf::from("/nomad.slice/share.slice/x.web.scope"));
+        for driver in [CgroupDriver::Fs, CgroupDriver::Systemd] {
+            check(&leaf, driver, "/nomad.slice/share.slice/x.web.scope", false);
+        }
+    }
+
+    #[test]
+    fn what_is_no_slice_or_goes_up_is_refused() {
+        for (path, driver) in [
+            ("/kubepods", CgroupDriver::Systemd),
+            ("/a/-.slice", CgroupDriver::Systemd),
+            ("/a--b.slice", CgroupDriver::Systemd),
+            ("/a/../b", CgroupDriver::Fs),
+        ] {
+            let error = cgroups_path(&parent(path), "abc", driver, "switchyard").unwrap_err();
+            assert!(error.to_string().starts_with("cgroup_parent: "), "{error}");
+        }
+        let root = CgroupPlacement::Leaf(PathBuf::from("/"));
+        assert!(cgroups_path(&root, "abc", CgroupDriver::Fs, "switchyard").is_err());
+    }
+}

@@ -1,0 +1,158 @@
+//! Device nodes of a task, and the rules of the device controller that go with them.
+
+use std::path::Path;
+
+use switchyard_core::spec::{DeviceNode, TaskSpec};
+use switchyard_core::{Error, Result};
+
+use crate::input::{DeviceInfo, HostFs, HostNode};
+use crate::oci::{DeviceRule, LinuxDevice};
+use crate::text;
+
+/// Device nodes and rules of a task.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Devices {
+    /// Nodes to make.
+    pub nodes: Vec<LinuxDevice>,
+    /// Rules, in order.
+    pub rules: Vec<DeviceRule>,
+}
+
+/// Character devices that every task may use: null, zero, full, random, urandom, tty, console, ptmx, and all of pts.
+/// The runtime makes their nodes itself.
+const DEFAULT_RULES: [(i64, Option<i64>); 9] = [
+    (1, Some(3)),
+    (1, Some(5)),
+    (1, Some(7)),
+    (1, Some(8)),
+    (1, Some(9)),
+    (5, Some(0)),
+    (5, Some(1)),
+    (5, Some(2)),
+    (136, None),
+];
+
+/// Rules of a process that is given no device but the default ones.
+#[must_use]
+pub fn default_rules() -> Vec<DeviceRule> {
+    let all = DeviceRule { allow: false, kind: None, major: None, minor: None, access: "rwm".to_owned() };
+    let default = DEFAULT_RULES.iter().map(|(major, minor)| DeviceRule {
+        allow: true,
+        kind: Some("c".to_owned()),
+        major: Some(*major),
+        minor: *minor,
+        access: "rwm".to_owned(),
+    });
+    std::iter::once(all).chain(default).collect()
+}
+
+/// Devices of a task. A privileged one gets all devices of the host and may use any.
+///
+/// # Errors
+/// `InvalidArgument`, naming `devices`, for permissions that are none, or a host path that is missing or no device.
+pub fn of_task(task: &TaskSpec, fs: &dyn HostFs) -> Result<Devices> {
+    let mut devices = Devices { nodes: Vec::new(), rules: default_rules() };
+    if task.security.privileged {
+        let all = fs.all_devices().map_err(|error| {
+            Error::internal("the devices of the host cannot be listed").with_source(error)
+        })?;
+        for (path, info) in all {
+            // A name that JSON cannot hold is left out: no program could have asked for it through us either.
+            if let Some(path) = path.to_str() {
+                put(&mut devices.nodes, node(path.to_owned(), &info));
+            }
+        }
+        devices.rules =
+            vec![DeviceRule { allow: true, kind: None, major: None, minor: None, access: "rwm".to_owned() }];
+    }
+    for asked in &task.devices {
+        add(&mut devices, asked, fs)?;
+    }
+    Ok(devices)
+}
+
+fn add(devices: &mut Devices, asked: &DeviceNode, fs: &dyn HostFs) -> Result<()> {
+    let DeviceNode { host_path, container_path, permissions } = asked;
+    let access = checked_permissions(permissions)?;
+    let host = text::absolute("devices", host_path)?;
+    let inside = text::absolute("devices", container_path)?;
+    let found = fs
+        .node(Path::new(&host))
+        .map_err(|error| Error::invalid("devices", format!("{host} cannot be used")).with_source(error))?;
+    let found = match found {
+        HostNode::Device(info) => vec![(inside, info)],
+        HostNode::Directory(members) => {
+            let mut list = Vec::with_capacity(members.len());
+            for (path, info) in members {
+                let below = path.strip_prefix(&host).unwrap_or(&path);
+                list.push((text::absolute("devices", &Path::new(&inside).join(below))?, info));
+            }
+            list
+        }
+        HostNode::Other => {
+            return Err(Error::invalid("devices", format!("{host} is neither a device nor a directory")));
+        }
+    };
+    for (path, info) in found {
+        let node = node(path, &info);
+        devices.rules.push(DeviceRule {
+            allow: true,
+            kind: Some(node.kind.clone()),
+            major: Some(node.major),
+            minor: Some(node.minor),
+            access: access.clone(),
+        });
+        put(&mut devices.nodes, node);
+    }
+    Ok(())
+}
+
+/// Puts a node in the place of one with the same path.
+fn put(nodes: &mut Vec<LinuxDevice>, node: LinuxDevice) {
+    match nodes.iter_mut().find(|other| other.path == node.path) {
+        Some(other) => *other = node,
+        None => nodes.push(node),
+    }
+}
+
+fn node(path: String, info: &DeviceInfo) -> LinuxDevice {
+    LinuxDevice {
+        path,
+        kind: if info.block { "b" } else { "c" }.to_owned(),
+        major: i64::from(info.major),
+        minor: i64::from(info.minor),
+        file_mode: info.mode & 0o7777,
+        uid: info.uid,
+        gid: info.gid,
+    }
+}
+
+/// Any of `r`, `w` and `m`, each at most once; none at all is all of them.
+fn checked_permissions(permissions: &str) -> Result<String> {
+    let known = permissions.chars().all(|c| matches!(c, 'r' | 'w' | 'm'));
+    if !known || ['r', 'w', 'm'].iter().any(|c| permissions.matches(*c).count() > 1) {
+        return Err(Error::invalid("devices", format!("{permissions:?} are no permissions: any of r, w, m")));
+    }
+    Ok(if permissions.is_empty() { "rwm".to_owned() } else { permissions.to_owned() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn permissions_are_any_of_three_letters() {
+        assert_eq!(checked_permissions("mr").unwrap(), "mr");
+        assert_eq!(checked_permissions("").unwrap(), "rwm");
+        for bad in ["x", "rr", "rwmx", " r"] {
+            assert!(checked_permissions(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn everything_is_denied_before_anything_is_allowed() {
+        let rules = default_rules();
+        assert!(!rules[0].allow && rules[0].kind.is_none() && rules[0].access == "rwm");
+        assert!(rules[1..].iter().all(|rule| rule.allow));
+    }
+}

@@ -1,0 +1,230 @@
+//! Command line, environment and working directory of the main process.
+
+use std::path::Path;
+
+use switchyard_core::spec::{EnvVar, TaskSpec};
+use switchyard_core::{Error, Result};
+
+use crate::input::ImageConfig;
+use crate::text;
+
+/// The `PATH` of a task whose image and request have none.
+pub const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+
+/// An environment in which a later assignment replaces an earlier one in its place.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Environment {
+    entries: Vec<(String, String)>,
+}
+
+impl Environment {
+    /// The environment that a spec's `NAME=value` lines stand for. A line without `=` is a name without a value.
+    pub fn from_lines<'a>(lines: impl IntoIterator<Item = &'a str>) -> Self {
+        let mut environment = Self::default();
+        for line in lines {
+            let (name, value) = line.split_once('=').unwrap_or((line, ""));
+            environment.set(name, value);
+        }
+        environment
+    }
+
+    /// Assigns `value` to `name`.
+    pub fn set(&mut self, name: &str, value: &str) {
+        match self.entries.iter_mut().find(|(known, _)| known == name) {
+            Some((_, old)) => value.clone_into(old),
+            None => self.entries.push((name.to_owned(), value.to_owned())),
+        }
+    }
+
+    /// Assigns `value` to `name` unless it has one.
+    pub fn set_default(&mut self, name: &str, value: &str) {
+        if self.get(name).is_none() {
+            self.set(name, value);
+        }
+    }
+
+    /// The value of `name`.
+    #[must_use]
+    pub fn get(&self, name: &str) -> Option<&str> {
+        self.entries.iter().find(|(known, _)| known == name).map(|(_, value)| value.as_str())
+    }
+
+    /// Assigns what a request asks for, in its order.
+    ///
+    /// A value that is not UTF-8 is changed to fit and named in `warnings`, since a spec is JSON.
+    ///
+    /// # Errors
+    /// `InvalidArgument`, naming `env`, for a name that is empty or holds `=` or NUL, or a value that holds NUL.
+    /// The message never has the value.
+    pub fn assign(&mut self, vars: &[EnvVar], warnings: &mut Vec<String>) -> Result<()> {
+        for EnvVar { name, value } in vars {
+            if name.is_empty() || name.contains(['=', '\0']) {
+                return Err(Error::invalid("env", format!("{name:?} cannot name a variable")));
+            }
+            if value.contains(&0) {
+                return Err(Error::invalid("env", format!("the value of {name} contains a NUL byte")));
+            }
+            let text = String::from_utf8_lossy(value);
+            if text.as_bytes() != value.as_slice() {
+                warnings
+                    .push(format!("the value of {name} is not UTF-8; what is not was replaced by U+FFFD"));
+            }
+            self.set(name, &text);
+        }
+        Ok(())
+    }
+
+    /// The lines of a spec.
+    #[must_use]
+    pub fn into_lines(self) -> Vec<String> {
+        self.entries.into_iter().map(|(name, value)| format!("{name}={value}")).collect()
+    }
+}
+
+/// The environment of a task: the image's, then `HOSTNAME`, then the request's.
+///
+/// # Errors
+/// As [`Environment::assign`].
+pub fn of_task(
+    task: &TaskSpec,
+    image: &ImageConfig,
+    hostname: &str,
+    warnings: &mut Vec<String>,
+) -> Result<Environment> {
+    let mut environment = Environment::default();
+    for line in &image.env {
+        match line.split_once('=') {
+            Some((name, value)) if !name.is_empty() && !line.contains('\0') => environment.set(name, value),
+            Some(_) | None => {
+                warnings.push(format!("{line:?} in the image's environment is no assignment and left out"))
+            }
+        }
+    }
+    if !hostname.is_empty() {
+        environment.set("HOSTNAME", hostname);
+    }
+    environment.assign(&task.env, warnings)?;
+    environment.set_default("PATH", DEFAULT_PATH);
+    if task.stdio.tty {
+        environment.set_default("TERM", "xterm");
+    }
+    Ok(environment)
+}
+
+/// The command line of a task, as Kubernetes composes it: `command` replaces the image's entrypoint and drops its
+/// command, `args` replaces the image's command.
+///
+/// # Errors
+/// `InvalidArgument`, naming `command`, if there is nothing to run, or for a word with a NUL byte.
+pub fn command_line(task: &TaskSpec, image: &ImageConfig) -> Result<Vec<String>> {
+    let (head, tail) = match (task.command.is_empty(), task.args.is_empty()) {
+        (false, _) => (&task.command, &task.args),
+        (true, false) => (&image.entrypoint, &task.args),
+        (true, true) => (&image.entrypoint, &image.cmd),
+    };
+    let words: Vec<String> = head.iter().chain(tail).cloned().collect();
+    checked_command("command", words)
+}
+
+/// `words` if they can be run.
+///
+/// # Errors
+/// `InvalidArgument`, naming `field`.
+pub fn checked_command(field: &str, words: Vec<String>) -> Result<Vec<String>> {
+    match words.first() {
+        None => {
+            return Err(Error::invalid(
+                field,
+                "nothing to run: neither the request nor the image names a program",
+            ));
+        }
+        Some(program) if program.is_empty() => {
+            return Err(Error::invalid(field, "the name of the program is empty"));
+        }
+        Some(_) => {}
+    }
+    for word in &words {
+        text::without_nul(field, word)?;
+    }
+    Ok(words)
+}
+
+/// The working directory: the request's, or the image's (where a relative one starts at the root), or the root.
+///
+/// # Errors
+/// `InvalidArgument`, naming `cwd`, for a request's path that is not absolute.
+pub fn working_directory(cwd: Option<&Path>, image: &ImageConfig) -> Result<String> {
+    match cwd {
+        Some(path) => checked_directory(path),
+        None => Ok(format!("/{}", text::without_nul("image cwd", &image.cwd)?.trim_start_matches('/'))),
+    }
+}
+
+/// The path as a working directory. `..` is kept: the kernel resolves it inside the root file system.
+///
+/// # Errors
+/// `InvalidArgument`, naming `cwd`, for a path that is not absolute or not UTF-8.
+pub fn checked_directory(path: &Path) -> Result<String> {
+    let text = text::utf8("cwd", path)?;
+    if !path.is_absolute() {
+        return Err(Error::invalid("cwd", format!("{text:?} is not an absolute path")));
+    }
+    Ok(text.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn var(name: &str, value: &[u8]) -> EnvVar {
+        EnvVar { name: name.to_owned(), value: value.to_vec() }
+    }
+
+    #[test]
+    fn a_value_that_is_not_utf8_is_changed_and_named() {
+        let (mut environment, mut warnings) = (Environment::default(), Vec::new());
+        environment.assign(&[var("RAW", b"a\xffb")], &mut warnings).unwrap();
+        assert_eq!(environment.get("RAW"), Some("a\u{fffd}b"));
+        assert!(warnings[0].contains("RAW"), "{warnings:?}");
+    }
+
+    #[test]
+    fn names_and_values_the_kernel_cannot_hold_are_refused_without_telling_the_value() {
+        for bad in [var("", b"x"), var("A=B", b"x"), var("A\0", b"x"), var("A", b"secret\0")] {
+            let error = Environment::default().assign(&[bad], &mut Vec::new()).unwrap_err();
+            assert!(error.to_string().starts_with("env: "), "{error}");
+            assert!(!error.to_string().contains("secret"), "{error}");
+        }
+    }
+
+    #[test]
+    fn an_images_relative_directory_starts_at_the_root_and_a_requests_is_refused() {
+        let image = |cwd: &str| ImageConfig { cwd: cwd.to_owned(), ..Default::default() };
+        assert_eq!(working_directory(None, &image("srv/app")).unwrap(), "/srv/app");
+        assert_eq!(working_directory(None, &image("")).unwrap(), "/");
+        assert_eq!(working_directory(Some(Path::new("/x")), &image("/y")).unwrap(), "/x");
+        let error = working_directory(Some(Path::new("x")), &image("/y")).unwrap_err();
+        assert!(error.to_string().starts_with("cwd: "), "{error}");
+    }
+
+    proptest! {
+        #[test]
+        fn the_last_assignment_wins_and_no_name_comes_twice(
+            pairs in prop::collection::vec(("[A-D]", "[a-z=]{0,4}"), 0..24),
+        ) {
+            let vars: Vec<EnvVar> = pairs.iter().map(|(name, value)| var(name, value.as_bytes())).collect();
+            let mut environment = Environment::default();
+            environment.assign(&vars, &mut Vec::new()).unwrap();
+            for (name, _) in &pairs {
+                let last = pairs.iter().rev().find(|(other, _)| other == name).map(|(_, value)| value.as_str());
+                prop_assert_eq!(environment.get(name), last);
+            }
+            let lines = environment.into_lines();
+            let names: std::collections::BTreeSet<&str> =
+                lines.iter().filter_map(|line| line.split('=').next()).collect();
+            prop_assert_eq!(names.len(), lines.len());
+        }
+    }
+}

@@ -1,0 +1,322 @@
+//! Looks at the node itself: what it can do, and its files, mounts and devices. All the I/O of this crate is here.
+
+use std::fs::{self, File, FileType, Metadata, OpenOptions};
+use std::io::{self, Read};
+use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use nix::fcntl::OFlag;
+use switchyard_core::spec::MissingSource;
+
+use crate::input::{
+    Arch, CgroupDriver, CgroupVersion, DeviceInfo, Host, HostFs, HostNode, HostPropagation, SelinuxDefaults,
+};
+use crate::{capabilities, limits, mountinfo};
+
+/// Names in `/dev` that belong to the host alone or are made anew for every task.
+const SKIPPED_DEVICES: [&str; 8] = ["pts", "shm", "fd", "mqueue", "console", ".lxc", ".lxd-mounts", ".udev"];
+
+/// How deep directories of devices are followed; the kernel's own go down three.
+const DEVICE_DEPTH: usize = 8;
+
+/// The file system of this node.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct RealHost;
+
+impl HostFs for RealHost {
+    fn source(&self, path: &Path, missing: MissingSource) -> io::Result<PathBuf> {
+        match (fs::canonicalize(path), missing) {
+            (Err(error), MissingSource::CreateDir) if error.kind() == io::ErrorKind::NotFound => {
+                fs::DirBuilder::new().recursive(true).mode(0o755).create(path)?;
+                fs::canonicalize(path)
+            }
+            (found, MissingSource::CreateDir | MissingSource::Fail) => found,
+        }
+    }
+
+    fn propagation(&self, path: &Path) -> io::Result<HostPropagation> {
+        let mounts = mountinfo::parse(&fs::read("/proc/self/mountinfo")?);
+        mountinfo::propagation_of(&mounts, path).ok_or_else(|| {
+            io::Error::new(io::ErrorKind::NotFound, format!("no mount is above {}", path.display()))
+        })
+    }
+
+    fn node(&self, path: &Path) -> io::Result<HostNode> {
+        let metadata = fs::metadata(path)?;
+        if let Some(info) = device_info(&metadata) {
+            return Ok(HostNode::Device(info));
+        }
+        if !metadata.is_dir() {
+            return Ok(HostNode::Other);
+        }
+        let mut devices = Vec::new();
+        walk(path, &[], DEVICE_DEPTH, &mut devices)?;
+        Ok(HostNode::Directory(devices))
+    }
+
+    fn all_devices(&self) -> io::Result<Vec<(PathBuf, DeviceInfo)>> {
+        let mut devices = Vec::new();
+        walk(Path::new("/dev"), &SKIPPED_DEVICES, DEVICE_DEPTH, &mut devices)?;
+        Ok(devices)
+    }
+
+    fn read(&self, path: &Path, limit: u64) -> io::Result<Vec<u8>> {
+        // Without O_NONBLOCK a FIFO would hold us for ever.
+        let flags = (OFlag::O_NONBLOCK | OFlag::O_NOCTTY).bits();
+        let file = OpenOptions::new().read(true).custom_flags(flags).open(path)?;
+        read_regular(file, limit)
+    }
+}
+
+/// The content of a regular file of at most `limit` bytes.
+///
+/// # Errors
+/// What the file system says, `InvalidInput` for what is no regular file, `FileTooLarge` for one that is larger.
+pub(crate) fn read_regular(file: File, limit: u64) -> io::Result<Vec<u8>> {
+    if !file.metadata()?.is_file() {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is no regular file"));
+    }
+    let mut bytes = Vec::new();
+    file.take(limit.saturating_add(1)).read_to_end(&mut bytes)?;
+    if u64::try_from(bytes.len()).is_ok_and(|len| len > limit) {
+        return Err(io::Error::new(io::ErrorKind::FileTooLarge, format!("it is larger than {limit} bytes")));
+    }
+    Ok(bytes)
+}
+
+fn device_info(metadata: &Metadata) -> Option<DeviceInfo> {
+    let kind: FileType = metadata.file_type();
+    if !kind.is_block_device() && !kind.is_char_device() {
+        return None;
+    }
+    Some(DeviceInfo {
+        block: kind.is_block_device(),
+        major: u32::try_from(nix::sys::stat::major(metadata.rdev())).ok()?,
+        minor: u32::try_from(nix::sys::stat::minor(metadata.rdev())).ok()?,
+        mode: metadata.mode() & 0o7777,
+        uid: metadata.uid(),
+        gid: metadata.gid(),
+    })
+}
+
+/// Collects the devices below `dir` in the order of their names. Symbolic links are not followed: what they lead to is
+/// met on its own. A device that vanishes meanwhile is passed over.
+fn walk(
+    dir: &Path,
+    skipped: &[&str],
+    depth: usize,
+    devices: &mut Vec<(PathBuf, DeviceInfo)>,
+) -> io::Result<()> {
+    let mut entries = fs::read_dir(dir)?.collect::<io::Result<Vec<_>>>()?;
+    entries.sort_by_key(fs::DirEntry::file_name);
+    for entry in entries {
+        if entry.file_name().to_str().is_some_and(|name| skipped.contains(&name)) {
+            continue;
+        }
+        let metadata = match entry.metadata() {
+            Ok(metadata) => metadata,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+            Err(error) => return Err(error),
+        };
+        if let Some(info) = device_info(&metadata) {
+            devices.push((entry.path(), info));
+        } else if metadata.is_dir() && depth > 0 {
+            walk(&entry.path(), skipped, depth - 1, devices)?;
+        }
+    }
+    Ok(())
+}
+
+impl Host {
+    /// What this node can do, as this process sees it.
+    ///
+    /// `cgroup_driver` is configuration; `default_apparmor` names the profile that the caller has loaded.
+    ///
+    /// # Errors
+    /// What the file system says about `/proc/self`.
+    pub fn detect(cgroup_driver: CgroupDriver, default_apparmor: &str) -> io::Result<Self> {
+        let status = fs::read_to_string("/proc/self/status")?;
+        let cgroup_root = Path::new("/sys/fs/cgroup");
+        let cgroup = if cgroup_root.join("cgroup.controllers").exists() {
+            CgroupVersion::V2
+        } else {
+            CgroupVersion::V1
+        };
+        let apparmor = fs::read_to_string("/sys/module/apparmor/parameters/enabled")
+            .is_ok_and(|text| text.starts_with('Y'));
+        let selinux = Path::new("/sys/fs/selinux/enforce").exists();
+        Ok(Self {
+            arch: Arch::native(),
+            kernel: kernel_version(&fs::read_to_string("/proc/sys/kernel/osrelease")?),
+            cgroup,
+            cgroup_driver,
+            capabilities: bounding_set(&status)?,
+            oom_score_adj: own_oom_score_adj()?,
+            hard_rlimits: limits::parse_hard_limits(&fs::read_to_string("/proc/self/limits")?),
+            apparmor: apparmor.then(|| default_apparmor.to_owned()),
+            selinux: selinux.then(SelinuxDefaults::default),
+            seccomp: Path::new("/proc/sys/kernel/seccomp/actions_avail").exists()
+                || status.lines().any(|line| line.starts_with("Seccomp:")),
+            hugepage_sizes: hugepage_sizes(cgroup_root, cgroup),
+            swap_accounting: swap_accounting(cgroup_root, cgroup),
+        })
+    }
+}
+
+/// Major and minor number of a kernel release as `6.1.0-18-amd64`.
+fn kernel_version(release: &str) -> (u32, u32) {
+    let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map(|digits| digits.parse().unwrap_or(0));
+    (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0))
+}
+
+fn bounding_set(status: &str) -> io::Result<Vec<String>> {
+    let mask = status
+        .lines()
+        .find_map(|line| line.strip_prefix("CapBnd:"))
+        .and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok())
+        .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "/proc/self/status has no CapBnd line"))?;
+    Ok(capabilities::from_mask(mask))
+}
+
+fn own_oom_score_adj() -> io::Result<i32> {
+    let text = fs::read_to_string("/proc/self/oom_score_adj")?;
+    text.trim().parse().map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))
+}
+
+/// The page sizes that the controller has files for, as `2MB`.
+fn hugepage_sizes(root: &Path, version: CgroupVersion) -> Vec<String> {
+    // The root of a v2 hierarchy has no limits: its controllers say whether the kernel's sizes can be limited.
+    let (dir, prefix) = match version {
+        CgroupVersion::V1 => (root.join("hugetlb"), "hugetlb."),
+        CgroupVersion::V2 => {
+            let controllers = fs::read_to_string(root.join("cgroup.controllers")).unwrap_or_default();
+            if !controllers.split_whitespace().any(|name| name == "hugetlb") {
+                return Vec::new();
+            }
+            (PathBuf::from("/sys/kernel/mm/hugepages"), "hugepages-")
+        }
+    };
+    let Ok(entries) = fs::read_dir(dir) else { return Vec::new() };
+    let mut sizes: Vec<String> = entries
+        .flatten()
+        .filter_map(|entry| {
+            let name = entry.file_name().into_string().ok()?;
+            let rest = name.strip_prefix(prefix)?;
+            match version {
+                CgroupVersion::V1 => {
+                    rest.strip_suffix(".limit_in_bytes").filter(|size| !size.contains('.')).map(str::to_owned)
+                }
+                CgroupVersion::V2 => {
+                    rest.strip_suffix("kB").and_then(|kib| kib.parse().ok()).map(page_size_name)
+                }
+            }
+        })
+        .collect();
+    sizes.sort();
+    sizes
+}
+
+/// The name of a page size in KiB, as cgroup files have it.
+fn page_size_name(kib: u64) -> String {
+    if kib >= 1 << 20 {
+        format!("{}GB", kib >> 20)
+    } else if kib >= 1 << 10 {
+        format!("{}MB", kib >> 10)
+    } else {
+        format!("{kib}KB")
+    }
+}
+
+fn swap_accounting(root: &Path, version: CgroupVersion) -> bool {
+    match version {
+        CgroupVersion::V1 => root.join("memory/memory.memsw.limit_in_bytes").exists(),
+        CgroupVersion::V2 => {
+            // Only groups below the root have the file; the one we are in is such a group on every node but a bare one.
+            let own = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
+            let path = own.lines().find_map(|line| line.strip_prefix("0::/")).unwrap_or_default();
+            let file = root.join(path).join("memory.swap.max");
+            file.exists()
+                || fs::read_dir(root).is_ok_and(|entries| {
+                    entries.flatten().any(|entry| entry.path().join("memory.swap.max").exists())
+                })
+        }
+    }
+}
+
+/// A node that can do everything but huge pages and labels.
+#[cfg(test)]
+pub(crate) fn bare_host() -> Host {
+    Host {
+        arch: Arch::X86_64,
+        kernel: (6, 1),
+        cgroup: CgroupVersion::V2,
+        cgroup_driver: CgroupDriver::Fs,
+        capabilities: capabilities::from_mask((1 << 41) - 1),
+        oom_score_adj: 0,
+        hard_rlimits: std::collections::BTreeMap::new(),
+        apparmor: None,
+        selinux: None,
+        seccomp: true,
+        hugepage_sizes: Vec::new(),
+        swap_accounting: true,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn kernel_releases_and_page_sizes_are_read() {
+        assert_eq!(kernel_version("6.1.0-18-amd64"), (6, 1));
+        assert_eq!(kernel_version("5.15\n"), (5, 15));
+        assert_eq!(
+            (page_size_name(64), page_size_name(2048), page_size_name(1 << 20)),
+            ("64KB".into(), "2MB".into(), "1GB".into())
+        );
+    }
+
+    #[test]
+    fn this_node_is_detected_and_has_its_own_capabilities() {
+        let host = Host::detect(CgroupDriver::Fs, "p").unwrap();
+        assert!(host.kernel >= (4, 0) && host.hard_rlimits.contains_key("RLIMIT_NOFILE"), "{host:?}");
+        let status = fs::read_to_string("/proc/self/status").unwrap();
+        assert_eq!(host.capabilities, bounding_set(&status).unwrap());
+    }
+
+    #[test]
+    fn a_missing_source_is_made_or_refused_and_links_are_followed() {
+        let dir = tempfile::tempdir().unwrap();
+        let root = fs::canonicalize(dir.path()).unwrap();
+        let missing = root.join("a/b");
+        assert!(RealHost.source(&missing, MissingSource::Fail).is_err());
+        assert!(!missing.exists());
+        assert_eq!(RealHost.source(&missing, MissingSource::CreateDir).unwrap(), missing);
+        std::os::unix::fs::symlink(&missing, root.join("link")).unwrap();
+        assert_eq!(RealHost.source(&root.join("link"), MissingSource::Fail).unwrap(), missing);
+    }
+
+    #[test]
+    fn devices_of_this_node_are_found_without_the_console_and_terminals() {
+        let all = RealHost.all_devices().unwrap();
+        let null = all.iter().find(|(path, _)| path == Path::new("/dev/null")).unwrap();
+        assert_eq!((null.1.block, null.1.major, null.1.minor), (false, 1, 3));
+        assert!(
+            all.iter().all(|(path, _)| !path.starts_with("/dev/pts") && path != Path::new("/dev/console"))
+        );
+        assert_eq!(RealHost.node(Path::new("/dev/null")).unwrap(), HostNode::Device(null.1.clone()));
+        assert_eq!(RealHost.node(Path::new("/proc/version")).unwrap(), HostNode::Other);
+    }
+
+    #[test]
+    fn a_file_is_read_only_if_it_is_regular_and_not_too_large() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("f");
+        fs::write(&file, b"12345").unwrap();
+        assert_eq!(RealHost.read(&file, 5).unwrap(), b"12345");
+        assert!(RealHost.read(&file, 4).is_err());
+        let fifo = dir.path().join("fifo");
+        nix::unistd::mkfifo(&fifo, nix::sys::stat::Mode::S_IRWXU).unwrap();
+        assert!(RealHost.read(&fifo, 5).is_err());
+    }
+}

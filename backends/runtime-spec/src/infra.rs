@@ -1,0 +1,93 @@
+//! The spec of a sandbox's own process, which holds a process namespace that tasks share and reaps in it.
+
+use std::collections::BTreeMap;
+
+use switchyard_core::Result;
+use switchyard_core::spec::Security;
+
+use crate::build::{Built, to_value};
+use crate::environment::{DEFAULT_PATH, checked_command};
+use crate::input::{CgroupVersion, Host, SandboxFacts};
+use crate::user::ResolvedUser;
+use crate::{devices, labels, limits, mounts, namespaces, oci, seccomp};
+
+/// The last process of a pod that the kernel should kill: tasks would lose their namespace with it.
+const OOM_SCORE_ADJ: i32 = -998;
+
+/// The least weight there is.
+const CPU_SHARES: u64 = 2;
+
+/// What the process of a sandbox depends on.
+#[derive(Debug, Clone)]
+pub struct InfraInput<'a> {
+    /// Command line inside its root file system, as `/pause`.
+    pub command: Vec<String>,
+    /// Who it runs as.
+    pub user: &'a ResolvedUser,
+    /// Namespaces that it joins; `pid` is not looked at, since it has its own.
+    pub sandbox: &'a SandboxFacts,
+    /// What the node can do.
+    pub host: &'a Host,
+    /// Where its cgroup goes.
+    pub cgroups_path: &'a str,
+    /// Annotations for the runtime.
+    pub annotations: BTreeMap<String, String>,
+}
+
+/// The spec of a sandbox's own process: a process namespace of its own, everything else joined, no capability, no
+/// writing, the default filter of system calls.
+///
+/// # Errors
+/// `InvalidArgument`, naming the field.
+pub fn build(input: &InfraInput<'_>) -> Result<Built> {
+    let mut warnings = Vec::new();
+    let InfraInput { command, user, sandbox, host, cgroups_path, annotations } = input;
+    let oom_score_adj = limits::oom_score_adj(OOM_SCORE_ADJ, host, &mut warnings)?;
+    let confined = Security { readonly_rootfs: true, no_new_privileges: true, ..Security::default() };
+    let labels = labels::selinux(&confined, sandbox.selinux.as_ref(), host)?;
+    let (selinux_label, mount_label) = labels.map(|labels| (labels.process, labels.mount)).unzip();
+    let capabilities = oci::Capabilities::default();
+    let mut list = vec![namespaces::new("pid")];
+    namespaces::joined(&mut list, "ipc", &sandbox.ipc)?;
+    namespaces::joined(&mut list, "uts", &sandbox.uts)?;
+    list.push(namespaces::new("mount"));
+    namespaces::joined(&mut list, "network", &sandbox.network)?;
+    if host.cgroup == CgroupVersion::V2 {
+        list.push(namespaces::new("cgroup"));
+    }
+    let spec = oci::Spec {
+        oci_version: oci::VERSION,
+        process: oci::Process {
+            terminal: false,
+            user: user.to_oci(),
+            args: checked_command("infra command", command.clone())?,
+            env: vec![format!("PATH={DEFAULT_PATH}")],
+            cwd: "/".to_owned(),
+            rlimits: Vec::new(),
+            no_new_privileges: true,
+            apparmor_profile: labels::apparmor(&confined, host)?,
+            oom_score_adj: Some(oom_score_adj),
+            selinux_label,
+            capabilities: capabilities.clone(),
+        },
+        root: oci::Root { path: "rootfs".to_owned(), readonly: true },
+        mounts: mounts::kernel_mounts(false),
+        annotations: annotations.clone(),
+        linux: oci::Linux {
+            resources: oci::LinuxResources {
+                devices: devices::default_rules(),
+                cpu: Some(oci::LinuxCpu { shares: Some(CPU_SHARES), ..Default::default() }),
+                ..Default::default()
+            },
+            cgroups_path: (*cgroups_path).to_owned(),
+            namespaces: list,
+            devices: Vec::new(),
+            seccomp: host.seccomp.then(|| seccomp::default_filter(host, &capabilities)),
+            rootfs_propagation: None,
+            masked_paths: crate::DEFAULT_MASKED_PATHS.map(str::to_owned).to_vec(),
+            readonly_paths: crate::DEFAULT_READONLY_PATHS.map(str::to_owned).to_vec(),
+            mount_label,
+        },
+    };
+    Ok(Built { spec: to_value(&spec)?, warnings, relabel: Vec::new() })
+}

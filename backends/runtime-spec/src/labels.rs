@@ -1,0 +1,124 @@
+//! AppArmor profile and SELinux labels.
+
+use switchyard_core::spec::{AppArmorProfile, Security, SelinuxLabel};
+use switchyard_core::{Error, Result};
+
+use crate::input::{Host, SelinuxDefaults};
+
+/// The type of a privileged task, which the policy leaves alone.
+const PRIVILEGED_TYPE: &str = "spc_t";
+
+/// The AppArmor profile of a task. A privileged one has none.
+///
+/// # Errors
+/// `FailedPrecondition` for a profile of the host on a node without AppArmor, `InvalidArgument` for an empty name.
+pub fn apparmor(security: &Security, host: &Host) -> Result<Option<String>> {
+    if security.privileged {
+        return Ok(None);
+    }
+    match &security.apparmor {
+        Some(AppArmorProfile::Unconfined) => Ok(None),
+        None | Some(AppArmorProfile::RuntimeDefault) => Ok(host.apparmor.clone()),
+        Some(AppArmorProfile::Localhost(name)) if name.is_empty() || name.contains('\0') => {
+            Err(Error::invalid("security.apparmor", format!("{name:?} cannot name a profile")))
+        }
+        Some(AppArmorProfile::Localhost(name)) if host.apparmor.is_none() => Err(Error::failed_precondition(
+            format!("AppArmor profile {name} cannot be used: AppArmor is off on this node"),
+        )),
+        Some(AppArmorProfile::Localhost(name)) => Ok(Some(name.clone())),
+    }
+}
+
+/// The SELinux labels of a process and of its files.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Labels {
+    /// Of the process.
+    pub process: String,
+    /// Of its files and mounts.
+    pub mount: String,
+}
+
+/// The labels of a task: its own wish, else the sandbox's, with the policy's defaults for empty parts; `None` where
+/// SELinux is off. A level alone keeps the default types.
+///
+/// # Errors
+/// `InvalidArgument`, naming `security.selinux`, for a part that cannot be in a label.
+pub fn selinux(security: &Security, sandbox: Option<&SelinuxLabel>, host: &Host) -> Result<Option<Labels>> {
+    let Some(defaults) = &host.selinux else { return Ok(None) };
+    let wish = security.selinux.as_ref().or(sandbox).cloned().unwrap_or_default();
+    let SelinuxLabel { user, role, type_, level } = &wish;
+    for part in [user, role, type_] {
+        if part.contains(|c: char| c == ':' || c.is_whitespace() || c == '\0') {
+            return Err(Error::invalid("security.selinux", format!("{part:?} cannot be part of a label")));
+        }
+    }
+    if level.contains(|c: char| c.is_whitespace() || c == '\0') {
+        return Err(Error::invalid("security.selinux", format!("{level:?} cannot be a level")));
+    }
+    let SelinuxDefaults { process, file } = defaults;
+    let own_type = if type_.is_empty() && security.privileged { PRIVILEGED_TYPE } else { type_ };
+    Ok(Some(Labels {
+        process: filled(process, [user, role, own_type, level]),
+        // Files take the user and the level alone: role and type belong to processes.
+        mount: filled(file, [user, "", "", level]),
+    }))
+}
+
+/// `default` with those of its four parts replaced that are given. The level may itself hold `:`.
+fn filled(default: &str, parts: [&str; 4]) -> String {
+    let mut defaults = default.splitn(4, ':');
+    let label = parts.map(|part| {
+        let default = defaults.next().unwrap_or_default();
+        if part.is_empty() { default } else { part }
+    });
+    label.join(":")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::host::bare_host;
+
+    fn security(label: Option<SelinuxLabel>) -> Security {
+        Security { selinux: label, ..Default::default() }
+    }
+
+    #[test]
+    fn a_level_alone_keeps_the_default_types_and_the_task_wins_over_the_sandbox() {
+        let host = Host { selinux: Some(SelinuxDefaults::default()), ..bare_host() };
+        let level = |level: &str| SelinuxLabel { level: level.to_owned(), ..Default::default() };
+        let labels = selinux(&security(None), Some(&level("s0:c1,c2")), &host).unwrap().unwrap();
+        assert_eq!(labels.process, "system_u:system_r:container_t:s0:c1,c2");
+        assert_eq!(labels.mount, "system_u:object_r:container_file_t:s0:c1,c2");
+        let labels = selinux(&security(Some(level("s1"))), Some(&level("s0:c1,c2")), &host).unwrap().unwrap();
+        assert_eq!(labels.process, "system_u:system_r:container_t:s1");
+    }
+
+    #[test]
+    fn a_privileged_task_is_left_alone_by_the_policy() {
+        let host = Host { selinux: Some(SelinuxDefaults::default()), ..bare_host() };
+        let security = Security { privileged: true, ..Default::default() };
+        assert_eq!(selinux(&security, None, &host).unwrap().unwrap().process, "system_u:system_r:spc_t:s0");
+    }
+
+    #[test]
+    fn without_selinux_there_are_no_labels_and_a_bad_part_is_refused() {
+        assert_eq!(selinux(&security(None), None, &bare_host()).unwrap(), None);
+        let host = Host { selinux: Some(SelinuxDefaults::default()), ..bare_host() };
+        let bad = SelinuxLabel { type_: "a:b".to_owned(), ..Default::default() };
+        assert!(selinux(&security(Some(bad)), None, &host).is_err());
+    }
+
+    #[test]
+    fn apparmor_is_the_default_where_there_is_one() {
+        let with = Host { apparmor: Some("switchyard-default".to_owned()), ..bare_host() };
+        let profile = |profile: AppArmorProfile| Security { apparmor: Some(profile), ..Default::default() };
+        assert_eq!(apparmor(&Security::default(), &with).unwrap().as_deref(), Some("switchyard-default"));
+        assert_eq!(apparmor(&Security::default(), &bare_host()).unwrap(), None);
+        assert_eq!(apparmor(&profile(AppArmorProfile::Unconfined), &with).unwrap(), None);
+        let local = profile(AppArmorProfile::Localhost("mine".to_owned()));
+        assert_eq!(apparmor(&local, &with).unwrap().as_deref(), Some("mine"));
+        assert!(apparmor(&local, &bare_host()).unwrap_err().to_string().contains("mine"));
+        assert_eq!(apparmor(&Security { privileged: true, ..local }, &with).unwrap(), None);
+    }
+}

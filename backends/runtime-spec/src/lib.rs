@@ -1,0 +1,43 @@
+//! Turns a task of Switchyard's model into an OCI runtime spec, and into the processes and limits that follow it.
+//!
+//! ```text
+//! TaskSpec + ImageConfig + SandboxFacts + Host + ResolvedUser ──► build ──► Built { spec, warnings, relabel }
+//!                                                  │
+//!                                               HostFs: the only way to the file system of the host
+//! ```
+//!
+//! - [`build::build`] makes the spec of a task, [`infra::build`] that of a sandbox's own process.
+//! - [`process::exec_process`] makes a further process from the stored spec of a task.
+//! - [`resources::linux_resources`] makes the limits; an update of a running task uses it too.
+//! - [`user::resolve_in`] looks the user up in the image, without leaving its root file system.
+//!
+//! Every spec says `ociVersion` 1.0.2: what it uses is understood by all runtimes from runc 1.0 and crun 1.0 on.
+//! A request that can never work is refused with the name of its field; what a node cannot do but the task can live
+//! without is left out and named in the warnings.
+
+pub mod build;
+pub mod capabilities;
+pub mod cgroups_path;
+pub mod devices;
+pub mod environment;
+pub mod host;
+pub mod infra;
+pub mod input;
+pub mod labels;
+pub mod limits;
+pub mod mountinfo;
+pub mod mounts;
+pub mod namespaces;
+pub mod oci;
+pub mod process;
+pub mod resources;
+pub mod seccomp;
+pub mod text;
+pub mod user;
+
+pub use build::{Built, DEFAULT_MASKED_PATHS, DEFAULT_READONLY_PATHS, build};
+pub use host::RealHost;
+pub use input::{
+    Arch, CgroupDriver, CgroupVersion, Host, HostFs, ImageConfig, ImageVolume, Input, Namespace, SandboxFacts,
+};
+pub use user::ResolvedUser;

@@ -1,0 +1,99 @@
+//! Limits of the process itself: rlimits and the score for the out-of-memory killer, cut to what may be given.
+
+use switchyard_core::spec::Rlimit;
+use switchyard_core::{Error, Result};
+
+use crate::input::Host;
+use crate::oci;
+
+/// Every limit of setrlimit(2) with its name in `/proc/<pid>/limits`.
+pub const NAMES: [(&str, &str); 16] = [
+    ("RLIMIT_AS", "Max address space"),
+    ("RLIMIT_CORE", "Max core file size"),
+    ("RLIMIT_CPU", "Max cpu time"),
+    ("RLIMIT_DATA", "Max data size"),
+    ("RLIMIT_FSIZE", "Max file size"),
+    ("RLIMIT_LOCKS", "Max file locks"),
+    ("RLIMIT_MEMLOCK", "Max locked memory"),
+    ("RLIMIT_MSGQUEUE", "Max msgqueue size"),
+    ("RLIMIT_NICE", "Max nice priority"),
+    ("RLIMIT_NOFILE", "Max open files"),
+    ("RLIMIT_NPROC", "Max processes"),
+    ("RLIMIT_RSS", "Max resident set"),
+    ("RLIMIT_RTPRIO", "Max realtime priority"),
+    ("RLIMIT_RTTIME", "Max realtime timeout"),
+    ("RLIMIT_SIGPENDING", "Max pending signals"),
+    ("RLIMIT_STACK", "Max stack size"),
+];
+
+/// The rlimits of a spec. Of two for one name the later counts.
+///
+/// Without `CAP_SYS_RESOURCE` a runtime cannot raise a hard limit: it is cut to the node's, with a warning.
+///
+/// # Errors
+/// `InvalidArgument`, naming `rlimits`, for a name nobody knows or a soft limit over the hard one.
+pub fn rlimits(asked: &[Rlimit], host: &Host, warnings: &mut Vec<String>) -> Result<Vec<oci::Rlimit>> {
+    let mut limits: Vec<oci::Rlimit> = Vec::new();
+    for Rlimit { name, soft, hard } in asked {
+        let upper = name.trim().to_ascii_uppercase();
+        let kind = if upper.starts_with("RLIMIT_") { upper } else { format!("RLIMIT_{upper}") };
+        if !NAMES.iter().any(|(known, _)| *known == kind) {
+            return Err(Error::invalid("rlimits", format!("{name:?} is no limit of Linux")));
+        }
+        if soft > hard {
+            return Err(Error::invalid(
+                "rlimits",
+                format!("soft limit {soft} of {kind} is over the hard limit {hard}"),
+            ));
+        }
+        let mut limit = oci::Rlimit { kind, hard: *hard, soft: *soft };
+        if let Some(most) =
+            host.hard_rlimits.get(&limit.kind).filter(|most| !host.has_sys_resource() && **most < *hard)
+        {
+            warnings.push(format!(
+                "{} is cut from {hard} to {most}: this node may not go above without CAP_SYS_RESOURCE",
+                limit.kind
+            ));
+            limit.hard = *most;
+            limit.soft = limit.soft.min(*most);
+        }
+        limits.retain(|other| other.kind != limit.kind);
+        limits.push(limit);
+    }
+    Ok(limits)
+}
+
+/// The score that can be set: without `CAP_SYS_RESOURCE` none below this process's own, with a warning.
+///
+/// # Errors
+/// `InvalidArgument`, naming `resources.oom_score_adj`, outside -1000 to 1000.
+pub fn oom_score_adj(asked: i32, host: &Host, warnings: &mut Vec<String>) -> Result<i32> {
+    if !(-1000..=1000).contains(&asked) {
+        return Err(Error::invalid("resources.oom_score_adj", format!("{asked} is not in -1000..=1000")));
+    }
+    if asked < host.oom_score_adj && !host.has_sys_resource() {
+        warnings.push(format!(
+            "oom_score_adj is {} instead of {asked}: this node may not go below without CAP_SYS_RESOURCE",
+            host.oom_score_adj
+        ));
+        return Ok(host.oom_score_adj);
+    }
+    Ok(asked)
+}
+
+/// The hard limits in the text of `/proc/<pid>/limits`; one without limit is left out.
+#[must_use]
+pub fn parse_hard_limits(text: &str) -> std::collections::BTreeMap<String, u64> {
+    let mut limits = std::collections::BTreeMap::new();
+    for line in text.lines() {
+        let Some((name, rest)) =
+            NAMES.iter().find_map(|(name, label)| line.strip_prefix(label).map(|rest| (*name, rest)))
+        else {
+            continue;
+        };
+        if let Some(hard) = rest.split_whitespace().nth(1).and_then(|word| word.parse().ok()) {
+            limits.insert(name.to_owned(), hard);
+        }
+    }
+    limits
+}

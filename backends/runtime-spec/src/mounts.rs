@@ -1,0 +1,321 @@
+//! Mounts of a task: those every task has, the sandbox's files, and those asked for, in the order they are made.
+
+use std::path::{Path, PathBuf};
+
+use switchyard_core::spec::{self, DEFAULT_SHM_BYTES, MountSource, Propagation};
+use switchyard_core::{Error, Result};
+
+use crate::input::{HostFs, HostPropagation, Input, Namespace};
+use crate::oci::Mount;
+use crate::text;
+
+/// Mounts of a task, and what goes with them.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Mounts {
+    /// In the order they are made.
+    pub mounts: Vec<Mount>,
+    /// Propagation of the root mount, where one of the mounts needs it.
+    pub rootfs_propagation: Option<&'static str>,
+    /// Sources on the host that must be given the task's mount label.
+    pub relabel: Vec<PathBuf>,
+}
+
+/// Options that a bind mount may have besides those that other fields stand for.
+const BIND_OPTIONS: [&str; 16] = [
+    "nosuid",
+    "suid",
+    "nodev",
+    "dev",
+    "noexec",
+    "exec",
+    "noatime",
+    "atime",
+    "nodiratime",
+    "diratime",
+    "relatime",
+    "norelatime",
+    "strictatime",
+    "nostrictatime",
+    "sync",
+    "dirsync",
+];
+
+/// Options that other fields stand for.
+const FIELD_OPTIONS: [&str; 13] = [
+    "ro",
+    "rw",
+    "rro",
+    "rbind",
+    "private",
+    "rprivate",
+    "slave",
+    "rslave",
+    "shared",
+    "rshared",
+    "unbindable",
+    "runbindable",
+    "remount",
+];
+
+/// The mounts of a task.
+///
+/// A mount of the task replaces the default one at the same place, and one at `/dev` also those below it. The rest are
+/// sorted by the depth of their destination, so that none hides another.
+///
+/// # Errors
+/// `InvalidArgument`, naming `mounts`, for a destination, source, option or propagation that cannot be;
+/// `Unimplemented`, with a text that starts with `RROUnsupported`, where the runtime handler cannot mount recursively
+/// read-only.
+pub fn of_task(input: &Input<'_>) -> Result<Mounts> {
+    let mut made = Mounts::default();
+    let mut asked: Vec<Mount> = Vec::with_capacity(input.task.mounts.len());
+    for mount in &input.task.mounts {
+        let mount = of_request(mount, input, &mut made)?;
+        if asked.iter().any(|other| other.destination == mount.destination) {
+            return Err(Error::invalid("mounts", format!("two of them are at {}", mount.destination)));
+        }
+        asked.push(mount);
+    }
+    let dev_replaced = asked.iter().any(|mount| mount.destination == "/dev");
+    let replaced = |mount: &Mount| {
+        asked.iter().any(|other| other.destination == mount.destination)
+            || (dev_replaced && mount.destination.starts_with("/dev/"))
+    };
+    let privileged = input.task.security.privileged;
+    let mut defaults = kernel_mounts(privileged);
+    defaults.push(cgroup_mount(privileged));
+    defaults.extend(sandbox_files(input)?);
+    for volume in input.volumes {
+        let source = text::utf8("image volumes", &volume.source)?.to_owned();
+        let destination = text::absolute("image volumes", &volume.destination)?;
+        defaults.push(bind(destination, source, options(&["rbind", "rprivate", "rw"])));
+    }
+    defaults.retain(|mount| !replaced(mount));
+    made.mounts = defaults;
+    made.mounts.extend(asked);
+    made.mounts.sort_by_key(|mount| text::depth(&mount.destination));
+    Ok(made)
+}
+
+/// The file systems of the kernel that every process is given.
+#[must_use]
+pub fn kernel_mounts(privileged: bool) -> Vec<Mount> {
+    let access = if privileged { "rw" } else { "ro" };
+    let mount = |destination: &str, kind: &str, source: &str, list: &[&str]| Mount {
+        destination: destination.to_owned(),
+        kind: kind.to_owned(),
+        source: source.to_owned(),
+        options: options(list),
+    };
+    vec![
+        mount("/proc", "proc", "proc", &["nosuid", "noexec", "nodev"]),
+        mount("/dev", "tmpfs", "tmpfs", &["nosuid", "strictatime", "mode=755", "size=65536k"]),
+        mount(
+            "/dev/pts",
+            "devpts",
+            "devpts",
+            &["nosuid", "noexec", "newinstance", "ptmxmode=0666", "mode=0620", "gid=5"],
+        ),
+        mount("/dev/mqueue", "mqueue", "mqueue", &["nosuid", "noexec", "nodev"]),
+        mount("/sys", "sysfs", "sysfs", &["nosuid", "noexec", "nodev", access]),
+    ]
+}
+
+fn cgroup_mount(privileged: bool) -> Mount {
+    let access = if privileged { "rw" } else { "ro" };
+    Mount {
+        destination: "/sys/fs/cgroup".to_owned(),
+        kind: "cgroup".to_owned(),
+        source: "cgroup".to_owned(),
+        options: options(&["nosuid", "noexec", "nodev", "relatime", access]),
+    }
+}
+
+/// The files that tasks of a sandbox share, and its `/dev/shm`.
+fn sandbox_files(input: &Input<'_>) -> Result<Vec<Mount>> {
+    let sandbox = input.sandbox;
+    let access = if input.task.security.readonly_rootfs { "ro" } else { "rw" };
+    let files = [
+        ("/etc/hostname", &sandbox.hostname_file),
+        ("/etc/hosts", &sandbox.hosts_file),
+        ("/etc/resolv.conf", &sandbox.resolv_conf),
+    ];
+    let mut mounts = Vec::with_capacity(files.len() + 1);
+    for (destination, source) in files {
+        if let Some(source) = source {
+            let source = text::utf8("sandbox files", source)?.to_owned();
+            mounts.push(bind(destination.to_owned(), source, options(&["rbind", "rprivate", access])));
+        }
+    }
+    // Shared memory goes with the IPC namespace: without a directory of the sandbox it is the host's, or the task's own.
+    let shm = match (&sandbox.shm, &sandbox.ipc) {
+        (Some(path), _) => Some(path.as_path()),
+        (None, Namespace::Host) => Some(Path::new("/dev/shm")),
+        (None, Namespace::Path(_)) => None,
+    };
+    mounts.push(match shm {
+        Some(path) => {
+            let source = text::utf8("sandbox files", path)?.to_owned();
+            bind("/dev/shm".to_owned(), source, options(&["rbind", "rprivate", "rw"]))
+        }
+        None => Mount {
+            destination: "/dev/shm".to_owned(),
+            kind: "tmpfs".to_owned(),
+            source: "shm".to_owned(),
+            options: options(&[
+                "nosuid",
+                "noexec",
+                "nodev",
+                "mode=1777",
+                &format!("size={DEFAULT_SHM_BYTES}"),
+            ]),
+        },
+    });
+    Ok(mounts)
+}
+
+fn bind(destination: String, source: String, options: Vec<String>) -> Mount {
+    Mount { destination, kind: "bind".to_owned(), source, options }
+}
+
+fn options(list: &[&str]) -> Vec<String> {
+    list.iter().map(|option| (*option).to_owned()).collect()
+}
+
+fn of_request(mount: &spec::Mount, input: &Input<'_>, made: &mut Mounts) -> Result<Mount> {
+    let spec::Mount {
+        destination,
+        source,
+        readonly,
+        recursive_readonly,
+        propagation,
+        selinux_relabel,
+        options: extra,
+    } = mount;
+    let destination = text::absolute("mounts", destination)?;
+    if destination == "/" {
+        return Err(Error::invalid("mounts", "the root itself cannot be a destination"));
+    }
+    let readonly_option = readonly_option(&destination, *readonly, *recursive_readonly, *propagation, input)?;
+    match source {
+        MountSource::Host { path, missing } => {
+            let asked = text::absolute("mounts", path)?;
+            let source = input.fs.source(Path::new(&asked), *missing).map_err(|error| {
+                Error::invalid("mounts", format!("source {asked} of {destination} cannot be used"))
+                    .with_source(error)
+            })?;
+            let flag = propagated(&destination, &source, *propagation, input.fs, made)?;
+            let recursion = if extra.iter().any(|option| option == "bind") { "bind" } else { "rbind" };
+            let mut list = options(&[recursion, flag, readonly_option]);
+            for option in extra.iter().filter(|option| *option != "bind") {
+                list.push(checked_option(&destination, option, true)?);
+            }
+            let text = text::utf8("mounts", &source)?.to_owned();
+            if *selinux_relabel {
+                made.relabel.push(source);
+            }
+            Ok(bind(destination, text, list))
+        }
+        MountSource::Tmpfs { size_bytes, mode } => {
+            if *propagation != Propagation::Private {
+                return Err(Error::invalid(
+                    "mounts",
+                    format!("the tmpfs at {destination} can only be private"),
+                ));
+            }
+            if *mode > 0o7777 {
+                return Err(Error::invalid(
+                    "mounts",
+                    format!("{mode:o} is no mode for the tmpfs at {destination}"),
+                ));
+            }
+            let mut list = options(&["nosuid", "nodev", "rprivate", readonly_option]);
+            list.push(format!("mode={mode:04o}"));
+            if *size_bytes > 0 {
+                list.push(format!("size={size_bytes}"));
+            }
+            for option in extra {
+                list.push(checked_option(&destination, option, false)?);
+            }
+            Ok(Mount { destination, kind: "tmpfs".to_owned(), source: "tmpfs".to_owned(), options: list })
+        }
+    }
+}
+
+fn readonly_option(
+    destination: &str,
+    readonly: bool,
+    recursive: bool,
+    propagation: Propagation,
+    input: &Input<'_>,
+) -> Result<&'static str> {
+    match (readonly, recursive) {
+        (false, false) => Ok("rw"),
+        (true, false) => Ok("ro"),
+        (false, true) => Err(Error::invalid(
+            "mounts",
+            format!("{destination} must be readonly to be recursively read-only"),
+        )),
+        (true, true) if propagation != Propagation::Private => Err(Error::invalid(
+            "mounts",
+            format!("{destination} must be private to be recursively read-only"),
+        )),
+        (true, true) if !input.recursive_readonly => Err(Error::unimplemented(format!(
+            "RROUnsupported: the runtime handler cannot mount {destination} recursively read-only"
+        ))),
+        (true, true) => Ok("rro"),
+    }
+}
+
+/// The propagation flag; whether the host's mount allows it is checked, and the root mount's propagation noted.
+fn propagated(
+    destination: &str,
+    source: &Path,
+    propagation: Propagation,
+    fs: &dyn HostFs,
+    made: &mut Mounts,
+) -> Result<&'static str> {
+    let host = |fs: &dyn HostFs| {
+        fs.propagation(source).map_err(|error| {
+            Error::internal(format!("the mount that {} is on cannot be looked up", source.display()))
+                .with_source(error)
+        })
+    };
+    match propagation {
+        Propagation::Private => Ok("rprivate"),
+        Propagation::HostToTask => match host(fs)? {
+            HostPropagation::Shared | HostPropagation::Slave => {
+                made.rootfs_propagation.get_or_insert("rslave");
+                Ok("rslave")
+            }
+            HostPropagation::Private => Err(Error::invalid(
+                "mounts",
+                format!("{destination} follows the host, but {} is on a private mount", source.display()),
+            )),
+        },
+        Propagation::Bidirectional => match host(fs)? {
+            HostPropagation::Shared => {
+                made.rootfs_propagation = Some("rshared");
+                Ok("rshared")
+            }
+            HostPropagation::Slave | HostPropagation::Private => Err(Error::invalid(
+                "mounts",
+                format!("{destination} is bidirectional, but {} is not on a shared mount", source.display()),
+            )),
+        },
+    }
+}
+
+fn checked_option(destination: &str, option: &str, bind: bool) -> Result<String> {
+    let refused = |why: &str| Error::invalid("mounts", format!("option {option:?} of {destination} {why}"));
+    if FIELD_OPTIONS.contains(&option) {
+        return Err(refused("is a field of the mount itself"));
+    }
+    if option.is_empty() || option.contains(|c: char| c == ',' || c.is_whitespace() || c.is_control()) {
+        return Err(refused("is not a single mount option"));
+    }
+    if bind && !BIND_OPTIONS.contains(&option) {
+        return Err(refused("cannot be used with a bind mount"));
+    }
+    Ok(option.to_owned())
+}

@@ -1,0 +1,75 @@
+//! Namespaces of a task: which are its own, which it joins, which stay the host's.
+
+use std::path::Path;
+
+use switchyard_core::spec::PidMode;
+use switchyard_core::{Error, Result};
+
+use crate::input::{CgroupVersion, Input, Namespace};
+use crate::oci::LinuxNamespace;
+use crate::text;
+
+/// The namespaces of a task.
+///
+/// UTS, IPC and network follow the sandbox. A cgroup namespace of its own comes with cgroup v2 unless the task is
+/// privileged, as Kubernetes and Docker have it.
+///
+/// # Errors
+/// `InvalidArgument`, naming `pid`, for a shared namespace that the sandbox does not have; `FailedPrecondition` if the
+/// namespace of the target is not known.
+pub fn of_task(input: &Input<'_>) -> Result<Vec<LinuxNamespace>> {
+    let mut namespaces = Vec::with_capacity(6);
+    match input.task.pid {
+        PidMode::Private => namespaces.push(new("pid")),
+        PidMode::Host => {}
+        PidMode::Sandbox => {
+            let shared = input.sandbox.pid.as_ref().ok_or_else(|| {
+                Error::invalid(
+                    "pid",
+                    "the sandbox has no process namespace to share; make it with a shared one",
+                )
+            })?;
+            joined(&mut namespaces, "pid", shared)?;
+        }
+        PidMode::Target(target) => {
+            let path = input.target_pid.ok_or_else(|| {
+                Error::failed_precondition(format!(
+                    "task {target} does not run: its process namespace cannot be joined"
+                ))
+            })?;
+            namespaces.push(at("pid", path)?);
+        }
+    }
+    joined(&mut namespaces, "ipc", &input.sandbox.ipc)?;
+    joined(&mut namespaces, "uts", &input.sandbox.uts)?;
+    namespaces.push(new("mount"));
+    joined(&mut namespaces, "network", &input.sandbox.network)?;
+    if input.host.cgroup == CgroupVersion::V2 && !input.task.security.privileged {
+        namespaces.push(new("cgroup"));
+    }
+    Ok(namespaces)
+}
+
+/// A new namespace.
+pub(crate) const fn new(kind: &'static str) -> LinuxNamespace {
+    LinuxNamespace { kind, path: None }
+}
+
+/// Adds `namespace`; the host's own is joined by naming none.
+pub(crate) fn joined(
+    list: &mut Vec<LinuxNamespace>,
+    kind: &'static str,
+    namespace: &Namespace,
+) -> Result<()> {
+    match namespace {
+        Namespace::Host => Ok(()),
+        Namespace::Path(path) => {
+            list.push(at(kind, path)?);
+            Ok(())
+        }
+    }
+}
+
+fn at(kind: &'static str, path: &Path) -> Result<LinuxNamespace> {
+    Ok(LinuxNamespace { kind, path: Some(text::absolute("sandbox namespace", path)?) })
+}

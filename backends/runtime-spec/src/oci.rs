@@ -1,0 +1,333 @@
+//! The part of the OCI runtime spec that Switchyard writes, field for field as JSON names it.
+//!
+//! Following the OCI runtime spec 1.0.2. A field that is absent here is left to the runtime's default on purpose.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+/// The version that every spec of ours claims.
+pub const VERSION: &str = "1.0.2";
+
+/// A whole spec, `config.json`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Spec {
+    /// Version of the spec that is followed.
+    pub oci_version: &'static str,
+    /// The main process.
+    pub process: Process,
+    /// The root file system.
+    pub root: Root,
+    /// Mounts, in the order they are made.
+    pub mounts: Vec<Mount>,
+    /// Annotations for the runtime.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub annotations: BTreeMap<String, String>,
+    /// All that belongs to Linux alone.
+    pub linux: Linux,
+}
+
+/// A process.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Process {
+    /// Whether it gets a terminal.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub terminal: bool,
+    /// User and groups.
+    pub user: User,
+    /// Command line.
+    pub args: Vec<String>,
+    /// Environment, `NAME=value`.
+    pub env: Vec<String>,
+    /// Working directory, absolute.
+    pub cwd: String,
+    /// Capability sets.
+    pub capabilities: Capabilities,
+    /// Limits of the process.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub rlimits: Vec<Rlimit>,
+    /// No privileges may be gained by exec.
+    pub no_new_privileges: bool,
+    /// AppArmor profile.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub apparmor_profile: Option<String>,
+    /// Score adjustment for the kernel's out-of-memory killer.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub oom_score_adj: Option<i32>,
+    /// SELinux label.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub selinux_label: Option<String>,
+}
+
+/// User and groups of a process.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct User {
+    /// User.
+    pub uid: u32,
+    /// Primary group.
+    pub gid: u32,
+    /// All groups of the process.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub additional_gids: Vec<u32>,
+}
+
+/// Capability sets, by name with `CAP_`.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
+pub struct Capabilities {
+    /// What may ever be had.
+    pub bounding: Vec<String>,
+    /// What counts now.
+    pub effective: Vec<String>,
+    /// What may be made to count.
+    pub permitted: Vec<String>,
+    /// What outlives exec together with a file's own; only as far as the ambient set needs it.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub inheritable: Vec<String>,
+    /// What outlives exec of any file.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub ambient: Vec<String>,
+}
+
+/// A limit of a process.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Rlimit {
+    /// Name, as `RLIMIT_NOFILE`.
+    #[serde(rename = "type")]
+    pub kind: String,
+    /// Hard limit.
+    pub hard: u64,
+    /// Soft limit.
+    pub soft: u64,
+}
+
+/// The root file system.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Root {
+    /// Path, relative to the bundle.
+    pub path: String,
+    /// Cannot be written.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub readonly: bool,
+}
+
+/// A mount.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Mount {
+    /// Absolute path inside.
+    pub destination: String,
+    /// Kind of file system, or `bind`.
+    #[serde(rename = "type")]
+    pub kind: String,
+    /// What appears there.
+    pub source: String,
+    /// Mount options.
+    pub options: Vec<String>,
+}
+
+/// All that belongs to Linux alone.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Linux {
+    /// Limits of the cgroup.
+    pub resources: LinuxResources,
+    /// Where the cgroup is.
+    pub cgroups_path: String,
+    /// Namespaces that are made or joined; the rest are the host's.
+    pub namespaces: Vec<LinuxNamespace>,
+    /// Device nodes.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub devices: Vec<LinuxDevice>,
+    /// System call filter.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub seccomp: Option<LinuxSeccomp>,
+    /// Propagation of the root mount.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rootfs_propagation: Option<&'static str>,
+    /// Paths hidden.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub masked_paths: Vec<String>,
+    /// Paths that cannot be written.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub readonly_paths: Vec<String>,
+    /// SELinux label of the mounts.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub mount_label: Option<String>,
+}
+
+/// A namespace.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct LinuxNamespace {
+    /// Kind, as the spec spells it.
+    #[serde(rename = "type")]
+    pub kind: &'static str,
+    /// The one to join; a new one without it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub path: Option<String>,
+}
+
+/// A device node.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct LinuxDevice {
+    /// Path inside.
+    pub path: String,
+    /// `c` or `b`.
+    #[serde(rename = "type")]
+    pub kind: String,
+    /// Major number.
+    pub major: i64,
+    /// Minor number.
+    pub minor: i64,
+    /// Permission bits.
+    pub file_mode: u32,
+    /// Owner.
+    pub uid: u32,
+    /// Group.
+    pub gid: u32,
+}
+
+/// Limits of a cgroup. What is absent is not touched.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct LinuxResources {
+    /// Access to devices, in the order the rules are applied.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub devices: Vec<DeviceRule>,
+    /// Memory.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub memory: Option<LinuxMemory>,
+    /// Processor.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cpu: Option<LinuxCpu>,
+    /// Processes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pids: Option<LinuxPids>,
+    /// Huge pages.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub hugepage_limits: Vec<LinuxHugepageLimit>,
+    /// Files of cgroup v2, verbatim.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub unified: BTreeMap<String, String>,
+}
+
+/// A rule of the device controller; what is absent stands for all.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct DeviceRule {
+    /// Allow or deny.
+    pub allow: bool,
+    /// `c` or `b`.
+    #[serde(rename = "type", skip_serializing_if = "Option::is_none")]
+    pub kind: Option<String>,
+    /// Major number.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub major: Option<i64>,
+    /// Minor number.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub minor: Option<i64>,
+    /// Any of `r`, `w`, `m`.
+    pub access: String,
+}
+
+/// Memory limits in bytes, -1 for none.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
+pub struct LinuxMemory {
+    /// Hard limit.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub limit: Option<i64>,
+    /// Soft limit.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reservation: Option<i64>,
+    /// Memory plus swap.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub swap: Option<i64>,
+}
+
+/// Processor limits.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
+pub struct LinuxCpu {
+    /// Relative weight.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub shares: Option<u64>,
+    /// Time per period in µs, -1 for no limit.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub quota: Option<i64>,
+    /// Period in µs.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub period: Option<u64>,
+    /// CPUs.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cpus: Option<String>,
+    /// Memory nodes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub mems: Option<String>,
+}
+
+/// Limit of the number of processes.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct LinuxPids {
+    /// The number, -1 for no limit.
+    pub limit: i64,
+}
+
+/// A limit on huge pages of one size.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct LinuxHugepageLimit {
+    /// Size as the kernel names it.
+    pub page_size: String,
+    /// Limit in bytes.
+    pub limit: u64,
+}
+
+/// A system call filter.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct LinuxSeccomp {
+    /// For every call without a rule.
+    pub default_action: String,
+    /// The error number of the default action, EPERM if absent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub default_errno_ret: Option<u32>,
+    /// Architectures that are filtered besides the native one.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub architectures: Vec<String>,
+    /// Flags of seccomp(2).
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub flags: Vec<String>,
+    /// Rules.
+    pub syscalls: Vec<LinuxSyscall>,
+}
+
+/// A rule of a filter.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct LinuxSyscall {
+    /// System calls; a runtime passes over those that it does not know.
+    pub names: Vec<String>,
+    /// What is done.
+    pub action: String,
+    /// The error number, where the action gives one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub errno_ret: Option<u32>,
+    /// Conditions, all of which must hold.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub args: Vec<LinuxSeccompArg>,
+}
+
+/// A condition on an argument of a system call.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct LinuxSeccompArg {
+    /// Which argument, from 0.
+    pub index: u32,
+    /// What it is compared with; for a masked comparison the mask.
+    pub value: u64,
+    /// For a masked comparison, what it is compared with.
+    #[serde(default)]
+    pub value_two: u64,
+    /// How.
+    pub op: String,
+}

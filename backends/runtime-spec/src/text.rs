@@ -1,0 +1,78 @@
+//! Checks of texts and paths that end up in a spec, which is JSON and goes to programs written in C.
+
+use std::path::{Component, Path, PathBuf};
+
+use switchyard_core::{Error, Result};
+
+/// `text` if no NUL is in it, since the kernel would cut it there.
+///
+/// # Errors
+/// `InvalidArgument`, naming `field`.
+pub fn without_nul<'a>(field: &str, text: &'a str) -> Result<&'a str> {
+    if text.contains('\0') {
+        return Err(Error::invalid(field, "contains a NUL byte"));
+    }
+    Ok(text)
+}
+
+/// The path as text: a spec is JSON and can hold UTF-8 alone.
+///
+/// # Errors
+/// `InvalidArgument`, naming `field`.
+pub fn utf8<'a>(field: &str, path: &'a Path) -> Result<&'a str> {
+    let text = path
+        .to_str()
+        .ok_or_else(|| Error::invalid(field, format!("{path:?} is not UTF-8, which a runtime spec needs")))?;
+    without_nul(field, text)
+}
+
+/// An absolute path without `.`, doubled or trailing slashes.
+///
+/// # Errors
+/// `InvalidArgument`, naming `field`, for a path that is relative, not UTF-8 or goes up by `..`.
+pub fn absolute(field: &str, path: &Path) -> Result<String> {
+    let text = utf8(field, path)?;
+    if !path.is_absolute() {
+        return Err(Error::invalid(field, format!("{text:?} is not an absolute path")));
+    }
+    let mut clean = PathBuf::from("/");
+    for part in path.components() {
+        match part {
+            Component::Normal(name) => clean.push(name),
+            Component::RootDir | Component::CurDir | Component::Prefix(_) => {}
+            Component::ParentDir => return Err(Error::invalid(field, format!("{text:?} goes up by `..`"))),
+        }
+    }
+    utf8(field, &clean).map(str::to_owned)
+}
+
+/// How many names a clean absolute path has; the root has none.
+#[must_use]
+pub fn depth(path: &str) -> usize {
+    path.split('/').filter(|part| !part.is_empty()).count()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn an_absolute_path_is_cleaned_and_never_goes_up() {
+        assert_eq!(absolute("f", Path::new("//a/./b//c/")).unwrap(), "/a/b/c");
+        assert_eq!(absolute("f", Path::new("/")).unwrap(), "/");
+        assert!(absolute("f", Path::new("a")).unwrap_err().to_string().starts_with("f: "));
+        assert!(absolute("f", Path::new("/a/../b")).is_err());
+        assert!(absolute("f", Path::new("/a\0b")).is_err());
+    }
+
+    proptest! {
+        #[test]
+        fn a_clean_path_is_its_own_clean_form(text in "/[a-z./]{0,24}") {
+            if let Ok(clean) = absolute("f", Path::new(&text)) {
+                prop_assert_eq!(absolute("f", Path::new(&clean)).unwrap(), clean.clone());
+                prop_assert!(!clean.split('/').any(|part| part == ".."));
+            }
+        }
+    }
+}

@@ -1,0 +1,142 @@
+use std::os::unix::fs::symlink;
+
+use proptest::prelude::*;
+
+use super::*;
+
+const PASSWD: &[u8] = b"\
+root:x:0:0:root:/root:/bin/sh
+# a comment
+broken line
+web:x:33:33:web:/var/www:/bin/false
+alice:x:1000:100::/home/alice:/bin/sh
+:x:5:5::/:
+big:x:99999999999:1::/:
+";
+const GROUP: &[u8] = b"\
+root:x:0:
+wheel:x:10:root, alice
+users:x:100:alice
+www:x:33:
+audio:x:29:alice,web
+";
+
+fn spec(user: Option<UserRef>) -> UserSpec {
+    UserSpec { user, ..Default::default() }
+}
+
+fn name(text: &str) -> Option<UserRef> {
+    Some(UserRef::Name(text.to_owned()))
+}
+
+#[track_caller]
+fn check(spec: &UserSpec, image: &str, uid: u32, gid: u32, groups: &[u32]) {
+    let user = resolve(spec, image, PASSWD, GROUP).unwrap();
+    assert_eq!((user.uid, user.gid, user.additional_gids.as_slice()), (uid, gid, groups));
+}
+
+#[test]
+fn a_user_is_found_by_name_and_by_number_with_its_groups() {
+    check(&spec(name("alice")), "", 1000, 100, &[100, 10, 29]);
+    check(&spec(name("1000")), "", 1000, 100, &[100, 10, 29]);
+    check(&spec(Some(UserRef::Uid(1000))), "root", 1000, 100, &[100, 10, 29]);
+    check(&spec(name("web")), "", 33, 33, &[33, 29]);
+}
+
+#[test]
+fn without_a_word_it_is_the_images_user_and_then_root() {
+    check(&spec(None), "web:users", 33, 100, &[100, 29]);
+    check(&spec(None), "", 0, 0, &[0, 10]);
+    check(&spec(None), ":100", 0, 100, &[100, 10]);
+    check(&spec(None), "web:", 33, 33, &[33, 29]);
+}
+
+#[test]
+fn a_number_that_the_files_do_not_have_keeps_group_0() {
+    check(&spec(Some(UserRef::Uid(4711))), "", 4711, 0, &[0]);
+    check(&spec(name("4711:12")), "", 4711, 12, &[12]);
+}
+
+#[test]
+fn groups_of_the_request_are_added_and_strict_drops_the_images() {
+    let asked = |policy| UserSpec { user: name("alice"), gid: Some(7), supplemental: vec![8, 10, 7], policy };
+    check(&asked(GroupPolicy::Merge), "", 1000, 7, &[7, 10, 100, 29, 8]);
+    check(&asked(GroupPolicy::Strict), "", 1000, 7, &[7, 8, 10]);
+}
+
+#[test]
+fn unknown_names_and_impossible_numbers_are_refused() {
+    for bad in ["bob", "alice:nobody", "broken line", "4294967295", "99999999999", "big", "0:4294967296"] {
+        let error = resolve(&spec(name(bad)), "", PASSWD, GROUP).unwrap_err();
+        assert!(error.to_string().starts_with("user: "), "{error}");
+    }
+    assert!(resolve(&spec(Some(UserRef::Uid(u32::MAX))), "", PASSWD, GROUP).is_err());
+}
+
+#[test]
+fn only_numbers_with_strict_groups_can_do_without_the_image() {
+    assert!(needs_rootfs(&spec(Some(UserRef::Uid(1))), ""));
+    let strict = |user, gid| UserSpec { user, gid, policy: GroupPolicy::Strict, ..Default::default() };
+    assert!(!needs_rootfs(&strict(Some(UserRef::Uid(1)), Some(1)), ""));
+    assert!(!needs_rootfs(&strict(name("1:2"), None), ""));
+    assert!(needs_rootfs(&strict(Some(UserRef::Uid(1)), None), ""));
+    assert!(needs_rootfs(&strict(None, Some(1)), "web"));
+}
+
+#[test]
+fn links_of_the_image_do_not_lead_out_of_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let etc = dir.path().join("etc");
+    std::fs::create_dir(&etc).unwrap();
+    // Inside, /real is the image's own; outside it would be the host's.
+    std::fs::write(dir.path().join("real"), "web:x:77:78::/:\n").unwrap();
+    symlink("/real", etc.join("passwd")).unwrap();
+    symlink("../../../../../../etc/group", etc.join("group")).unwrap();
+    // The second link leads to itself inside, which is an error and not the host's file.
+    assert!(resolve_in(dir.path(), &spec(name("web")), "").is_err());
+    std::fs::remove_file(etc.join("group")).unwrap();
+    let user = resolve_in(dir.path(), &spec(name("web")), "").unwrap();
+    assert_eq!((user.uid, user.gid), (77, 78));
+}
+
+#[test]
+fn an_image_without_the_files_still_runs_by_number() {
+    let dir = tempfile::tempdir().unwrap();
+    assert_eq!(resolve_in(dir.path(), &spec(None), "5:6").unwrap().gid, 6);
+    assert!(resolve_in(dir.path(), &spec(name("web")), "").is_err());
+}
+
+#[test]
+fn a_fifo_or_a_huge_file_in_the_image_holds_nobody_up() {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::create_dir(dir.path().join("etc")).unwrap();
+    let passwd = dir.path().join("etc/passwd");
+    nix::unistd::mkfifo(&passwd, Mode::S_IRWXU).unwrap();
+    let error = resolve_in(dir.path(), &spec(None), "").unwrap_err();
+    assert!(error.report().contains("/etc/passwd of the image cannot be read"), "{error:?}");
+    std::fs::remove_file(&passwd).unwrap();
+    File::create(&passwd).unwrap().set_len(MAX_FILE_BYTES + 1).unwrap();
+    assert!(resolve_in(dir.path(), &spec(None), "").unwrap_err().report().contains("larger"));
+}
+
+proptest! {
+    #[test]
+    fn no_file_makes_it_panic(
+        passwd in prop::collection::vec(any::<u8>(), 0..300),
+        group in "([a-z:0-9,\n]|\\PC){0,120}",
+        user in "\\PC{0,12}",
+    ) {
+        let _ = resolve(&spec(Some(UserRef::Name(user.clone()))), "", &passwd, group.as_bytes());
+        let _ = resolve(&spec(None), &user, group.as_bytes(), &passwd);
+    }
+
+    #[test]
+    fn every_group_comes_once_and_the_primary_one_first(gids in prop::collection::vec(0_u32..6, 0..8), gid in 0_u32..6) {
+        let asked = UserSpec { user: name("alice"), gid: Some(gid), supplemental: gids.clone(), ..Default::default() };
+        let user = resolve(&asked, "", PASSWD, GROUP).unwrap();
+        prop_assert_eq!(user.additional_gids[0], gid);
+        let distinct: std::collections::BTreeSet<u32> = user.additional_gids.iter().copied().collect();
+        prop_assert_eq!(distinct.len(), user.additional_gids.len());
+        prop_assert!(gids.iter().all(|gid| distinct.contains(gid)));
+    }
+}

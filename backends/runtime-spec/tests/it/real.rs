@@ -1,0 +1,379 @@
+//! Specs run by real runtimes on a root file system made of busybox. Needs root, runc, crun, busybox-static, util-linux.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::Duration;
+
+use serde_json::Value;
+use switchyard_core::spec::{
+    ExecSpec, GroupPolicy, MissingSource, Mount, MountSource, Propagation, Rlimit, SeccompProfile, UserRef,
+    UserSpec,
+};
+use switchyard_runtime_spec::infra::{self, InfraInput};
+use switchyard_runtime_spec::process::exec_process;
+use switchyard_runtime_spec::user::resolve_in;
+use switchyard_runtime_spec::{
+    CgroupDriver, DEFAULT_MASKED_PATHS, DEFAULT_READONLY_PATHS, Host, Namespace, RealHost, ResolvedUser,
+};
+
+use crate::support::{Case, words};
+
+const APPLETS: [&str; 9] = ["sh", "cat", "id", "ls", "sleep", "unshare", "touch", "env", "mount"];
+
+/// A bundle, and whatever ran from it; all of it goes with the value.
+struct Bundle {
+    dir: tempfile::TempDir,
+    name: String,
+    host: Host,
+}
+
+impl Bundle {
+    fn new() -> Self {
+        for (program, package) in
+            [("/usr/sbin/runc", "runc"), ("/usr/bin/crun", "crun"), ("/bin/busybox", "busybox-static")]
+        {
+            assert!(
+                Path::new(program).exists(),
+                "{program} is missing: install the Debian package {package}"
+            );
+        }
+        let dir = tempfile::Builder::new().prefix("switchyard-test-").tempdir().unwrap();
+        let name = dir.path().file_name().unwrap().to_str().unwrap().to_owned();
+        let rootfs = dir.path().join("rootfs");
+        for path in ["bin", "etc", "proc", "dev", "sys", "tmp"] {
+            fs::create_dir_all(rootfs.join(path)).unwrap();
+        }
+        fs::copy("/bin/busybox", rootfs.join("bin/busybox")).unwrap();
+        for applet in APPLETS {
+            symlink("busybox", rootfs.join("bin").join(applet)).unwrap();
+        }
+        fs::write(rootfs.join("etc/passwd"), "root:x:0:0::/root:/bin/sh\nweb:x:33:34::/srv:/bin/sh\n")
+            .unwrap();
+        fs::write(rootfs.join("etc/group"), "root:x:0:\nextra:x:50:web\n").unwrap();
+        for file in ["hosts", "resolv.conf", "hostname"] {
+            fs::write(dir.path().join(file), format!("{file} of the sandbox\n")).unwrap();
+        }
+        fs::create_dir(dir.path().join("shm")).unwrap();
+        let host = Host::detect(CgroupDriver::Fs, "switchyard-default").unwrap();
+        Self { dir, name, host }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    /// A case in the host's namespaces, which runs `script` with the default filter.
+    fn case(&self, script: &str) -> Case {
+        let mut case = Case::plain();
+        case.host = self.host.clone();
+        case.image.entrypoint = words(&["/bin/sh", "-c", script]);
+        case.image.cwd = "/".to_owned();
+        case.task.args = Vec::new();
+        case.task.security.seccomp = SeccompProfile::RuntimeDefault;
+        let sandbox = &mut case.sandbox;
+        sandbox.network = Namespace::Host;
+        sandbox.ipc = Namespace::Host;
+        sandbox.uts = Namespace::Host;
+        sandbox.hosts_file = Some(self.path("hosts"));
+        sandbox.resolv_conf = Some(self.path("resolv.conf"));
+        sandbox.hostname_file = Some(self.path("hostname"));
+        sandbox.shm = Some(self.path("shm"));
+        sandbox.privileged = true;
+        case.user = ResolvedUser { uid: 0, gid: 0, additional_gids: vec![0] };
+        case.cgroups_path = format!("/{}/task", self.name);
+        case
+    }
+
+    fn write(&self, spec: &Value) {
+        fs::write(self.path("config.json"), serde_json::to_vec_pretty(spec).unwrap()).unwrap();
+    }
+
+    fn runc(&self, args: &[&str]) -> Command {
+        let mut command = Command::new("/usr/sbin/runc");
+        command.arg("--root").arg(self.path("state")).args(args).stdin(Stdio::null());
+        command
+    }
+
+    /// Runs the case to its end with runc and gives its output, which must be a success.
+    #[track_caller]
+    fn run(&self, case: &Case) -> String {
+        let built = case.build_with(&RealHost).unwrap();
+        self.write(&built.spec);
+        let bundle = self.dir.path().to_str().unwrap();
+        succeeded(&self.runc(&["run", "--bundle", bundle, &self.name]).output().unwrap())
+    }
+
+    /// Starts the case, or another spec, and leaves it running.
+    #[track_caller]
+    fn start(&self, spec: &Value) {
+        self.write(spec);
+        let bundle = self.dir.path().to_str().unwrap();
+        let mut command = self.runc(&["run", "--detach", "--bundle", bundle, &self.name]);
+        // A detached task keeps its streams open: a pipe would never end.
+        let log = fs::File::create(self.path("log")).unwrap();
+        let status = command.stdout(log.try_clone().unwrap()).stderr(log).status().unwrap();
+        assert!(status.success(), "{}", fs::read_to_string(self.path("log")).unwrap());
+    }
+}
+
+impl Drop for Bundle {
+    fn drop(&mut self) {
+        let _ = self.runc(&["delete", "--force", &self.name]).output();
+        for hierarchy in fs::read_dir("/sys/fs/cgroup").into_iter().flatten().flatten() {
+            let _ = fs::remove_dir(hierarchy.path().join(&self.name).join("task"));
+            let _ = fs::remove_dir(hierarchy.path().join(&self.name));
+        }
+        let _ = fs::remove_dir(Path::new("/sys/fs/cgroup").join(&self.name));
+    }
+}
+
+#[track_caller]
+fn succeeded(output: &Output) -> String {
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    assert!(output.status.success(), "{}: {}{}", output.status, text(&output.stdout), text(&output.stderr));
+    text(&output.stdout)
+}
+
+#[track_caller]
+fn field<'a>(status: &'a str, name: &str) -> &'a str {
+    let line = status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+    line.unwrap_or_else(|| panic!("no {name} in {status}")).trim()
+}
+
+#[test]
+fn the_default_spec_runs_with_the_default_filter_and_capabilities() {
+    let bundle = Bundle::new();
+    let status = bundle.run(&bundle.case("cat /proc/self/status"));
+    assert_eq!(field(&status, "Seccomp"), "2");
+    // The fourteen default capabilities, in all sets but the inheritable and the ambient one.
+    for set in ["CapBnd", "CapEff", "CapPrm"] {
+        assert_eq!(field(&status, set), "00000000a80425fb", "{set}");
+    }
+    for set in ["CapInh", "CapAmb"] {
+        assert_eq!(field(&status, set), "0000000000000000", "{set}");
+    }
+    assert_eq!(field(&status, "NoNewPrivs"), "0");
+}
+
+/// Runs crun in a mount namespace of its own, without the v2 tree of a hybrid node, which crun 1.8 refuses to work beside.
+const CRUN: &str = "mountpoint -q /sys/fs/cgroup/unified && umount /sys/fs/cgroup/unified; exec crun \"$@\"";
+
+#[test]
+fn crun_takes_the_same_spec() {
+    let bundle = Bundle::new();
+    let mut case = bundle.case("cat /proc/self/status");
+    case.task.resources.memory_limit_bytes = Some(64 << 20);
+    case.task.resources.cpu_shares = Some(100);
+    bundle.write(&case.build_with(&RealHost).unwrap().spec);
+    let mut command = Command::new("/usr/bin/unshare");
+    command.args(["--mount", "/bin/sh", "-c", CRUN, "crun", "--root"]).arg(bundle.path("state"));
+    command.args(["run", "--bundle"]).arg(bundle.dir.path()).arg(&bundle.name).stdin(Stdio::null());
+    let status = succeeded(&command.output().unwrap());
+    assert_eq!((field(&status, "Seccomp"), field(&status, "CapBnd")), ("2", "00000000a80425fb"));
+}
+
+#[test]
+fn the_default_filter_refuses_new_namespaces_and_an_unconfined_task_may_make_them() {
+    let bundle = Bundle::new();
+    let mut case = bundle.case("unshare -U true 2>&1; echo code $?");
+    assert!(bundle.run(&case).contains("Operation not permitted"));
+    case.task.security.seccomp = SeccompProfile::Unconfined;
+    let status = bundle.run(&Case { image: bundle.case("cat /proc/self/status").image, ..case });
+    assert_eq!(field(&status, "Seccomp"), "0");
+}
+
+#[test]
+fn a_privileged_task_has_what_the_node_has_and_its_devices() {
+    let bundle = Bundle::new();
+    let mut case = bundle.case("cat /proc/self/status; test -w /sys && ls /dev");
+    case.task.security.privileged = true;
+    let text = bundle.run(&case);
+    let own = fs::read_to_string("/proc/self/status").unwrap();
+    assert_eq!(field(&text, "CapBnd"), field(&own, "CapBnd"));
+    assert_eq!(field(&text, "Seccomp"), "0");
+    assert!(text.lines().any(|line| line == "kmsg"), "{text}");
+}
+
+#[test]
+fn users_groups_and_ambient_capabilities_reach_the_process() {
+    let bundle = Bundle::new();
+    let mut case = bundle.case("id; cat /proc/self/status");
+    let asked = UserSpec {
+        user: Some(UserRef::Name("web".to_owned())),
+        gid: None,
+        supplemental: vec![60],
+        policy: GroupPolicy::Merge,
+    };
+    case.user = resolve_in(&bundle.path("rootfs"), &asked, "").unwrap();
+    case.task.security.capabilities.add_ambient = words(&["NET_BIND_SERVICE"]);
+    case.task.security.no_new_privileges = true;
+    let text = bundle.run(&case);
+    assert!(
+        text.contains("uid=33(web) gid=34") && text.contains("50(extra)") && text.contains("60"),
+        "{text}"
+    );
+    assert_eq!((field(&text, "CapAmb"), field(&text, "CapEff")), ("0000000000000400", "0000000000000400"));
+    assert_eq!(field(&text, "NoNewPrivs"), "1");
+}
+
+#[test]
+fn mounts_and_paths_are_as_asked_for() {
+    let bundle = Bundle::new();
+    let data = bundle.path("data");
+    fs::create_dir(&data).unwrap();
+    fs::write(data.join("file"), "of the host\n").unwrap();
+    let mount = |destination: &str, recursive| Mount {
+        destination: PathBuf::from(destination),
+        source: MountSource::Host { path: data.clone(), missing: MissingSource::Fail },
+        readonly: true,
+        recursive_readonly: recursive,
+        propagation: Propagation::Private,
+        selinux_relabel: false,
+        options: words(&["noexec"]),
+    };
+    let tmpfs = Mount {
+        source: MountSource::Tmpfs { size_bytes: 1 << 20, mode: 0o1777 },
+        readonly: false,
+        options: Vec::new(),
+        ..mount("/tmp", false)
+    };
+    let mut case = bundle.case(
+        "cat /data/file /etc/hosts; for f in /data/x /rro/x /x /proc/sysrq-trigger; do touch $f 2>/dev/null && echo wrote $f; done; \
+         touch /tmp/x /dev/shm/y && echo tmp; cat /proc/mounts; true",
+    );
+    case.task.mounts = vec![mount("/data", false), mount("/rro", true), tmpfs];
+    case.task.security.readonly_rootfs = true;
+    case.task.security.masked_paths = DEFAULT_MASKED_PATHS.iter().map(PathBuf::from).collect();
+    case.task.security.readonly_paths = DEFAULT_READONLY_PATHS.iter().map(PathBuf::from).collect();
+    for path in ["data", "rro"] {
+        fs::create_dir(bundle.path("rootfs").join(path)).unwrap();
+    }
+    let text = bundle.run(&case);
+    assert!(text.contains("of the host") && text.contains("hosts of the sandbox"), "{text}");
+    assert!(!text.contains("wrote") && text.contains("\ntmp\n"), "{text}");
+    assert!(bundle.path("shm/y").exists());
+    let options = |at: &str| {
+        let line = text.lines().rfind(|line| line.split(' ').nth(1) == Some(at)).unwrap_or_default();
+        line.split(' ').nth(3).unwrap_or_default().to_owned()
+    };
+    assert!(options("/data").contains("ro") && options("/data").contains("noexec"), "{text}");
+    assert!(options("/tmp").contains("size=1024k") && options("/sys").starts_with("ro"), "{text}");
+}
+
+#[test]
+fn limits_reach_the_kernel_and_what_this_node_cannot_do_is_left_out() {
+    let bundle = Bundle::new();
+    let mut case = bundle.case(
+        "cat /sys/fs/cgroup/memory/memory.limit_in_bytes /sys/fs/cgroup/memory.max 2>/dev/null; \
+         cat /sys/fs/cgroup/pids/pids.max /sys/fs/cgroup/pids.max 2>/dev/null; cat /proc/self/oom_score_adj; ulimit -n; true",
+    );
+    let resources = &mut case.task.resources;
+    resources.memory_limit_bytes = Some(64 << 20);
+    resources.pids_limit = Some(77);
+    resources.cpu_shares = Some(100);
+    resources.cpu_quota_us = Some(50_000);
+    resources.cpu_period_us = Some(100_000);
+    resources.oom_score_adj = Some(-900);
+    resources.hugepages =
+        vec![switchyard_core::spec::HugepageLimit { page_size: "2MB".to_owned(), limit_bytes: 2 << 20 }];
+    case.task.rlimits = vec![Rlimit { name: "RLIMIT_NOFILE".to_owned(), soft: 100, hard: u64::MAX }];
+    let text = bundle.run(&case);
+    let lowest = if bundle.host.has_sys_resource() { -900 } else { bundle.host.oom_score_adj.max(-900) };
+    let expected = ["67108864".to_owned(), "77".to_owned(), lowest.to_string(), "100".to_owned()];
+    assert_eq!(text.lines().collect::<Vec<_>>(), expected);
+}
+
+#[test]
+fn a_further_process_runs_in_the_task_with_its_user_and_filter() {
+    let bundle = Bundle::new();
+    let mut case = bundle.case("exec sleep 600");
+    case.user = ResolvedUser { uid: 33, gid: 34, additional_gids: vec![34] };
+    let built = case.build_with(&RealHost).unwrap();
+    bundle.start(&built.spec);
+    let exec = ExecSpec {
+        command: words(&["/bin/sh", "-c", "id -u; echo $HOSTNAME; cat /proc/self/status"]),
+        tty: false,
+        stdin: false,
+        env: Vec::new(),
+        cwd: Some(PathBuf::from("/tmp")),
+        drain: Duration::ZERO,
+    };
+    let process = exec_process(&built.spec["process"], &exec, &mut Vec::new()).unwrap();
+    let file = bundle.path("process.json");
+    fs::write(&file, serde_json::to_vec(&process).unwrap()).unwrap();
+    let output = bundle.runc(&["exec", "--process", file.to_str().unwrap(), &bundle.name]).output().unwrap();
+    let text = succeeded(&output);
+    assert!(text.starts_with("33\nweb-1\n"), "{text}");
+    assert_eq!((field(&text, "Seccomp"), field(&text, "CapBnd")), ("2", "00000000a80425fb"));
+}
+
+/// A process that holds namespaces of its own.
+struct Holder(Child);
+
+impl Holder {
+    fn new() -> Self {
+        let mut child = Command::new("/usr/bin/unshare")
+            .args(["--net", "--ipc", "--uts", "/bin/busybox", "sh", "-c", "echo ready; exec sleep 600"])
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("unshare is missing: install the Debian package util-linux");
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        assert_eq!(line, "ready\n");
+        Self(child)
+    }
+
+    fn namespace(&self, kind: &str) -> PathBuf {
+        PathBuf::from(format!("/proc/{}/ns/{kind}", self.0.id()))
+    }
+}
+
+impl Drop for Holder {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn the_process_of_a_sandbox_holds_a_process_namespace_that_a_task_joins() {
+    let (bundle, holder) = (Bundle::new(), Holder::new());
+    let mut case = bundle.case("exec cat /proc/1/cmdline");
+    let join = |kind: &str| Namespace::Path(holder.namespace(kind));
+    (case.sandbox.network, case.sandbox.ipc, case.sandbox.uts) = (join("net"), join("ipc"), join("uts"));
+    let nobody = ResolvedUser { uid: 65_535, gid: 65_535, additional_gids: vec![65_535] };
+    let built = infra::build(&InfraInput {
+        command: words(&["/bin/sleep", "600"]),
+        user: &nobody,
+        sandbox: &case.sandbox,
+        host: &bundle.host,
+        cgroups_path: &case.cgroups_path,
+        annotations: BTreeMap::new(),
+    });
+    bundle.start(&built.unwrap().spec);
+    let state: Value =
+        serde_json::from_str(&succeeded(&bundle.runc(&["state", &bundle.name]).output().unwrap())).unwrap();
+    let pid = state["pid"].as_u64().unwrap();
+    let same = |kind: &str| {
+        let link = |path: PathBuf| fs::read_link(path).unwrap();
+        assert_eq!(
+            link(PathBuf::from(format!("/proc/{pid}/ns/{kind}"))),
+            link(holder.namespace(kind)),
+            "{kind}"
+        );
+    };
+    ["net", "ipc", "uts"].into_iter().for_each(same);
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    assert_eq!((field(&status, "CapBnd"), field(&status, "Seccomp")), ("0000000000000000", "2"));
+    assert_eq!(field(&status, "NoNewPrivs"), "1");
+
+    let task = Bundle::new();
+    case.sandbox.pid = Some(Namespace::Path(PathBuf::from(format!("/proc/{pid}/ns/pid"))));
+    case.task.pid = switchyard_core::spec::PidMode::Sandbox;
+    case.cgroups_path = format!("/{}/task", task.name);
+    assert_eq!(task.run(&case), "/bin/sleep\x00600\x00");
+}

@@ -1,0 +1,272 @@
+//! Rules of a whole spec, one by one.
+
+use std::path::PathBuf;
+
+use serde_json::Value;
+use switchyard_core::ErrorKind;
+use switchyard_core::id::TaskId;
+use switchyard_core::spec::{DeviceNode, MissingSource, Mount, MountSource, PidMode, Propagation, Rlimit};
+use switchyard_runtime_spec::{ImageVolume, Namespace};
+
+use crate::support::{Case, words};
+
+fn bind(destination: &str, source: &str) -> Mount {
+    Mount {
+        destination: PathBuf::from(destination),
+        source: MountSource::Host { path: PathBuf::from(source), missing: MissingSource::Fail },
+        readonly: false,
+        recursive_readonly: false,
+        propagation: Propagation::Private,
+        selinux_relabel: false,
+        options: Vec::new(),
+    }
+}
+
+fn destinations(spec: &Value) -> Vec<&str> {
+    spec["mounts"].as_array().unwrap().iter().map(|mount| mount["destination"].as_str().unwrap()).collect()
+}
+
+fn namespace<'a>(spec: &'a Value, kind: &str) -> Option<&'a Value> {
+    spec["linux"]["namespaces"].as_array().unwrap().iter().find(|namespace| namespace["type"] == kind)
+}
+
+#[track_caller]
+fn args(change: impl FnOnce(&mut Case), expected: &[&str]) {
+    let mut case = Case::plain();
+    case.task.args = Vec::new();
+    change(&mut case);
+    assert_eq!(case.build().unwrap().spec["process"]["args"], Value::from(words(expected)));
+}
+
+#[test]
+fn command_replaces_entrypoint_and_drops_the_images_command() {
+    args(|_| {}, &["/bin/web", "--help"]);
+    args(|case| case.task.args = words(&["x"]), &["/bin/web", "x"]);
+    args(|case| case.task.command = words(&["sh"]), &["sh"]);
+    args(|case| (case.task.command, case.task.args) = (words(&["sh"]), words(&["-c"])), &["sh", "-c"]);
+    args(|case| case.image.entrypoint = Vec::new(), &["--help"]);
+}
+
+#[test]
+fn nothing_to_run_is_refused_by_name() {
+    let mut case = Case::plain();
+    (case.task.args, case.image.entrypoint, case.image.cmd) = (Vec::new(), Vec::new(), Vec::new());
+    assert!(case.refused().starts_with("command: nothing to run"));
+    case.task.command = words(&["a\0b"]);
+    assert!(case.refused().starts_with("command: "));
+}
+
+#[test]
+fn the_environment_is_the_images_then_the_host_name_then_the_requests() {
+    let mut case = Case::plain();
+    case.image.env = words(&["HOSTNAME=image", "A=1", "broken"]);
+    case.task.env = vec![switchyard_core::spec::EnvVar { name: "A".to_owned(), value: b"2".to_vec() }];
+    let built = case.build().unwrap();
+    let path = format!("PATH={}", switchyard_runtime_spec::environment::DEFAULT_PATH);
+    assert_eq!(built.spec["process"]["env"], Value::from(words(&["HOSTNAME=web-1", "A=2", &path])));
+    assert_eq!(built.warnings.len(), 1);
+}
+
+#[test]
+fn a_privileged_task_needs_a_privileged_sandbox() {
+    let mut case = Case::privileged();
+    case.sandbox.privileged = false;
+    assert!(case.refused().starts_with("security.privileged: "));
+}
+
+#[test]
+fn mounts_are_sorted_by_depth_and_replace_the_default_ones() {
+    let mut case = Case::plain();
+    case.task.mounts =
+        vec![bind("/x/y/z", "/a"), bind("/x", "/b"), bind("/dev/shm", "/c"), bind("/etc//hosts/", "/d")];
+    let spec = case.build().unwrap().spec;
+    let list = destinations(&spec);
+    let place = |path: &str| list.iter().position(|other| *other == path).unwrap();
+    assert!(place("/x") < place("/x/y/z") && place("/dev") < place("/dev/shm"), "{list:?}");
+    for path in ["/dev/shm", "/etc/hosts"] {
+        assert_eq!(list.iter().filter(|other| **other == path).count(), 1, "{list:?}");
+    }
+    assert_eq!(spec["mounts"][place("/etc/hosts")]["source"], "/d");
+}
+
+#[test]
+fn a_mount_at_dev_replaces_everything_below() {
+    let mut case = Case::plain();
+    case.task.mounts = vec![bind("/dev", "/dev")];
+    let spec = case.build().unwrap().spec;
+    assert!(destinations(&spec).iter().all(|path| !path.starts_with("/dev/")), "{:?}", destinations(&spec));
+}
+
+#[test]
+fn shared_memory_goes_with_the_ipc_namespace() {
+    let shm = |case: &Case| {
+        let spec = case.build().unwrap().spec;
+        let place = destinations(&spec).iter().position(|path| *path == "/dev/shm").unwrap();
+        (spec["mounts"][place]["type"].clone(), spec["mounts"][place]["source"].clone())
+    };
+    let mut case = Case::plain();
+    assert_eq!(shm(&case), ("bind".into(), "/run/switchyard/sandbox/shm".into()));
+    case.sandbox.shm = None;
+    assert_eq!(shm(&case), ("tmpfs".into(), "shm".into()));
+    case.sandbox.ipc = Namespace::Host;
+    assert_eq!(shm(&case), ("bind".into(), "/dev/shm".into()));
+}
+
+#[test]
+fn a_volume_of_the_image_yields_to_a_mount() {
+    let mut case = Case::plain();
+    let volume =
+        |path: &str| ImageVolume { destination: PathBuf::from(path), source: PathBuf::from("/volumes/1") };
+    case.volumes = vec![volume("/data"), volume("/cache")];
+    case.task.mounts = vec![bind("/data", "/mine")];
+    let spec = case.build().unwrap().spec;
+    let source = |path: &str| {
+        let place = destinations(&spec).iter().position(|other| *other == path).unwrap();
+        spec["mounts"][place]["source"].as_str().unwrap().to_owned()
+    };
+    assert_eq!((source("/data").as_str(), source("/cache").as_str()), ("/mine", "/volumes/1"));
+}
+
+#[test]
+fn mounts_that_cannot_be_are_refused_by_name() {
+    let with = |option: &str| Mount { options: words(&[option]), ..bind("/a", "/b") };
+    let propagated = |propagation, source: &str| Mount { propagation, ..bind("/a", source) };
+    for mount in [
+        bind("relative", "/b"),
+        bind("/", "/b"),
+        bind("/a/../b", "/b"),
+        bind("/a", "b"),
+        bind("/a", "/missing"),
+        with("ro"),
+        with("a,b"),
+        with("size=1m"),
+        with("rshared"),
+        with(""),
+        propagated(Propagation::HostToTask, "/private"),
+        propagated(Propagation::Bidirectional, "/private"),
+        propagated(Propagation::Bidirectional, "/slave"),
+        Mount { recursive_readonly: true, ..bind("/a", "/b") },
+        Mount { recursive_readonly: true, readonly: true, ..propagated(Propagation::HostToTask, "/shared") },
+        Mount { source: MountSource::Tmpfs { size_bytes: 0, mode: 0o17777 }, ..bind("/a", "/b") },
+    ] {
+        let mut case = Case::plain();
+        case.task.mounts = vec![mount.clone()];
+        assert!(case.refused().starts_with("mounts: "), "{mount:?}: {}", case.refused());
+    }
+    let mut case = Case::plain();
+    case.task.mounts = vec![bind("/a", "/b"), bind("/a/", "/c")];
+    assert!(case.refused().starts_with("mounts: "));
+}
+
+#[test]
+fn a_handler_without_recursive_read_only_says_so_first() {
+    let mut case = Case::plain();
+    case.recursive_readonly = false;
+    case.task.mounts = vec![Mount { readonly: true, recursive_readonly: true, ..bind("/a", "/b") }];
+    let error = case.build().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unimplemented);
+    assert!(error.report().starts_with("RROUnsupported"), "{error:?}");
+}
+
+#[test]
+fn the_strongest_propagation_counts_for_the_root() {
+    let propagation = |list: &[(Propagation, &str, &str)]| {
+        let mut case = Case::plain();
+        case.task.mounts =
+            list.iter().map(|(p, to, from)| Mount { propagation: *p, ..bind(to, from) }).collect();
+        case.build().unwrap().spec["linux"]["rootfsPropagation"].clone()
+    };
+    let (both, down) =
+        ((Propagation::Bidirectional, "/a", "/shared"), (Propagation::HostToTask, "/b", "/slave"));
+    assert_eq!(propagation(&[both, down]), "rshared");
+    assert_eq!(propagation(&[down, both]), "rshared");
+    assert_eq!(propagation(&[down]), "rslave");
+    assert_eq!(propagation(&[]), Value::Null);
+}
+
+#[test]
+fn sources_to_relabel_are_told() {
+    let mut case = Case::plain();
+    case.task.mounts = vec![Mount { selinux_relabel: true, ..bind("/a", "/link") }, bind("/b", "/c")];
+    assert_eq!(case.build().unwrap().relabel, [PathBuf::from("/srv/target")]);
+}
+
+#[test]
+fn the_bind_option_drops_the_recursion() {
+    let mut case = Case::plain();
+    case.task.mounts = vec![Mount { options: words(&["bind", "nosuid"]), ..bind("/zzz", "/b") }];
+    let spec = case.build().unwrap().spec;
+    let place = destinations(&spec).iter().position(|other| *other == "/zzz").unwrap();
+    assert_eq!(spec["mounts"][place]["options"], Value::from(words(&["bind", "rprivate", "rw", "nosuid"])));
+}
+
+#[test]
+fn process_namespaces_follow_the_request() {
+    let mut case = Case::plain();
+    assert_eq!(namespace(&case.build().unwrap().spec, "pid").unwrap().get("path"), None);
+    case.task.pid = PidMode::Host;
+    assert_eq!(namespace(&case.build().unwrap().spec, "pid"), None);
+    case.task.pid = PidMode::Sandbox;
+    assert!(case.refused().starts_with("pid: "));
+    case.sandbox.pid = Some(Namespace::Path(PathBuf::from("/proc/7/ns/pid")));
+    assert_eq!(namespace(&case.build().unwrap().spec, "pid").unwrap()["path"], "/proc/7/ns/pid");
+    case.task.pid = PidMode::Target(TaskId::from_bytes([7; 32]));
+    assert_eq!(case.build().unwrap_err().kind(), ErrorKind::FailedPrecondition);
+    case.target_pid = Some(PathBuf::from("/proc/8/ns/pid"));
+    assert_eq!(namespace(&case.build().unwrap().spec, "pid").unwrap()["path"], "/proc/8/ns/pid");
+}
+
+#[test]
+fn a_cgroup_namespace_comes_with_v2_unless_privileged() {
+    assert!(namespace(&Case::plain().build().unwrap().spec, "cgroup").is_some());
+    assert!(namespace(&Case::privileged().build().unwrap().spec, "cgroup").is_none());
+    let mut case = Case::plain();
+    case.host.cgroup = switchyard_runtime_spec::CgroupVersion::V1;
+    assert!(namespace(&case.build().unwrap().spec, "cgroup").is_none());
+}
+
+#[test]
+fn devices_that_cannot_be_are_refused_by_name() {
+    for (host, inside, permissions) in [
+        ("/dev/none", "/dev/x", "r"),
+        ("/etc/passwd", "/dev/x", "r"),
+        ("/dev/fuse", "dev/x", "r"),
+        ("/dev/fuse", "/dev/x", "rx"),
+    ] {
+        let mut case = Case::plain();
+        case.task.devices = vec![DeviceNode {
+            host_path: PathBuf::from(host),
+            container_path: PathBuf::from(inside),
+            permissions: permissions.to_owned(),
+        }];
+        assert!(case.refused().starts_with("devices: "), "{}", case.refused());
+    }
+}
+
+#[test]
+fn a_privileged_task_may_use_any_device_and_has_nothing_hidden() {
+    let mut case = Case::privileged();
+    case.task.security.masked_paths = vec![PathBuf::from("/proc/keys")];
+    let spec = case.build().unwrap().spec;
+    let rules = spec["linux"]["resources"]["devices"].as_array().unwrap();
+    assert_eq!(rules.len(), 1);
+    assert_eq!((&rules[0]["allow"], &rules[0]["access"]), (&Value::from(true), &Value::from("rwm")));
+    assert_eq!(spec["linux"]["devices"].as_array().unwrap().len(), 2);
+    assert_eq!(spec["linux"].get("maskedPaths"), None);
+}
+
+#[test]
+fn limits_of_the_process_are_checked_and_cut() {
+    let limit = |name: &str, soft, hard| Rlimit { name: name.to_owned(), soft, hard };
+    let mut case = Case::plain();
+    case.task.rlimits = vec![limit("RLIMIT_BOGUS", 1, 1)];
+    assert!(case.refused().starts_with("rlimits: "));
+    case.task.rlimits = vec![limit("RLIMIT_CORE", 2, 1)];
+    assert!(case.refused().starts_with("rlimits: "));
+    case.task.rlimits = vec![limit("RLIMIT_CORE", 1, 1), limit("core", 0, u64::MAX)];
+    let built = case.build().unwrap();
+    let expected = serde_json::json!([{ "type": "RLIMIT_CORE", "hard": u64::MAX, "soft": 0 }]);
+    assert_eq!((&built.spec["process"]["rlimits"], built.warnings.len()), (&expected, 0));
+    case.task.resources.oom_score_adj = Some(1001);
+    assert!(case.refused().starts_with("resources.oom_score_adj: "));
+}
