@@ -19,6 +19,7 @@ use crate::id::{Owner, SandboxId, TaskId};
 use crate::image::ImageStore;
 use crate::state::TaskState;
 use crate::table::{Counts, Sandbox, Table, Task};
+use crate::turns::Turns;
 
 mod exec;
 mod sandbox;
@@ -64,6 +65,8 @@ struct Shared {
     new_tasks: Flights<NewTask, Arc<Task>>,
     sandbox_ops: Flights<Op<SandboxId>, ()>,
     task_ops: Flights<Op<TaskId>, ()>,
+    /// Starts, updates and removals of one task come one after the other.
+    task_turns: Turns<TaskId>,
 }
 
 /// The name of a task being made, and the sandbox it is made in.
@@ -133,6 +136,7 @@ impl Gateway {
             new_tasks: Flights::new(tracker.clone()),
             sandbox_ops: Flights::new(tracker.clone()),
             task_ops: Flights::new(tracker.clone()),
+            task_turns: Turns::default(),
             tracker,
             shutdown: CancellationToken::new(),
         };
@@ -145,10 +149,10 @@ impl Gateway {
     /// Those of [`Backend::recover`]; it may then be called again.
     pub async fn recover(&self) -> Result<()> {
         let recovered = self.shared.backend.recover().await?;
-        let running: Vec<_> =
-            recovered.tasks.iter().filter(|task| task.state.is_running()).map(|t| t.id).collect();
+        let watched: Vec<_> =
+            recovered.tasks.iter().filter(|task| task.state.may_run()).map(|task| task.id).collect();
         self.shared.table.load(recovered);
-        for id in running {
+        for id in watched {
             self.watch_exit(id);
         }
         self.shared.recovered.store(true, Ordering::Release);
@@ -319,6 +323,14 @@ impl Scope {
                 task.state.as_str()
             ))),
         }
+    }
+}
+
+/// Turns "it does not exist" into success, for stops and removals.
+fn gone_is_done(result: Result<()>) -> Result<()> {
+    match result {
+        Err(error) if error.kind() == crate::ErrorKind::NotFound => Ok(()),
+        other => other,
     }
 }
 

@@ -25,5 +25,6 @@ pub mod spec;
 pub mod state;
 pub mod stats;
 pub mod table;
+mod turns;
 
 pub use error::{Error, ErrorKind, Result};

@@ -10,6 +10,12 @@ use std::time::{Duration, SystemTime};
 
 use crate::id::{Owner, TaskId};
 
+mod resources;
+mod signal;
+
+pub use resources::{HugepageLimit, Resources};
+pub use signal::Signal;
+
 /// What a sandbox and a task have in common: who made it, under which name, and what its frontend keeps with it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Meta {
@@ -413,86 +419,6 @@ pub struct Rlimit {
     pub hard: u64,
 }
 
-/// Limits of a cgroup. `None`: not asked for.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Resources {
-    /// Relative weight, 2 to 262144.
-    pub cpu_shares: Option<u64>,
-    /// CPU time per period in µs; negative for no limit.
-    pub cpu_quota_us: Option<i64>,
-    /// Length of the period in µs.
-    pub cpu_period_us: Option<u64>,
-    /// CPUs, as `0-2,7`.
-    pub cpuset_cpus: Option<String>,
-    /// Memory nodes, as `0`.
-    pub cpuset_mems: Option<String>,
-    /// Hard limit in bytes; -1 for none.
-    pub memory_limit_bytes: Option<i64>,
-    /// Memory plus swap in bytes; -1 for none. `None` with a memory limit means no swap.
-    pub memory_swap_limit_bytes: Option<i64>,
-    /// Soft limit in bytes.
-    pub memory_reservation_bytes: Option<i64>,
-    /// Number of processes; -1 for no limit.
-    pub pids_limit: Option<i64>,
-    /// Huge page limits.
-    pub hugepages: Vec<HugepageLimit>,
-    /// Score adjustment of the main process, -1000 to 1000.
-    pub oom_score_adj: Option<i32>,
-    /// Files of cgroup v2, verbatim.
-    pub unified: BTreeMap<String, String>,
-}
-
-/// A limit on huge pages of one size.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct HugepageLimit {
-    /// Size as the kernel names it: `2MB`, `1GB`.
-    pub page_size: String,
-    /// Limit in bytes.
-    pub limit_bytes: u64,
-}
-
-impl Resources {
-    /// These limits changed by `update`: what `update` does not name stays.
-    #[must_use]
-    pub fn merged(&self, update: &Self) -> Self {
-        let Self {
-            cpu_shares,
-            cpu_quota_us,
-            cpu_period_us,
-            cpuset_cpus,
-            cpuset_mems,
-            memory_limit_bytes,
-            memory_swap_limit_bytes,
-            memory_reservation_bytes,
-            pids_limit,
-            hugepages,
-            oom_score_adj,
-            unified,
-        } = update.clone();
-        let mut merged_unified = self.unified.clone();
-        merged_unified.extend(unified);
-        let mut merged_hugepages = self.hugepages.clone();
-        for limit in hugepages {
-            merged_hugepages.retain(|old| old.page_size != limit.page_size);
-            merged_hugepages.push(limit);
-        }
-        Self {
-            cpu_shares: cpu_shares.or(self.cpu_shares),
-            cpu_quota_us: cpu_quota_us.or(self.cpu_quota_us),
-            cpu_period_us: cpu_period_us.or(self.cpu_period_us),
-            cpuset_cpus: cpuset_cpus.or_else(|| self.cpuset_cpus.clone()),
-            cpuset_mems: cpuset_mems.or_else(|| self.cpuset_mems.clone()),
-            memory_limit_bytes: memory_limit_bytes.or(self.memory_limit_bytes),
-            memory_swap_limit_bytes: memory_swap_limit_bytes.or(self.memory_swap_limit_bytes),
-            memory_reservation_bytes: memory_reservation_bytes.or(self.memory_reservation_bytes),
-            pids_limit: pids_limit.or(self.pids_limit),
-            hugepages: merged_hugepages,
-            oom_score_adj: oom_score_adj.or(self.oom_score_adj),
-            unified: merged_unified,
-        }
-    }
-}
-
 /// Process namespace of a task.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PidMode {
@@ -545,62 +471,6 @@ pub enum Output {
         stderr: PathBuf,
     },
 }
-
-/// A Linux signal number, 1 to 64.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Signal(u8);
-
-impl Signal {
-    /// Ends a process that listens.
-    pub const TERM: Self = Self(15);
-    /// Ends any process.
-    pub const KILL: Self = Self(9);
-
-    /// The signal with this number, if there is one.
-    #[must_use]
-    pub const fn new(number: u8) -> Option<Self> {
-        if number >= 1 && number <= 64 { Some(Self(number)) } else { None }
-    }
-
-    /// Its number on Linux.
-    #[must_use]
-    pub const fn number(self) -> u8 {
-        self.0
-    }
-
-    /// The signal of this name (`SIGTERM`, `TERM`, `RTMIN+3`) or number, as an image's `STOPSIGNAL` spells it.
-    #[must_use]
-    pub fn parse(text: &str) -> Option<Self> {
-        let text = text.trim().to_ascii_uppercase();
-        if let Ok(number) = text.parse::<u8>() {
-            return Self::new(number);
-        }
-        let name = text.strip_prefix("SIG").unwrap_or(&text);
-        if let Some(offset) = name.strip_prefix("RTMIN") {
-            let offset = if offset.is_empty() { 0 } else { offset.strip_prefix('+')?.parse::<u8>().ok()? };
-            return if offset <= 30 { Self::new(34 + offset) } else { None };
-        }
-        if let Some(offset) = name.strip_prefix("RTMAX") {
-            let offset = if offset.is_empty() { 0 } else { offset.strip_prefix('-')?.parse::<u8>().ok()? };
-            return if offset <= 30 { Self::new(64 - offset) } else { None };
-        }
-        let alias = match name {
-            "IOT" => "ABRT",
-            "CLD" => "CHLD",
-            "POLL" => "IO",
-            other => other,
-        };
-        let index = SIGNAL_NAMES.iter().position(|known| *known == alias)?;
-        Self::new(u8::try_from(index + 1).ok()?)
-    }
-}
-
-/// Names of the signals 1 to 31, in order (x86 and ARM numbering).
-const SIGNAL_NAMES: [&str; 31] = [
-    "HUP", "INT", "QUIT", "ILL", "TRAP", "ABRT", "BUS", "FPE", "KILL", "USR1", "SEGV", "USR2", "PIPE",
-    "ALRM", "TERM", "STKFLT", "CHLD", "CONT", "STOP", "TSTP", "TTIN", "TTOU", "URG", "XCPU", "XFSZ",
-    "VTALRM", "PROF", "WINCH", "IO", "PWR", "SYS",
-];
 
 // === processes inside a task ===
 

@@ -5,7 +5,8 @@
 //!              │                   │                    │                  │
 //!              │                   └──failed──► Exited ◄┴────── exited ────┘
 //!              └────────────remove────────────────┴───────► Removing ──► (gone)
-//!           any of Created, Starting, Running, Stopping ──lost──► Unknown ──started/exited/remove──► …
+//!           any of Created, Starting, Running, Stopping ──lost──► Unknown ──started/exited──► Running, Exited
+//!           Removing ──failed──► as before
 //!
 //! sandbox:  Ready ──stop──► Stopping ──stopped──► Stopped ──remove──► Removing ──► (gone)
 //!             └────lost────► Unknown ──stop──┘
@@ -123,10 +124,7 @@ pub enum TaskEvent {
     /// Removal was asked for.
     RemoveRequested,
     /// Removal failed and may be tried again.
-    RemoveFailed {
-        /// Why.
-        reason: String,
-    },
+    RemoveFailed,
     /// Contact is lost.
     Lost {
         /// Why.
@@ -204,17 +202,15 @@ impl TaskState {
             // The first word on how it ended stands; a stop after the end has nothing to do.
             (state @ Self::Exited { .. }, E::Exited(_) | E::StopRequested | E::Lost { .. }) => state,
             (state @ Self::Unknown { .. }, E::StopRequested) => state,
-            (Self::Created | Self::Unknown { .. }, E::RemoveRequested) => {
-                Self::Removing { started_at: None, exit: None }
-            }
+            (Self::Created, E::RemoveRequested) => Self::Removing { started_at: None, exit: None },
             (Self::Exited { started_at, exit }, E::RemoveRequested) => {
                 Self::Removing { started_at, exit: Some(exit) }
             }
             (state @ Self::Removing { .. }, E::RemoveRequested | E::StopRequested | E::Exited(_)) => state,
-            (Self::Removing { started_at, exit: Some(exit) }, E::RemoveFailed { .. }) => {
+            (Self::Removing { started_at, exit: Some(exit) }, E::RemoveFailed) => {
                 Self::Exited { started_at, exit }
             }
-            (Self::Removing { exit: None, .. }, E::RemoveFailed { reason }) => Self::Unknown { reason },
+            (Self::Removing { exit: None, .. }, E::RemoveFailed) => Self::Created,
             (
                 Self::Created
                 | Self::Starting
@@ -279,7 +275,7 @@ impl TaskEvent {
             Self::StopRequested => "stop",
             Self::Exited(_) => "have exited",
             Self::RemoveRequested => "be removed",
-            Self::RemoveFailed { .. } => "fail to be removed",
+            Self::RemoveFailed => "fail to be removed",
             Self::Lost { .. } => "be lost",
         }
     }
@@ -299,7 +295,10 @@ impl SandboxState {
             (Self::Ready | Self::Stopping | Self::Unknown { .. }, E::StopRequested) => Self::Stopping,
             (Self::Stopping, E::Stopped) => Self::Stopped,
             (Self::Stopped, E::StopRequested | E::Stopped) => Self::Stopped,
-            (Self::Stopped | Self::Removing, E::RemoveRequested) => Self::Removing,
+            // What is being removed has been stopped.
+            (Self::Stopped | Self::Removing, E::RemoveRequested) | (Self::Removing, E::StopRequested) => {
+                Self::Removing
+            }
             // A failed removal may be tried again from the stopped state; there is nothing left to stop.
             (Self::Removing, E::Lost { .. }) => Self::Stopped,
             (Self::Ready | Self::Stopping | Self::Unknown { .. }, E::Lost { reason }) => {

@@ -4,13 +4,13 @@ use std::sync::Arc;
 
 use futures::future;
 
-use super::{Gateway, Op, Scope, Shared};
+use super::{Gateway, Op, Scope, Shared, gone_is_done};
 use crate::backend::{Inspection, SandboxStats};
 use crate::error::{Error, Result};
 use crate::flight::Decision;
 use crate::id::SandboxId;
 use crate::spec::SandboxSpec;
-use crate::state::SandboxEvent;
+use crate::state::{SandboxEvent, SandboxState};
 use crate::table::{Sandbox, no_sandbox};
 
 impl Scope {
@@ -58,9 +58,8 @@ impl Scope {
     /// Those of [`Backend::stop_sandbox`](crate::backend::Backend::stop_sandbox); it can be stopped again.
     pub async fn stop_sandbox(&self, id: &str) -> Result<()> {
         match self.sandbox(id) {
-            Ok(sandbox) => self.gateway.stop_sandbox(sandbox.id).await,
-            Err(error) if error.kind() == crate::ErrorKind::NotFound => Ok(()),
-            Err(error) => Err(error),
+            Ok(sandbox) => gone_is_done(self.gateway.stop_sandbox(sandbox.id).await),
+            Err(error) => gone_is_done(Err(error)),
         }
     }
 
@@ -84,7 +83,8 @@ impl Scope {
     /// # Errors
     /// `NotFound`; `Unavailable` if it cannot be read.
     pub async fn sandbox_stats(&self, id: SandboxId) -> Result<SandboxStats> {
-        self.gateway.ready()?.backend.sandbox_stats(id).await
+        let id = self.sandbox_by_id(id)?.id;
+        self.gateway.shared.backend.sandbox_stats(id).await
     }
 
     /// Facts of a sandbox for people.
@@ -92,7 +92,8 @@ impl Scope {
     /// # Errors
     /// `NotFound`; `Unavailable` if they cannot be read.
     pub async fn inspect_sandbox(&self, id: SandboxId) -> Result<Inspection> {
-        self.gateway.ready()?.backend.inspect_sandbox(id).await
+        let id = self.sandbox_by_id(id)?.id;
+        self.gateway.shared.backend.inspect_sandbox(id).await
     }
 }
 
@@ -108,13 +109,8 @@ async fn make_sandbox(gateway: Gateway, spec: SandboxSpec) -> Result<Arc<Sandbox
     let shared: &Shared = &gateway.shared;
     let id = SandboxId::random();
     let details = shared.backend.create_sandbox(id, &spec).await?;
-    let sandbox = Sandbox {
-        id,
-        meta: Arc::new(spec.meta),
-        handler: spec.handler,
-        details,
-        state: crate::state::SandboxState::Ready,
-    };
+    let sandbox =
+        Sandbox { id, meta: Arc::new(spec.meta), handler: spec.handler, details, state: SandboxState::Ready };
     // The flight under this name is ours, so the name is free: this cannot fail but by a fault of ours.
     shared.table.insert_sandbox(sandbox)
 }
@@ -122,7 +118,7 @@ async fn make_sandbox(gateway: Gateway, spec: SandboxSpec) -> Result<Arc<Sandbox
 async fn stop_sandbox(gateway: Gateway, id: SandboxId) -> Result<()> {
     let shared: &Shared = &gateway.shared;
     let sandbox = shared.table.apply_sandbox(id, SandboxEvent::StopRequested)?;
-    if sandbox.state == crate::state::SandboxState::Stopped {
+    if matches!(sandbox.state, SandboxState::Stopped | SandboxState::Removing) {
         return Ok(());
     }
     // From here on no task can be added; those being made come to their end and undo themselves.
@@ -167,12 +163,9 @@ async fn remove_sandbox(gateway: Gateway, id: SandboxId) -> Result<()> {
     }
 }
 
-/// All results, or the first error among them; a task that is gone meanwhile is no error.
+/// The first error among these, if any; a task that is gone meanwhile is none.
 fn first_error(results: Vec<Result<()>>) -> Result<()> {
-    results
-        .into_iter()
-        .find(|result| matches!(result, Err(error) if error.kind() != crate::ErrorKind::NotFound))
-        .unwrap_or(Ok(()))
+    results.into_iter().try_for_each(gone_is_done)
 }
 
 impl Scope {

@@ -1,10 +1,11 @@
 //! Making, starting, stopping and removing tasks.
 
 use std::collections::BTreeMap;
+use std::future::Future;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use super::{Gateway, NewTask, Op, Scope, Shared};
+use super::{Gateway, NewTask, Op, Scope, Shared, gone_is_done};
 use crate::backend::Inspection;
 use crate::error::{Error, ErrorKind, Result};
 use crate::flight::Decision;
@@ -12,7 +13,7 @@ use crate::id::{SandboxId, TaskId};
 use crate::spec::{PidMode, Resources, Signal, TaskSpec};
 use crate::state::{Exit, TaskEvent, TaskState};
 use crate::stats::TaskStats;
-use crate::table::{Task, no_task, sandbox_not_ready};
+use crate::table::{Task, no_sandbox, no_task, sandbox_not_ready};
 
 impl Scope {
     /// Makes a task in a ready sandbox. Idempotent under its name, as [`Scope::create_sandbox`] is. Cancel-safe.
@@ -30,12 +31,15 @@ impl Scope {
                 spec.meta.owner, self.owner
             )));
         }
-        if let PidMode::Target(target) = spec.pid {
-            self.check_target(sandbox.id, target)?;
-        }
         let key = NewTask { name: format!("{}/{}", self.owner, spec.meta.name), sandbox: sandbox.id };
         let request = spec.meta.record.clone();
         let decide = || match shared.table.task_named(self.owner, &spec.meta.name) {
+            Some(held) if matches!(held.state, TaskState::Removing { .. }) => {
+                Decision::Answer(Err(Error::already_exists(format!(
+                    "task name {:?} is held by {}, which is being removed",
+                    spec.meta.name, held.id
+                ))))
+            }
             Some(held) if held.meta.record == request && held.sandbox == sandbox.id => {
                 Decision::Answer(Ok(held))
             }
@@ -43,17 +47,19 @@ impl Scope {
                 "task name {:?} is held by {} with another configuration",
                 spec.meta.name, held.id
             )))),
-            None => match shared.table.sandbox(sandbox.id) {
-                Some(now) if now.state.is_ready() => Decision::Begin,
-                Some(now) => Decision::Answer(Err(sandbox_not_ready(now.id, &now.state))),
-                None => Decision::Answer(Err(crate::table::no_sandbox(sandbox.id))),
+            None => match self.check_place(sandbox.id, spec.pid) {
+                Ok(()) => Decision::Begin,
+                Err(error) => Decision::Answer(Err(error)),
             },
         };
         let (gateway, making, home) = (self.gateway.clone(), spec.clone(), sandbox.id);
         shared.new_tasks.run(key, &request, decide, move || make_task(gateway, home, making)).await
     }
 
-    fn check_target(&self, sandbox: SandboxId, target: TaskId) -> Result<()> {
+    /// Whether a task can be made in this sandbox now.
+    fn check_place(&self, sandbox: SandboxId, pid: PidMode) -> Result<()> {
+        self.gateway.check_ready(sandbox)?;
+        let PidMode::Target(target) = pid else { return Ok(()) };
         let task = self.running_task(&target.to_string())?;
         if task.sandbox == sandbox {
             Ok(())
@@ -84,14 +90,11 @@ impl Scope {
     pub async fn stop_task(&self, id: &str, grace: Duration) -> Result<()> {
         let task = match self.task(id) {
             Ok(task) => task,
-            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
-            Err(error) => return Err(error),
+            Err(error) => return gone_is_done(Err(error)),
         };
         let gateway = self.gateway.clone();
-        let work = async move { gateway.end_task(task.id, grace).await };
-        self.gateway.shared.tracker.spawn(work).await.unwrap_or_else(|fault| {
-            Err(Error::internal(format!("stop of task {id} broke off")).with_source(fault))
-        })
+        let work = async move { gone_is_done(gateway.end_task(task.id, grace).await) };
+        self.gateway.tracked(format!("stop of task {id}"), work).await
     }
 
     /// Sends a signal to the main process of a running task.
@@ -119,35 +122,19 @@ impl Scope {
     pub async fn remove_task(&self, id: &str) -> Result<()> {
         match self.task(id) {
             Ok(task) => self.gateway.remove_task(task.id).await,
-            Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
-            Err(error) => Err(error),
+            Err(error) => gone_is_done(Err(error)),
         }
     }
 
     /// Changes a task's limits; what `update` does not name stays.
     ///
     /// # Errors
-    /// `NotFound`; `FailedPrecondition` if it has ended; those of
+    /// `NotFound`; `FailedPrecondition` if it has ended; cancel-safe: the work goes on; those of
     /// [`Backend::update_task`](crate::backend::Backend::update_task), after which the old limits are in force.
     pub async fn update_task(&self, id: &str, update: &Resources) -> Result<()> {
-        let task = self.task(id)?;
-        match task.state {
-            TaskState::Created | TaskState::Running { .. } | TaskState::Stopping { .. } => {}
-            TaskState::Starting
-            | TaskState::Exited { .. }
-            | TaskState::Removing { .. }
-            | TaskState::Unknown { .. } => {
-                let state = task.state.as_str();
-                return Err(Error::failed_precondition(format!(
-                    "task {} is {state}: its limits are fixed",
-                    task.id
-                )));
-            }
-        }
-        let merged = task.details.resources.merged(update);
-        let shared = &self.gateway.shared;
-        shared.backend.update_task(task.id, &merged).await?;
-        shared.table.set_resources(task.id, merged)
+        let id = self.task(id)?.id;
+        let (gateway, update) = (self.gateway.clone(), update.clone());
+        self.gateway.tracked(format!("update of task {id}"), update_task(gateway, id, update)).await
     }
 
     /// Makes the log of a running task go on in a new file.
@@ -164,7 +151,10 @@ impl Scope {
     /// # Errors
     /// `Unavailable` if nothing can be read.
     pub async fn task_stats(&self, ids: &[TaskId]) -> Result<BTreeMap<TaskId, TaskStats>> {
-        self.gateway.ready()?.backend.task_stats(ids).await
+        let table = &self.gateway.ready()?.table;
+        let own = |id: &TaskId| table.task(*id).is_some_and(|task| task.meta.owner == self.owner);
+        let ids: Vec<TaskId> = ids.iter().copied().filter(own).collect();
+        self.gateway.shared.backend.task_stats(&ids).await
     }
 
     /// Facts of a task for people.
@@ -172,7 +162,8 @@ impl Scope {
     /// # Errors
     /// `NotFound`; `Unavailable` if they cannot be read.
     pub async fn inspect_task(&self, id: TaskId) -> Result<Inspection> {
-        self.gateway.ready()?.backend.inspect_task(id).await
+        let id = self.task(&id.to_string())?.id;
+        self.gateway.shared.backend.inspect_task(id).await
     }
 }
 
@@ -191,32 +182,24 @@ impl Gateway {
     async fn end_task(&self, id: TaskId, grace: Duration) -> Result<()> {
         let shared: &Shared = &self.shared;
         shared.task_ops.settled(&Op::Start(id)).await;
-        let Some(task) = shared.table.task(id) else {
-            return Ok(());
-        };
+        let Some(task) = shared.table.task(id) else { return Ok(()) };
         if !task.state.may_run() {
             return Ok(());
         }
-        let (before, after) = match shared.table.apply_task(id, TaskEvent::StopRequested) {
-            Ok(states) => states,
-            // It has ended between the look and the request.
-            Err(error) if error.kind() == ErrorKind::FailedPrecondition => return Ok(()),
-            Err(error) => return Err(error),
-        };
-        let first = matches!(before.state, TaskState::Running { .. } | TaskState::Unknown { .. });
         if grace > Duration::ZERO {
-            if first && after.state.may_run() {
-                shared.backend.signal_task(id, task.details.stop_signal).await?;
-            }
+            self.ask_to_stop(id, task.details.stop_signal).await?;
             if tokio::time::timeout(grace, self.exit_of(id)).await.is_ok() {
                 return Ok(());
             }
         }
-        shared.backend.signal_task(id, Signal::KILL).await?;
-        if matches!(after.state, TaskState::Unknown { .. }) {
-            // Nobody watches a task that contact was lost with: ask the backend itself.
-            return self.settle_unknown(id).await;
+        match shared.table.apply_task(id, TaskEvent::StopRequested) {
+            Ok((_, after)) if !after.state.may_run() => return Ok(()),
+            Ok(_) => {}
+            // It has ended between the look and the request.
+            Err(error) if error.kind() == ErrorKind::FailedPrecondition => return Ok(()),
+            Err(error) => return Err(error),
         }
+        shared.backend.signal_task(id, Signal::KILL).await?;
         match tokio::time::timeout(shared.limits.kill, self.exit_of(id)).await {
             // NotFound: removed meanwhile.
             Ok(_) => Ok(()),
@@ -226,20 +209,46 @@ impl Gateway {
         }
     }
 
-    async fn settle_unknown(&self, id: TaskId) -> Result<()> {
-        let shared: &Shared = &self.shared;
-        let exit = match tokio::time::timeout(shared.limits.kill, shared.backend.wait_task(id)).await {
-            Ok(Ok(exit)) => exit,
-            Ok(Err(error)) if error.kind() == ErrorKind::NotFound => Exit::lost(SystemTime::now()),
-            Ok(Err(error)) => return Err(error),
-            Err(_) => {
-                return Err(Error::deadline(format!(
-                    "task {id} still runs {:?} after SIGKILL",
-                    shared.limits.kill
-                )));
+    /// Sends a task its stop signal, once: callers at the same time share the sending, later ones find it sent.
+    async fn ask_to_stop(&self, id: TaskId, signal: Signal) -> Result<()> {
+        let gateway = self.clone();
+        let sent = || match self.shared.table.task(id) {
+            Some(task) if matches!(task.state, TaskState::Running { .. } | TaskState::Unknown { .. }) => {
+                Decision::Begin
+            }
+            Some(_) | None => Decision::Answer(Ok(())),
+        };
+        let work = move || async move {
+            gateway.shared.backend.signal_task(id, signal).await?;
+            match gateway.shared.table.apply_task(id, TaskEvent::StopRequested) {
+                // It has ended or gone meanwhile.
+                Err(error) if error.kind() != ErrorKind::FailedPrecondition => gone_is_done(Err(error)),
+                Ok(_) | Err(_) => Ok(()),
             }
         };
-        shared.table.apply_task(id, TaskEvent::Exited(exit)).map(drop)
+        self.shared.task_ops.run(Op::Stop(id), b"", sent, work).await
+    }
+
+    /// Runs work that goes on when its caller has gone.
+    async fn tracked(
+        &self,
+        what: String,
+        work: impl Future<Output = Result<()>> + Send + 'static,
+    ) -> Result<()> {
+        self.shared
+            .tracker
+            .spawn(work)
+            .await
+            .unwrap_or_else(|fault| Err(Error::internal(format!("{what} broke off")).with_source(fault)))
+    }
+
+    /// Whether tasks can be made and started in a sandbox.
+    fn check_ready(&self, id: SandboxId) -> Result<()> {
+        match self.shared.table.sandbox(id) {
+            Some(sandbox) if sandbox.state.is_ready() => Ok(()),
+            Some(sandbox) => Err(sandbox_not_ready(id, &sandbox.state)),
+            None => Err(no_sandbox(id)),
+        }
     }
 
     /// The end of a task, when it comes.
@@ -315,17 +324,12 @@ async fn make_task(gateway: Gateway, sandbox: SandboxId, spec: TaskSpec) -> Resu
 
 async fn start_task(gateway: Gateway, id: TaskId) -> Result<()> {
     let shared: &Shared = &gateway.shared;
-    let (_, task) = shared.table.apply_task(id, TaskEvent::StartRequested)?;
-    let ready = match shared.table.sandbox(task.sandbox) {
-        Some(sandbox) if sandbox.state.is_ready() => Ok(()),
-        Some(sandbox) => Err(sandbox_not_ready(sandbox.id, &sandbox.state)),
-        None => Err(crate::table::no_sandbox(task.sandbox)),
-    };
-    let started = match ready {
-        Ok(()) => shared.backend.start_task(id).await,
-        Err(error) => Err(error),
-    };
-    match started {
+    let _turn = shared.task_turns.take(id).await;
+    let task = shared.table.task(id).ok_or_else(|| no_task(id))?;
+    // A start that is refused changes nothing.
+    gateway.check_ready(task.sandbox)?;
+    shared.table.apply_task(id, TaskEvent::StartRequested)?;
+    match shared.backend.start_task(id).await {
         Ok(started) => {
             shared.table.apply_task(id, TaskEvent::Started { pid: started.pid, at: started.at })?;
             gateway.watch_exit(id);
@@ -339,9 +343,29 @@ async fn start_task(gateway: Gateway, id: TaskId) -> Result<()> {
     }
 }
 
+async fn update_task(gateway: Gateway, id: TaskId, update: Resources) -> Result<()> {
+    let shared: &Shared = &gateway.shared;
+    let _turn = shared.task_turns.take(id).await;
+    let task = shared.table.task(id).ok_or_else(|| no_task(id))?;
+    match task.state {
+        TaskState::Created | TaskState::Running { .. } | TaskState::Stopping { .. } => {}
+        TaskState::Starting
+        | TaskState::Exited { .. }
+        | TaskState::Removing { .. }
+        | TaskState::Unknown { .. } => {
+            let state = task.state.as_str();
+            return Err(Error::failed_precondition(format!("task {id} is {state}: its limits are fixed")));
+        }
+    }
+    let merged = task.details.resources.merged(&update);
+    shared.backend.update_task(id, &merged).await?;
+    shared.table.set_resources(id, merged)
+}
+
 async fn remove_task(gateway: Gateway, id: TaskId) -> Result<()> {
     let shared: &Shared = &gateway.shared;
     gateway.kill_task(id).await?;
+    let _turn = shared.task_turns.take(id).await;
     match shared.table.apply_task(id, TaskEvent::RemoveRequested) {
         Ok(_) => {}
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
@@ -353,7 +377,7 @@ async fn remove_task(gateway: Gateway, id: TaskId) -> Result<()> {
             Ok(())
         }
         Err(error) => {
-            shared.table.apply_task(id, TaskEvent::RemoveFailed { reason: error.report() })?;
+            shared.table.apply_task(id, TaskEvent::RemoveFailed)?;
             Err(error.context(format!("remove task {id}")))
         }
     }

@@ -23,7 +23,7 @@ fn task_event() -> impl Strategy<Value = TaskEvent> {
         Just(TaskEvent::StopRequested),
         exit.prop_map(TaskEvent::Exited),
         Just(TaskEvent::RemoveRequested),
-        Just(TaskEvent::RemoveFailed { reason: "busy".into() }),
+        Just(TaskEvent::RemoveFailed),
         Just(TaskEvent::Lost { reason: "gone".into() }),
     ]
 }
@@ -39,10 +39,10 @@ fn model(state: &str, event: &TaskEvent, ran: bool) -> Option<&'static str> {
         ("running" | "stopping" | "unknown" | "exited", E::Exited(_)) => "exited",
         ("exited", E::StopRequested | E::Lost { .. }) => "exited",
         ("unknown", E::StopRequested) => "unknown",
-        ("created" | "unknown" | "exited", E::RemoveRequested) => "removing",
+        ("created" | "exited", E::RemoveRequested) => "removing",
         ("removing", E::RemoveRequested | E::StopRequested | E::Exited(_)) => "removing",
-        ("removing", E::RemoveFailed { .. }) if ran => "exited",
-        ("removing", E::RemoveFailed { .. }) => "unknown",
+        ("removing", E::RemoveFailed) if ran => "exited",
+        ("removing", E::RemoveFailed) => "created",
         ("created" | "starting" | "running" | "stopping" | "unknown", E::Lost { .. }) => "unknown",
         _ => return None,
     })
@@ -101,6 +101,7 @@ proptest! {
                 0 => (SandboxEvent::StopRequested, match state.as_str() {
                     "ready" | "stopping" | "unknown" => Some("stopping"),
                     "stopped" => Some("stopped"),
+                    "removing" => Some("removing"),
                     _ => None,
                 }),
                 1 => (SandboxEvent::Stopped, match state.as_str() {

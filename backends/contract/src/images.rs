@@ -1,0 +1,127 @@
+//! Facts of images.
+
+use switchyard_core::ErrorKind;
+
+use crate::Fixture;
+use crate::lab::{Lab, refused};
+
+/// By tag, by tag again and by digest.
+pub async fn pulling_twice_gives_the_same_id(fixture: &dyn Fixture) {
+    let lab = Lab::open(fixture).await;
+    let id = lab.pull().await.expect("pull");
+    assert_eq!(lab.pull().await.expect("pull again"), id);
+    let image = lab.backend.images().get(id.as_str()).await.expect("get").expect("it was pulled");
+    assert_eq!(lab.pull_from(&image.repo_digests[0]).await.expect("pull by digest"), id);
+    assert_eq!(lab.backend.images().list().await.expect("list").len(), 1);
+}
+
+/// They share one download or do not hurt each other.
+pub async fn pulls_at_the_same_time_give_the_same_id(fixture: &dyn Fixture) {
+    let lab = Lab::open(fixture).await;
+    let pulls = futures::future::join_all((0..8).map(|_| lab.pull())).await;
+    let ids: Vec<_> = pulls.into_iter().map(|pulled| pulled.expect("pull")).collect();
+    assert!(ids.iter().all(|id| *id == ids[0]), "{ids:?}");
+    assert_eq!(lab.backend.images().list().await.expect("list").len(), 1);
+}
+
+/// Id with and without `sha256:`, prefix of the id, tag, digest.
+pub async fn an_image_is_found_by_each_of_its_names(fixture: &dyn Fixture) {
+    let lab = Lab::open(fixture).await;
+    let images = lab.backend.images();
+    assert_eq!(images.get(&fixture.image()).await.expect("get"), None);
+    let id = lab.pull().await.expect("pull");
+    let image = images.get(&fixture.image()).await.expect("get").expect("it was pulled");
+    assert_eq!(image.id, id);
+    assert!(image.size_bytes > 0);
+    let digits = id.as_str().strip_prefix("sha256:").expect("an id is a digest");
+    let mut names = vec![id.as_str(), digits, &digits[..12], &image.repo_digests[0]];
+    names.extend(image.repo_tags.iter().map(String::as_str));
+    assert!(!image.repo_tags.is_empty());
+    for name in names {
+        assert_eq!(images.get(name).await.expect("get").as_ref(), Some(&image), "{name}");
+    }
+    assert_eq!(images.list().await.expect("list"), [image]);
+}
+
+/// Nothing of the image can be found afterwards; it can be pulled again.
+pub async fn removal_by_one_name_removes_all_names(fixture: &dyn Fixture) {
+    let lab = Lab::open(fixture).await;
+    let images = lab.backend.images();
+    let id = lab.pull().await.expect("pull");
+    let image = images.get(id.as_str()).await.expect("get").expect("it was pulled");
+    lab.pull_from(&image.repo_digests[0]).await.expect("pull by digest");
+    images.remove(&fixture.image()).await.expect("remove");
+    for name in [&fixture.image(), &image.repo_digests[0], &id.to_string()] {
+        assert_eq!(images.get(name).await.expect("get"), None, "{name}");
+    }
+    assert_eq!(images.list().await.expect("list"), []);
+    assert_eq!(lab.pull().await.expect("pull after removal"), id);
+    images.remove(id.as_str()).await.expect("remove by id");
+    assert_eq!(images.list().await.expect("list"), []);
+}
+
+/// By any kind of name.
+pub async fn removal_of_a_missing_image_is_done(fixture: &dyn Fixture) {
+    let lab = Lab::open(fixture).await;
+    let unknown = format!("sha256:{}", "0".repeat(64));
+    for name in [&fixture.image(), "localhost/no/such-image:1", &unknown] {
+        lab.backend.images().remove(name).await.expect("remove");
+    }
+}
+
+/// `None`, whatever it is.
+pub async fn a_text_that_names_nothing_is_no_error(fixture: &dyn Fixture) {
+    let lab = Lab::open(fixture).await;
+    lab.pull().await.expect("pull");
+    for text in
+        ["", " ", "UPPER CASE", "::", "@", "sha256:", "sha256:zz", "../..", "\u{1f600}", "no-such-image"]
+    {
+        assert_eq!(lab.backend.images().get(text).await.expect("get"), None, "{text:?}");
+    }
+}
+
+/// `InvalidArgument`.
+pub async fn a_malformed_reference_cannot_be_pulled(fixture: &dyn Fixture) {
+    let lab = Lab::open(fixture).await;
+    for text in ["", "UPPER CASE", "a:b:c", "name@sha256:12"] {
+        assert_eq!(refused(lab.pull_from(text).await), ErrorKind::InvalidArgument, "{text:?}");
+    }
+}
+
+/// `NotFound`, and nothing half-made becomes visible.
+pub async fn an_image_that_the_registry_lacks_is_not_found(fixture: &dyn Fixture) {
+    let lab = Lab::open(fixture).await;
+    let image = fixture.image();
+    let slash = image.rfind('/').expect("the fixture's image names its registry");
+    let missing = format!("{}/no-such-image:no-such-tag", &image[..slash]);
+    assert_eq!(refused(lab.pull_from(&missing).await), ErrorKind::NotFound);
+    assert_eq!(lab.backend.images().list().await.expect("list"), []);
+}
+
+/// What a dropped pull left behind is no obstacle.
+pub async fn an_abandoned_pull_can_be_taken_up_again(fixture: &dyn Fixture) {
+    let lab = Lab::open(fixture).await;
+    for _ in 0..3 {
+        let mut pull = Box::pin(lab.pull());
+        let _ = futures::poll!(&mut pull);
+    }
+    let id = lab.pull().await.expect("pull");
+    assert!(lab.backend.images().get(id.as_str()).await.expect("get").is_some());
+}
+
+/// The next daemon has them too.
+pub async fn images_survive_the_daemon(fixture: &dyn Fixture) {
+    let mut lab = Lab::open(fixture).await;
+    lab.pull().await.expect("pull");
+    let before = lab.backend.images().list().await.expect("list");
+    lab.reopen().await;
+    assert_eq!(lab.backend.images().list().await.expect("list"), before);
+}
+
+/// There is always a file system to tell of.
+pub async fn images_use_disk(fixture: &dyn Fixture) {
+    let lab = Lab::open(fixture).await;
+    lab.pull().await.expect("pull");
+    let usage = lab.backend.images().usage().await.expect("usage");
+    assert!(usage.iter().any(|disk| disk.used_bytes > 0), "{usage:?}");
+}

@@ -1,0 +1,167 @@
+//! The facts that every [`Backend`] must satisfy, each a function, to be run on all of them alike.
+//!
+//! A backend's tests give a [`Fixture`] and say [`contract_tests!`]; each fact becomes one test, with a fixture of its own.
+//! After each fact everything is removed, and nothing may be left.
+//!
+//! Commands used: `sh`, `sleep`, `cat`, `echo`, `true`, as busybox has them; [`MISSING_EXECUTABLE`] must not exist.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use switchyard_core::backend::Backend;
+use switchyard_core::id::Owner;
+use switchyard_core::spec::{SandboxSpec, Signal, TaskSpec};
+
+pub mod exec;
+pub mod images;
+mod lab;
+pub mod recovery;
+pub mod sandboxes;
+pub mod specs;
+pub mod tasks;
+
+/// A path at which no image has an executable.
+pub const MISSING_EXECUTABLE: &str = "/no/such/executable";
+
+/// How long one fact may take: long enough for a busy machine, short enough to name the fact that hangs.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// A backend under test and the world that it works on. Dropping it takes the world down, also after a failure.
+#[async_trait]
+pub trait Fixture: Send + Sync {
+    /// The backend; the same one at every call until [`Fixture::reopen`].
+    fn backend(&self) -> Arc<dyn Backend>;
+
+    /// A busybox-like image that can be pulled without credentials, by tag.
+    fn image(&self) -> String;
+
+    /// A sandbox to make.
+    fn sandbox_spec(&self, name: &str) -> SandboxSpec {
+        specs::sandbox(Owner::Host, name)
+    }
+
+    /// A task to make, with this command line, no input and no output.
+    fn task_spec(&self, name: &str, command: &[&str]) -> TaskSpec {
+        specs::task(Owner::Host, name, &self.image(), command)
+    }
+
+    /// A fresh backend over the same world, as after `kill -9` of the daemon that had the old one.
+    async fn reopen(&self) -> Arc<dyn Backend>;
+
+    /// What there is, in words, besides images and what the backend keeps for its own; empty once all is removed.
+    async fn leftovers(&self) -> Vec<String>;
+}
+
+/// Removes everything, and looks whether anything is left.
+///
+/// # Panics
+/// If something cannot be removed or is left.
+pub async fn clear(fixture: &dyn Fixture) {
+    let backend = fixture.reopen().await;
+    let found = backend.recover().await.expect("recover before clearing");
+    for task in &found.tasks {
+        backend.signal_task(task.id, Signal::KILL).await.expect("kill what is left of a fact");
+        if task.state.is_running() {
+            backend.wait_task(task.id).await.expect("wait for what is left of a fact");
+        }
+        backend.remove_task(task.id).await.expect("remove a task of a fact");
+    }
+    for sandbox in &found.sandboxes {
+        backend.stop_sandbox(sandbox.id).await.expect("stop a sandbox of a fact");
+        backend.remove_sandbox(sandbox.id).await.expect("remove a sandbox of a fact");
+    }
+    let left = fixture.leftovers().await;
+    assert!(left.is_empty(), "left after everything was removed: {left:#?}");
+    let backend = fixture.reopen().await;
+    let left = backend.recover().await.expect("recover after clearing");
+    assert!(left.sandboxes.is_empty() && left.tasks.is_empty(), "recovered after removal: {left:#?}");
+}
+
+/// Runs one fact within a deadline, then [`clear`]; used by [`contract_tests!`].
+///
+/// # Panics
+/// If the fact does not hold or does not come to an end.
+pub async fn run(name: &str, fixture: &dyn Fixture, fact: impl Future<Output = ()> + Send) {
+    let all = async {
+        fact.await;
+        clear(fixture).await;
+    };
+    assert!(tokio::time::timeout(PATIENCE, all).await.is_ok(), "{name} did not end within {PATIENCE:?}");
+}
+
+/// One test for each fact. The fixture is an expression of a type that implements [`Fixture`]; it may await.
+///
+/// ```text
+/// contract_tests!(|| MyFixture::start().await);
+/// ```
+#[macro_export]
+macro_rules! contract_tests {
+    (|| $fixture:expr) => {
+        $crate::contract_tests! { @each $fixture;
+            sandboxes::a_sandbox_can_be_stopped_and_removed_any_number_of_times;
+            sandboxes::stop_and_removal_of_an_unknown_sandbox_are_done;
+            sandboxes::an_unknown_sandbox_has_no_stats_and_no_facts;
+            sandboxes::a_sandbox_with_an_unknown_handler_is_refused_and_leaves_nothing;
+            sandboxes::two_sandboxes_share_neither_address_nor_namespace;
+            sandboxes::sandboxes_can_be_made_at_the_same_time;
+            sandboxes::a_ready_sandbox_has_stats_and_facts;
+            tasks::an_unknown_task_cannot_be_started_waited_for_or_entered;
+            tasks::removal_of_an_unknown_task_is_done;
+            tasks::a_task_with_a_missing_image_is_not_found_and_leaves_nothing;
+            tasks::the_exit_code_is_told_to_every_waiter_and_again_after_the_end;
+            tasks::an_abandoned_wait_loses_nothing;
+            tasks::a_started_task_has_a_pid_and_a_time;
+            tasks::a_signal_reaches_the_main_process;
+            tasks::sigkill_ends_a_task_with_137;
+            tasks::a_signal_to_a_task_that_does_not_run_is_done;
+            tasks::a_missing_executable_fails_the_start_and_is_recorded;
+            tasks::a_task_can_be_removed_any_number_of_times;
+            tasks::a_created_task_can_be_removed;
+            tasks::tasks_of_one_sandbox_can_run_at_the_same_time;
+            tasks::only_a_running_task_has_usage;
+            tasks::a_task_without_a_log_has_none_to_reopen;
+            tasks::a_task_can_be_inspected_until_it_is_removed;
+            recovery::nothing_is_recovered_from_nothing;
+            recovery::a_ready_sandbox_is_recovered_as_it_was;
+            recovery::a_stopped_sandbox_is_recovered_as_stopped;
+            recovery::a_created_task_is_recovered_as_it_was_and_can_be_started;
+            recovery::a_running_task_is_recovered_and_can_be_waited_for;
+            recovery::an_exited_task_is_recovered_with_its_exit;
+            recovery::an_end_that_nobody_waited_for_is_recovered;
+            recovery::recovering_twice_changes_nothing;
+            recovery::new_limits_are_recovered;
+            recovery::limits_that_cannot_be_set_leave_the_old_ones;
+            exec::a_process_writes_to_both_streams_and_ends_with_its_code;
+            exec::what_goes_in_comes_out_and_dropping_the_input_ends_it;
+            exec::the_end_can_be_asked_for_again;
+            exec::a_signal_ends_a_process;
+            exec::a_dropped_process_is_killed;
+            exec::two_processes_run_at_the_same_time;
+            exec::a_process_ends_with_its_task;
+            exec::a_task_that_does_not_run_cannot_be_entered;
+            exec::a_command_that_does_not_exist_is_refused;
+            exec::a_terminal_merges_the_streams_and_can_be_resized;
+            images::pulling_twice_gives_the_same_id;
+            images::pulls_at_the_same_time_give_the_same_id;
+            images::an_image_is_found_by_each_of_its_names;
+            images::removal_by_one_name_removes_all_names;
+            images::removal_of_a_missing_image_is_done;
+            images::a_text_that_names_nothing_is_no_error;
+            images::a_malformed_reference_cannot_be_pulled;
+            images::an_image_that_the_registry_lacks_is_not_found;
+            images::an_abandoned_pull_can_be_taken_up_again;
+            images::images_survive_the_daemon;
+            images::images_use_disk;
+        }
+    };
+    (@each $fixture:expr; $($group:ident::$fact:ident;)*) => {
+        $(
+            #[tokio::test(flavor = "multi_thread")]
+            async fn $fact() {
+                let fixture = $fixture;
+                $crate::run(stringify!($fact), &fixture, $crate::$group::$fact(&fixture)).await;
+            }
+        )*
+    };
+}

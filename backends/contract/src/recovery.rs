@@ -1,0 +1,178 @@
+//! Facts of what a daemon finds that takes over from a killed one.
+
+use std::time::Duration;
+
+use switchyard_core::ErrorKind;
+use switchyard_core::spec::{Resources, Signal};
+use switchyard_core::state::{ExitCause, SandboxState, TaskState};
+
+use crate::Fixture;
+use crate::lab::{
+    ENDLESS, Lab, exit_of, refused, same_exit, same_sandbox, same_task, same_time, sandbox_in, task_in,
+};
+
+/// A fresh world is empty.
+pub async fn nothing_is_recovered_from_nothing(fixture: &dyn Fixture) {
+    let mut lab = Lab::open(fixture).await;
+    let found = lab.reopen().await;
+    assert!(found.sandboxes.is_empty() && found.tasks.is_empty(), "{found:?}");
+}
+
+/// Id, labels, record, addresses, state; then it can be stopped and removed.
+pub async fn a_ready_sandbox_is_recovered_as_it_was(fixture: &dyn Fixture) {
+    let mut lab = Lab::open(fixture).await;
+    let (one, other) = (lab.sandbox("one").await, lab.sandbox("other").await);
+    let found = lab.reopen().await;
+    assert_eq!(found.sandboxes.len(), 2);
+    for made in [&one, &other] {
+        let sandbox = sandbox_in(&found, made.id);
+        same_sandbox(sandbox, made);
+        assert_eq!(sandbox.state, SandboxState::Ready);
+    }
+    lab.backend.stop_sandbox(one.id).await.expect("stop");
+    lab.backend.remove_sandbox(one.id).await.expect("remove");
+    assert_eq!(lab.reopen().await.sandboxes.len(), 1);
+}
+
+/// It does not come back to life.
+pub async fn a_stopped_sandbox_is_recovered_as_stopped(fixture: &dyn Fixture) {
+    let mut lab = Lab::open(fixture).await;
+    let made = lab.sandbox("pod").await;
+    lab.backend.stop_sandbox(made.id).await.expect("stop");
+    let found = lab.reopen().await;
+    let sandbox = sandbox_in(&found, made.id);
+    assert_eq!(sandbox.state, SandboxState::Stopped);
+    assert_eq!((&sandbox.meta.name, &sandbox.meta.record), (&made.spec.meta.name, &made.spec.meta.record));
+    lab.backend.stop_sandbox(made.id).await.expect("stop again");
+}
+
+/// Id, labels, record, image, limits, stop signal; then it can be started.
+pub async fn a_created_task_is_recovered_as_it_was_and_can_be_started(fixture: &dyn Fixture) {
+    let (mut lab, sandbox) = Lab::with_sandbox(fixture).await;
+    let mut spec = fixture.task_spec("task", &["sh", "-c", "exit 5"]);
+    spec.stop_signal = Signal::parse("SIGUSR1");
+    spec.resources =
+        Resources { memory_limit_bytes: Some(64 << 20), cpu_shares: Some(512), ..Resources::default() };
+    let made = lab.task_of(sandbox.id, spec).await;
+    assert_eq!(Some(made.details.stop_signal), made.spec.stop_signal);
+    assert_eq!(made.details.resources.memory_limit_bytes, Some(64 << 20));
+    let found = lab.reopen().await;
+    let task = task_in(&found, made.id);
+    same_task(task, &made);
+    assert_eq!(task.state, TaskState::Created);
+    lab.backend.start_task(made.id).await.expect("start");
+    assert_eq!(lab.wait(made.id).await.code, 5);
+}
+
+/// The same pid and start; `wait` of the new daemon hears of the end.
+pub async fn a_running_task_is_recovered_and_can_be_waited_for(fixture: &dyn Fixture) {
+    let (mut lab, sandbox) = Lab::with_sandbox(fixture).await;
+    let (made, started) = lab.running(sandbox.id, "task", ENDLESS).await;
+    let found = lab.reopen().await;
+    let task = task_in(&found, made.id);
+    same_task(task, &made);
+    match task.state {
+        TaskState::Running { pid, started_at } => {
+            assert_eq!(pid, started.pid);
+            same_time(started_at, started.at);
+        }
+        TaskState::Created
+        | TaskState::Starting
+        | TaskState::Stopping { .. }
+        | TaskState::Exited { .. }
+        | TaskState::Removing { .. }
+        | TaskState::Unknown { .. } => panic!("it is {:?}, not running", task.state),
+    }
+    let early = tokio::time::timeout(Duration::from_millis(50), lab.backend.wait_task(made.id)).await;
+    assert!(early.is_err(), "it ended with the daemon: {early:?}");
+    assert_eq!(lab.kill(made.id).await.code, 137);
+}
+
+/// The same code, cause and times; `wait` answers from the record.
+pub async fn an_exited_task_is_recovered_with_its_exit(fixture: &dyn Fixture) {
+    let (mut lab, sandbox) = Lab::with_sandbox(fixture).await;
+    let (made, started) = lab.running(sandbox.id, "task", &["sh", "-c", "exit 3"]).await;
+    let exit = lab.wait(made.id).await;
+    for _ in 0..2 {
+        let found = lab.reopen().await;
+        let task = task_in(&found, made.id);
+        same_task(task, &made);
+        same_exit(exit_of(task), &exit);
+        match task.state {
+            TaskState::Exited { started_at, .. } => {
+                same_time(started_at.expect("it had started"), started.at);
+            }
+            TaskState::Created
+            | TaskState::Starting
+            | TaskState::Running { .. }
+            | TaskState::Stopping { .. }
+            | TaskState::Removing { .. }
+            | TaskState::Unknown { .. } => panic!("it is {:?}, not exited", task.state),
+        }
+        same_exit(&lab.wait(made.id).await, &exit);
+    }
+}
+
+/// The code is not lost, whether it ends before or after the new daemon looks.
+pub async fn an_end_that_nobody_waited_for_is_recovered(fixture: &dyn Fixture) {
+    let (mut lab, sandbox) = Lab::with_sandbox(fixture).await;
+    let (quick, _) = lab.running(sandbox.id, "quick", &["sh", "-c", "exit 5"]).await;
+    let (slow, _) = lab.running(sandbox.id, "slow", &["sh", "-c", "sleep 0.5; exit 6"]).await;
+    lab.reopen().await;
+    for (id, code) in [(quick.id, 5), (slow.id, 6)] {
+        let exit = lab.wait(id).await;
+        assert_eq!((exit.code, &exit.cause), (code, &ExitCause::Exited));
+        same_exit(exit_of(task_in(&lab.reopen().await, id)), &exit);
+    }
+}
+
+/// Recovery is idempotent.
+pub async fn recovering_twice_changes_nothing(fixture: &dyn Fixture) {
+    let (mut lab, sandbox) = Lab::with_sandbox(fixture).await;
+    let (running, started) = lab.running(sandbox.id, "running", ENDLESS).await;
+    let created = lab.task(sandbox.id, "created", ENDLESS).await;
+    lab.reopen().await;
+    let found = lab.reopen().await;
+    assert_eq!((found.sandboxes.len(), found.tasks.len()), (1, 2));
+    same_sandbox(sandbox_in(&found, sandbox.id), &sandbox);
+    same_task(task_in(&found, created.id), &created);
+    assert_eq!(task_in(&found, running.id).state.pid(), Some(started.pid));
+}
+
+/// Limits set on a created task and on a running one are on record, and replace the old ones as a whole.
+pub async fn new_limits_are_recovered(fixture: &dyn Fixture) {
+    let (mut lab, sandbox) = Lab::with_sandbox(fixture).await;
+    let created = lab.task(sandbox.id, "created", ENDLESS).await;
+    let (running, _) = lab.running(sandbox.id, "running", ENDLESS).await;
+    let limits =
+        Resources { memory_limit_bytes: Some(128 << 20), cpu_shares: Some(256), ..Resources::default() };
+    for id in [created.id, running.id] {
+        lab.backend.update_task(id, &limits).await.expect("update");
+    }
+    let found = lab.reopen().await;
+    for id in [created.id, running.id] {
+        let details = &task_in(&found, id).details;
+        assert_eq!(details.resources.memory_limit_bytes, Some(128 << 20));
+        assert_eq!(details.resources.cpu_shares, Some(256));
+    }
+    assert_eq!(task_in(&found, created.id).state, TaskState::Created);
+}
+
+/// A quota of 1 µs is less than any kernel takes.
+pub async fn limits_that_cannot_be_set_leave_the_old_ones(fixture: &dyn Fixture) {
+    let (mut lab, sandbox) = Lab::with_sandbox(fixture).await;
+    let (task, _) = lab.running(sandbox.id, "task", ENDLESS).await;
+    let old = Resources { memory_limit_bytes: Some(128 << 20), ..Resources::default() };
+    lab.backend.update_task(task.id, &old).await.expect("update");
+    let before = task_in(&lab.reopen().await, task.id).details.clone();
+    let wrong = Resources {
+        memory_limit_bytes: Some(256 << 20),
+        cpu_period_us: Some(100_000),
+        cpu_quota_us: Some(1),
+        ..Resources::default()
+    };
+    refused(lab.backend.update_task(task.id, &wrong).await);
+    assert_eq!(task_in(&lab.reopen().await, task.id).details, before);
+    let gone = lab.backend.update_task(switchyard_core::id::TaskId::random(), &old).await;
+    assert_eq!(refused(gone), ErrorKind::NotFound);
+}

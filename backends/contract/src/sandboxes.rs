@@ -1,0 +1,83 @@
+//! Facts of sandboxes.
+
+use switchyard_core::ErrorKind;
+use switchyard_core::id::SandboxId;
+
+use crate::Fixture;
+use crate::lab::{Lab, refused};
+
+/// Stop and removal are idempotent, each after the other too.
+pub async fn a_sandbox_can_be_stopped_and_removed_any_number_of_times(fixture: &dyn Fixture) {
+    let mut lab = Lab::open(fixture).await;
+    let sandbox = lab.sandbox("pod").await;
+    for _ in 0..3 {
+        lab.backend.stop_sandbox(sandbox.id).await.expect("stop");
+    }
+    for _ in 0..3 {
+        lab.backend.remove_sandbox(sandbox.id).await.expect("remove");
+    }
+    lab.backend.stop_sandbox(sandbox.id).await.expect("stop after removal");
+    assert!(lab.reopen().await.sandboxes.is_empty());
+}
+
+/// What is not there is stopped and removed.
+pub async fn stop_and_removal_of_an_unknown_sandbox_are_done(fixture: &dyn Fixture) {
+    let lab = Lab::open(fixture).await;
+    lab.backend.stop_sandbox(SandboxId::random()).await.expect("stop");
+    lab.backend.remove_sandbox(SandboxId::random()).await.expect("remove");
+}
+
+/// Readers say `NotFound`.
+pub async fn an_unknown_sandbox_has_no_stats_and_no_facts(fixture: &dyn Fixture) {
+    let lab = Lab::open(fixture).await;
+    assert_eq!(refused(lab.backend.sandbox_stats(SandboxId::random()).await), ErrorKind::NotFound);
+    assert_eq!(refused(lab.backend.inspect_sandbox(SandboxId::random()).await), ErrorKind::NotFound);
+}
+
+/// `InvalidArgument`, and nothing is left behind.
+pub async fn a_sandbox_with_an_unknown_handler_is_refused_and_leaves_nothing(fixture: &dyn Fixture) {
+    let mut lab = Lab::open(fixture).await;
+    let mut spec = fixture.sandbox_spec("pod");
+    spec.handler = "no-such-handler".into();
+    let result = lab.backend.create_sandbox(SandboxId::random(), &spec).await;
+    assert_eq!(refused(result), ErrorKind::InvalidArgument);
+    assert!(lab.reopen().await.sandboxes.is_empty());
+    assert_eq!(fixture.leftovers().await, Vec::<String>::new());
+}
+
+/// Each has its own.
+pub async fn two_sandboxes_share_neither_address_nor_namespace(fixture: &dyn Fixture) {
+    let lab = Lab::open(fixture).await;
+    let (one, other) = (lab.sandbox("one").await.details, lab.sandbox("other").await.details);
+    assert!(one.ips.iter().all(|ip| !other.ips.contains(ip)), "{one:?} and {other:?}");
+    assert!(one.netns.is_none() || one.netns != other.netns, "{one:?} and {other:?}");
+}
+
+/// Sandboxes do not get in each other's way.
+pub async fn sandboxes_can_be_made_at_the_same_time(fixture: &dyn Fixture) {
+    let lab = Lab::open(fixture).await;
+    let names = ["a", "b", "c", "d"];
+    let made = futures::future::join_all(names.map(|name| lab.sandbox(name))).await;
+    let mut ips: Vec<_> = made.iter().flat_map(|sandbox| sandbox.details.ips.clone()).collect();
+    let all = ips.len();
+    ips.sort();
+    ips.dedup();
+    assert_eq!(ips.len(), all, "an address was given twice");
+    let stops = made.iter().map(|sandbox| async {
+        lab.backend.stop_sandbox(sandbox.id).await?;
+        lab.backend.remove_sandbox(sandbox.id).await
+    });
+    for result in futures::future::join_all(stops).await {
+        result.expect("stop and remove");
+    }
+}
+
+/// They can be read while it is ready.
+pub async fn a_ready_sandbox_has_stats_and_facts(fixture: &dyn Fixture) {
+    let lab = Lab::open(fixture).await;
+    let sandbox = lab.sandbox("pod").await;
+    let stats = lab.backend.sandbox_stats(sandbox.id).await.expect("stats");
+    assert_eq!(stats.interfaces.is_empty(), sandbox.details.ips.is_empty(), "{stats:?}");
+    let facts = lab.backend.inspect_sandbox(sandbox.id).await.expect("facts");
+    assert_eq!(facts.pid, sandbox.details.pid);
+}

@@ -1,0 +1,86 @@
+//! Plain specs to start from: no confinement beyond the default, no limits, no streams.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::time::SystemTime;
+
+use switchyard_core::id::Owner;
+use switchyard_core::spec::{
+    CgroupPlacement, DEFAULT_SHM_BYTES, ExecSpec, IpcMode, Meta, PidMode, PodNetwork, Resources,
+    SandboxNetwork, SandboxPid, SandboxSpec, Security, Stdio, TaskSpec, UserSpec,
+};
+
+/// Labels and a record that are hard to keep: an empty value, a word in Greek, bytes that are not UTF-8.
+#[must_use]
+pub fn meta(owner: Owner, name: &str) -> Meta {
+    Meta {
+        owner,
+        name: name.to_owned(),
+        labels: BTreeMap::from([
+            ("contract/plain".to_owned(), "value".to_owned()),
+            ("contract/empty".to_owned(), String::new()),
+            ("contract/greek".to_owned(), "σῖτος, = \"".to_owned()),
+        ]),
+        created_at: SystemTime::now(),
+        record: [&[0, 0xff, 0xfe, 0x80][..], name.as_bytes()].concat(),
+    }
+}
+
+/// A sandbox with a pod network.
+#[must_use]
+pub fn sandbox(owner: Owner, name: &str) -> SandboxSpec {
+    SandboxSpec {
+        meta: meta(owner, name),
+        handler: String::new(),
+        hostname: name.to_owned(),
+        network: SandboxNetwork::Pod(PodNetwork::default()),
+        ipc: IpcMode::Shared,
+        pid: SandboxPid::PerTask,
+        dns: None,
+        extra_hosts: Vec::new(),
+        sysctls: BTreeMap::new(),
+        shm_size_bytes: DEFAULT_SHM_BYTES,
+        log_dir: PathBuf::new(),
+        cgroup: CgroupPlacement::default(),
+        privileged: false,
+        annotations: BTreeMap::new(),
+        selinux: None,
+    }
+}
+
+/// A task with this command line.
+#[must_use]
+pub fn task(owner: Owner, name: &str, image: &str, command: &[&str]) -> TaskSpec {
+    TaskSpec {
+        meta: meta(owner, name),
+        image: image.to_owned(),
+        command: command.iter().map(ToString::to_string).collect(),
+        args: Vec::new(),
+        cwd: None,
+        env: Vec::new(),
+        user: UserSpec::default(),
+        mounts: Vec::new(),
+        devices: Vec::new(),
+        security: Security::default(),
+        rlimits: Vec::new(),
+        resources: Resources::default(),
+        cgroup: None,
+        pid: PidMode::Private,
+        stdio: Stdio::default(),
+        stop_signal: None,
+        annotations: BTreeMap::new(),
+    }
+}
+
+/// A further process with output but no input.
+#[must_use]
+pub fn exec(command: &[&str]) -> ExecSpec {
+    ExecSpec {
+        command: command.iter().map(ToString::to_string).collect(),
+        tty: false,
+        stdin: false,
+        env: Vec::new(),
+        cwd: None,
+        drain: std::time::Duration::from_secs(2),
+    }
+}

@@ -1,0 +1,210 @@
+//! Facts of tasks.
+
+use std::time::Duration;
+
+use switchyard_core::ErrorKind;
+use switchyard_core::id::TaskId;
+use switchyard_core::spec::Signal;
+use switchyard_core::state::{ExitCause, START_FAILED_CODE};
+use switchyard_core::stats::Usage;
+
+use crate::lab::{ENDLESS, Lab, exit_of, refused, same_exit, task_in};
+use crate::{Fixture, MISSING_EXECUTABLE, specs};
+
+/// A shell that ends with 7 when it hears SIGTERM, and not before.
+const LISTENING: &[&str] = &["sh", "-c", "trap 'exit 7' TERM; while true; do sleep 0.05; done"];
+
+/// How long to wait before a signal is sent again that may have come before the process listened.
+const AGAIN: Duration = Duration::from_millis(300);
+
+/// `NotFound`, each of them.
+pub async fn an_unknown_task_cannot_be_started_waited_for_or_entered(fixture: &dyn Fixture) {
+    let lab = Lab::open(fixture).await;
+    let (backend, id) = (&lab.backend, TaskId::random());
+    assert_eq!(refused(backend.start_task(id).await), ErrorKind::NotFound);
+    assert_eq!(refused(backend.wait_task(id).await), ErrorKind::NotFound);
+    assert_eq!(refused(backend.exec(id, &specs::exec(&["true"])).await), ErrorKind::NotFound);
+    assert_eq!(refused(backend.inspect_task(id).await), ErrorKind::NotFound);
+    assert!(backend.task_stats(&[id]).await.expect("stats leave it out").is_empty());
+}
+
+/// What is not there is removed.
+pub async fn removal_of_an_unknown_task_is_done(fixture: &dyn Fixture) {
+    let lab = Lab::open(fixture).await;
+    lab.backend.remove_task(TaskId::random()).await.expect("remove");
+}
+
+/// `NotFound`, and neither the task nor anything of it exists.
+pub async fn a_task_with_a_missing_image_is_not_found_and_leaves_nothing(fixture: &dyn Fixture) {
+    let mut lab = Lab::open(fixture).await;
+    let sandbox = lab.sandbox("pod").await;
+    let mut spec = fixture.task_spec("task", ENDLESS);
+    spec.image = "localhost/no/such-image:1".into();
+    let result = lab.backend.create_task(TaskId::random(), sandbox.id, &spec).await;
+    assert_eq!(refused(result), ErrorKind::NotFound);
+    let found = lab.reopen().await;
+    assert_eq!((found.sandboxes.len(), found.tasks.len()), (1, 0));
+}
+
+/// Waiters before the end, at the end and after it hear the same.
+pub async fn the_exit_code_is_told_to_every_waiter_and_again_after_the_end(fixture: &dyn Fixture) {
+    let (lab, sandbox) = Lab::with_sandbox(fixture).await;
+    let (task, started) = lab.running(sandbox.id, "task", &["sh", "-c", "sleep 0.3; exit 3"]).await;
+    let (first, second) = tokio::join!(lab.wait(task.id), lab.wait(task.id));
+    assert_eq!((first.code, &first.cause), (3, &ExitCause::Exited));
+    assert!(first.finished_at >= started.at, "{first:?} ended before {started:?}");
+    same_exit(&second, &first);
+    same_exit(&lab.wait(task.id).await, &first);
+    let (quick, _) = lab.running(sandbox.id, "quick", &["true"]).await;
+    assert_eq!(lab.wait(quick.id).await.code, 0);
+}
+
+/// A waiter that goes away takes nothing with it.
+pub async fn an_abandoned_wait_loses_nothing(fixture: &dyn Fixture) {
+    let (lab, sandbox) = Lab::with_sandbox(fixture).await;
+    let (task, _) = lab.running(sandbox.id, "task", ENDLESS).await;
+    for _ in 0..3 {
+        let waited = tokio::time::timeout(Duration::from_millis(20), lab.backend.wait_task(task.id)).await;
+        assert!(waited.is_err(), "it ended by itself: {waited:?}");
+    }
+    assert_eq!(lab.kill(task.id).await.code, 137);
+}
+
+/// A pid that is somebody's, and a start that is not before the creation.
+pub async fn a_started_task_has_a_pid_and_a_time(fixture: &dyn Fixture) {
+    let (lab, sandbox) = Lab::with_sandbox(fixture).await;
+    let (one, one_started) = lab.running(sandbox.id, "one", ENDLESS).await;
+    let (_, other_started) = lab.running(sandbox.id, "other", ENDLESS).await;
+    assert!(one_started.pid > 1 && other_started.pid > 1);
+    assert_ne!(one_started.pid, other_started.pid);
+    assert!(one_started.at >= one.spec.meta.created_at, "{one_started:?}");
+}
+
+/// The main process's own handler decides what comes of it.
+pub async fn a_signal_reaches_the_main_process(fixture: &dyn Fixture) {
+    let (lab, sandbox) = Lab::with_sandbox(fixture).await;
+    let (task, _) = lab.running(sandbox.id, "task", LISTENING).await;
+    // The first process of a namespace does not hear a signal before it has said that it listens.
+    let exit = loop {
+        lab.backend.signal_task(task.id, Signal::TERM).await.expect("signal");
+        if let Ok(exit) = tokio::time::timeout(AGAIN, lab.wait(task.id)).await {
+            break exit;
+        }
+    };
+    assert_eq!((exit.code, exit.cause), (7, ExitCause::Exited));
+}
+
+/// 128 and the signal.
+pub async fn sigkill_ends_a_task_with_137(fixture: &dyn Fixture) {
+    let (lab, sandbox) = Lab::with_sandbox(fixture).await;
+    let (task, _) = lab.running(sandbox.id, "task", ENDLESS).await;
+    let exit = lab.kill(task.id).await;
+    assert_eq!((exit.code, exit.cause), (137, ExitCause::Exited));
+}
+
+/// Neither before the start nor after the end is it an error.
+pub async fn a_signal_to_a_task_that_does_not_run_is_done(fixture: &dyn Fixture) {
+    let (lab, sandbox) = Lab::with_sandbox(fixture).await;
+    let task = lab.task(sandbox.id, "task", &["true"]).await;
+    lab.backend.signal_task(task.id, Signal::TERM).await.expect("signal before the start");
+    lab.backend.start_task(task.id).await.expect("start");
+    assert_eq!(lab.wait(task.id).await.code, 0);
+    for signal in [Signal::TERM, Signal::KILL] {
+        lab.backend.signal_task(task.id, signal).await.expect("signal after the end");
+    }
+    assert_eq!(lab.wait(task.id).await.code, 0);
+}
+
+/// The start fails, `wait` and `recover` say why, also to the next daemon.
+pub async fn a_missing_executable_fails_the_start_and_is_recorded(fixture: &dyn Fixture) {
+    let (mut lab, sandbox) = Lab::with_sandbox(fixture).await;
+    let task = lab.task(sandbox.id, "task", &[MISSING_EXECUTABLE]).await;
+    refused(lab.backend.start_task(task.id).await);
+    assert_eq!(lab.wait(task.id).await.code, START_FAILED_CODE);
+    for _ in 0..2 {
+        let found = lab.reopen().await;
+        let found = task_in(&found, task.id);
+        let exit = exit_of(found);
+        assert_eq!(exit.code, START_FAILED_CODE);
+        assert!(matches!(&exit.cause, ExitCause::StartFailed(why) if !why.is_empty()), "{exit:?}");
+        assert_eq!(found.state.pid(), None);
+    }
+    assert_eq!(lab.wait(task.id).await.code, START_FAILED_CODE);
+    lab.backend.remove_task(task.id).await.expect("remove");
+}
+
+/// Removal is idempotent, and what is removed is gone.
+pub async fn a_task_can_be_removed_any_number_of_times(fixture: &dyn Fixture) {
+    let (mut lab, sandbox) = Lab::with_sandbox(fixture).await;
+    let (task, _) = lab.running(sandbox.id, "task", &["true"]).await;
+    lab.wait(task.id).await;
+    for _ in 0..3 {
+        lab.backend.remove_task(task.id).await.expect("remove");
+    }
+    assert_eq!(refused(lab.backend.wait_task(task.id).await), ErrorKind::NotFound);
+    assert!(lab.reopen().await.tasks.is_empty());
+}
+
+/// It need not have run.
+pub async fn a_created_task_can_be_removed(fixture: &dyn Fixture) {
+    let (mut lab, sandbox) = Lab::with_sandbox(fixture).await;
+    let task = lab.task(sandbox.id, "task", ENDLESS).await;
+    lab.backend.remove_task(task.id).await.expect("remove");
+    assert!(lab.reopen().await.tasks.is_empty());
+}
+
+/// Tasks do not get in each other's way.
+pub async fn tasks_of_one_sandbox_can_run_at_the_same_time(fixture: &dyn Fixture) {
+    let (lab, sandbox) = Lab::with_sandbox(fixture).await;
+    let codes = futures::future::join_all(["11", "12", "13", "14"].map(|code| {
+        let (lab, sandbox) = (&lab, sandbox.id);
+        async move {
+            let script = format!("exit {code}");
+            let (task, _) = lab.running(sandbox, code, &["sh", "-c", &script]).await;
+            let exit = lab.wait(task.id).await;
+            lab.backend.remove_task(task.id).await.expect("remove");
+            exit.code
+        }
+    }))
+    .await;
+    assert_eq!(codes, [11, 12, 13, 14]);
+}
+
+/// Processor time and memory while it runs; nothing before and after.
+pub async fn only_a_running_task_has_usage(fixture: &dyn Fixture) {
+    let (lab, sandbox) = Lab::with_sandbox(fixture).await;
+    let (task, _) = lab.running(sandbox.id, "task", ENDLESS).await;
+    let created = lab.task(sandbox.id, "created", ENDLESS).await;
+    let mut stats = lab.backend.task_stats(&[task.id, created.id]).await.expect("stats");
+    let running = stats.remove(&task.id).expect("a running task has stats");
+    let cpu = running.usage.cpu.expect("processor time");
+    let memory = running.usage.memory.expect("memory");
+    assert!(memory.usage_bytes > 0 && memory.working_set_bytes <= memory.usage_bytes, "{memory:?}");
+    let created = stats.remove(&created.id).map_or_else(Usage::default, |stats| stats.usage);
+    assert_eq!(created, Usage::default());
+    let again = lab.backend.task_stats(&[task.id]).await.expect("stats again");
+    let later = again[&task.id].usage.cpu.clone().expect("processor time again");
+    assert!(later.total_ns >= cpu.total_ns && later.at >= cpu.at, "{later:?} after {cpu:?}");
+    lab.kill(task.id).await;
+    let ended = lab.backend.task_stats(&[task.id]).await.expect("stats after the end");
+    assert_eq!(ended.get(&task.id).map(|stats| stats.usage.clone()).unwrap_or_default(), Usage::default());
+}
+
+/// `FailedPrecondition`.
+pub async fn a_task_without_a_log_has_none_to_reopen(fixture: &dyn Fixture) {
+    let (lab, sandbox) = Lab::with_sandbox(fixture).await;
+    let (task, _) = lab.running(sandbox.id, "task", ENDLESS).await;
+    assert_eq!(task.details.log_path, None);
+    assert_eq!(refused(lab.backend.reopen_log(task.id).await), ErrorKind::FailedPrecondition);
+}
+
+/// The pid while it runs; `NotFound` once it is gone.
+pub async fn a_task_can_be_inspected_until_it_is_removed(fixture: &dyn Fixture) {
+    let (lab, sandbox) = Lab::with_sandbox(fixture).await;
+    let (task, started) = lab.running(sandbox.id, "task", ENDLESS).await;
+    assert_eq!(lab.backend.inspect_task(task.id).await.expect("facts").pid, Some(started.pid));
+    lab.kill(task.id).await;
+    assert_eq!(lab.backend.inspect_task(task.id).await.expect("facts").pid, None);
+    lab.backend.remove_task(task.id).await.expect("remove");
+    assert_eq!(refused(lab.backend.inspect_task(task.id).await), ErrorKind::NotFound);
+}

@@ -1,0 +1,233 @@
+//! The backend itself: each method is a logged call with an effect on the world.
+
+use std::collections::BTreeMap;
+use std::time::SystemTime;
+
+use async_trait::async_trait;
+use switchyard_core::backend::{
+    Backend, BackendStatus, ExecProcess, Handler, Inspection, Recovered, SandboxDetails, SandboxStats,
+    Started, TaskDetails,
+};
+use switchyard_core::id::{SandboxId, TaskId};
+use switchyard_core::image::ImageStore;
+use switchyard_core::spec::{ExecSpec, Resources, SandboxSpec, Signal, TaskSpec};
+use switchyard_core::state::Exit;
+use switchyard_core::stats::{CpuUsage, DiskUsage, InterfaceStats, MemoryUsage, TaskStats, Usage};
+use switchyard_core::table::{no_sandbox, no_task};
+use switchyard_core::{Error, Result};
+
+use crate::program::Command;
+use crate::session::Method;
+use crate::{Fake, exec};
+
+#[async_trait]
+impl Backend for Fake {
+    fn status(&self) -> BackendStatus {
+        self.settings().status.clone()
+    }
+
+    fn handlers(&self) -> Vec<Handler> {
+        self.settings().handlers.clone()
+    }
+
+    async fn recover(&self) -> Result<Recovered> {
+        self.session.act(Method::Recover, "", || Ok(self.world.lock().everything())).await
+    }
+
+    async fn create_sandbox(&self, id: SandboxId, spec: &SandboxSpec) -> Result<SandboxDetails> {
+        let handlers: Vec<String> = self.settings().handlers.iter().map(|one| one.name.clone()).collect();
+        let effect = || self.world.lock().create_sandbox(id, spec, &handlers);
+        self.session.act(Method::CreateSandbox, id, effect).await
+    }
+
+    async fn stop_sandbox(&self, id: SandboxId) -> Result<()> {
+        self.session.act(Method::StopSandbox, id, || self.world.lock().stop_sandbox(id)).await
+    }
+
+    async fn remove_sandbox(&self, id: SandboxId) -> Result<()> {
+        self.session.act(Method::RemoveSandbox, id, || self.world.lock().remove_sandbox(id)).await
+    }
+
+    async fn create_task(&self, id: TaskId, sandbox: SandboxId, spec: &TaskSpec) -> Result<TaskDetails> {
+        let effect = || self.world.lock().create_task(id, sandbox, spec);
+        self.session.act(Method::CreateTask, id, effect).await
+    }
+
+    async fn start_task(&self, id: TaskId) -> Result<Started> {
+        let entered = self.session.enter(Method::StartTask, id, None).await;
+        // Also a failure that a test injects is recorded.
+        let started = self.world.start(id, entered.fault());
+        entered.leave().await;
+        started
+    }
+
+    async fn signal_task(&self, id: TaskId, signal: Signal) -> Result<()> {
+        let entered = self.session.enter(Method::SignalTask, id, Some(signal)).await;
+        let result = match entered.fault() {
+            Some(error) => Err(error),
+            None => {
+                self.world.lock().signal(id, signal);
+                Ok(())
+            }
+        };
+        entered.leave().await;
+        result
+    }
+
+    async fn wait_task(&self, id: TaskId) -> Result<Exit> {
+        let end = || Ok(self.world.lock().tasks.get(&id).ok_or_else(|| no_task(id))?.end.subscribe());
+        let mut end = self.session.act(Method::WaitTask, id, end).await?;
+        let exit = async { end.wait_for(Option::is_some).await.ok().and_then(|exit| exit.clone()) };
+        // The sender goes when the task is removed.
+        self.session.while_alive(exit).await.ok_or_else(|| no_task(id))
+    }
+
+    async fn remove_task(&self, id: TaskId) -> Result<()> {
+        self.session.act(Method::RemoveTask, id, || self.world.lock().remove_task(id)).await
+    }
+
+    async fn update_task(&self, id: TaskId, resources: &Resources) -> Result<()> {
+        self.session.act(Method::UpdateTask, id, || self.world.lock().update_task(id, resources)).await
+    }
+
+    async fn exec(&self, id: TaskId, spec: &ExecSpec) -> Result<ExecProcess> {
+        let effect = || {
+            let state = self.world.lock();
+            let task = state.tasks.get(&id).ok_or_else(|| no_task(id))?;
+            if !task.state.is_running() {
+                let word = task.state.as_str();
+                return Err(Error::failed_precondition(format!("task {id} is {word}, not running")));
+            }
+            match Command::parse(&spec.command) {
+                Command::Program(program) => {
+                    Ok(exec::spawn(program, spec, task.end.subscribe(), &state.processes))
+                }
+                Command::Unknown | Command::Missing => Err(Error::invalid(
+                    format!("task {id}: command"),
+                    format!("{:?} is not an executable of the image", spec.command),
+                )),
+            }
+        };
+        self.session.act(Method::Exec, id, effect).await
+    }
+
+    async fn reopen_log(&self, id: TaskId) -> Result<()> {
+        let effect = || {
+            let state = self.world.lock();
+            match state.tasks.get(&id).ok_or_else(|| no_task(id))?.details.log_path {
+                Some(_) => Ok(()),
+                None => Err(Error::failed_precondition(format!("task {id} has no log"))),
+            }
+        };
+        self.session.act(Method::ReopenLog, id, effect).await
+    }
+
+    async fn task_stats(&self, ids: &[TaskId]) -> Result<BTreeMap<TaskId, TaskStats>> {
+        let effect = || {
+            let mut state = self.world.lock();
+            let mut stats = BTreeMap::new();
+            for id in ids {
+                if let Some(task) = state.tasks.get_mut(id) {
+                    task.reads += 1;
+                    let runs = task.state.is_running();
+                    stats.insert(*id, task_stats(task.reads, runs));
+                }
+            }
+            Ok(stats)
+        };
+        self.session.act(Method::TaskStats, "", effect).await
+    }
+
+    async fn sandbox_stats(&self, id: SandboxId) -> Result<SandboxStats> {
+        let effect = || {
+            let mut state = self.world.lock();
+            let sandbox = state.sandboxes.get_mut(&id).ok_or_else(|| no_sandbox(id))?;
+            sandbox.reads += 1;
+            let traffic = InterfaceStats {
+                name: "eth0".into(),
+                rx_bytes: sandbox.reads * 1000,
+                tx_bytes: sandbox.reads * 500,
+                ..InterfaceStats::default()
+            };
+            let interfaces = if sandbox.details.ips.is_empty() { Vec::new() } else { vec![traffic] };
+            Ok(SandboxStats { usage: usage(sandbox.reads), interfaces })
+        };
+        self.session.act(Method::SandboxStats, id, effect).await
+    }
+
+    async fn inspect_task(&self, id: TaskId) -> Result<Inspection> {
+        let effect = || {
+            let state = self.world.lock();
+            let task = state.tasks.get(&id).ok_or_else(|| no_task(id))?;
+            let handler = state.sandboxes.get(&task.sandbox).map_or("", |sandbox| &sandbox.handler);
+            Ok(Inspection {
+                pid: task.state.pid(),
+                runtime_type: handler.to_owned(),
+                snapshotter: "memory".into(),
+                snapshot_key: id.to_string(),
+                ..Inspection::default()
+            })
+        };
+        self.session.act(Method::InspectTask, id, effect).await
+    }
+
+    async fn inspect_sandbox(&self, id: SandboxId) -> Result<Inspection> {
+        let effect = || {
+            let state = self.world.lock();
+            let sandbox = state.sandboxes.get(&id).ok_or_else(|| no_sandbox(id))?;
+            Ok(Inspection {
+                pid: sandbox.details.pid,
+                runtime_type: sandbox.handler.clone(),
+                ..Inspection::default()
+            })
+        };
+        self.session.act(Method::InspectSandbox, id, effect).await
+    }
+
+    fn images(&self) -> &dyn ImageStore {
+        self
+    }
+}
+
+/// Numbers that grow with each reading.
+fn usage(reads: u64) -> Usage {
+    let at = SystemTime::now();
+    Usage {
+        cpu: Some(CpuUsage {
+            at,
+            total_ns: reads * 10_000_000,
+            user_ns: Some(reads * 7_000_000),
+            system_ns: Some(reads * 3_000_000),
+            throttled_periods: None,
+            throttled_ns: None,
+            pressure: None,
+        }),
+        memory: Some(MemoryUsage {
+            at,
+            usage_bytes: (2 << 20) + reads * 4096,
+            working_set_bytes: (1 << 20) + reads * 4096,
+            available_bytes: None,
+            rss_bytes: Some(1 << 20),
+            cache_bytes: Some(1 << 20),
+            peak_bytes: None,
+            page_faults: Some(reads * 10),
+            major_page_faults: Some(reads),
+            pressure: None,
+        }),
+        swap: None,
+        io: None,
+        pids: Some(1),
+    }
+}
+
+fn task_stats(reads: u64, runs: bool) -> TaskStats {
+    TaskStats {
+        usage: if runs { usage(reads) } else { Usage::default() },
+        writable_layer: Some(DiskUsage {
+            at: SystemTime::now(),
+            mountpoint: "/var/lib/switchyard/fake".into(),
+            used_bytes: reads * 1024,
+            inodes_used: Some(reads),
+        }),
+    }
+}

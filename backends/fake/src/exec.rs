@@ -1,0 +1,206 @@
+//! Further processes in tasks, with real streams.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use async_trait::async_trait;
+use switchyard_core::backend::{ExecControl, ExecProcess};
+use switchyard_core::spec::{ExecSpec, Signal};
+use switchyard_core::state::Exit;
+use switchyard_core::{Error, Result};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, DuplexStream};
+use tokio::sync::{mpsc, watch};
+use tokio::task::AbortHandle;
+
+use crate::program::{Program, Step};
+
+/// What a pipe holds before writing to it waits.
+const PIPE_BYTES: usize = 64 << 10;
+
+/// How many signals may be on their way to one process.
+const SIGNALS: usize = 16;
+
+struct Control {
+    signals: mpsc::Sender<Signal>,
+    code: watch::Receiver<Option<i32>>,
+    process: AbortHandle,
+}
+
+#[derive(Default)]
+struct Streams {
+    stdin: Option<DuplexStream>,
+    stdout: Option<DuplexStream>,
+    /// None with a terminal: then it is part of standard output.
+    stderr: Option<DuplexStream>,
+}
+
+/// Counts the processes that live.
+struct Alive(Arc<AtomicUsize>);
+
+/// Starts a process; it is killed when the task's `end` comes.
+pub(crate) fn spawn(
+    program: Program,
+    spec: &ExecSpec,
+    end: watch::Receiver<Option<Exit>>,
+    count: &Arc<AtomicUsize>,
+) -> ExecProcess {
+    let (mut ours, mut theirs) = (Streams::default(), Streams::default());
+    let pipe = || {
+        let (near, far) = tokio::io::duplex(PIPE_BYTES);
+        (Some(near), Some(far))
+    };
+    if spec.stdin {
+        (theirs.stdin, ours.stdin) = pipe();
+    }
+    (theirs.stdout, ours.stdout) = pipe();
+    if !spec.tty {
+        (theirs.stderr, ours.stderr) = pipe();
+    }
+    let (signals, inbox) = mpsc::channel(SIGNALS);
+    let (report, code) = watch::channel(None);
+    count.fetch_add(1, Ordering::SeqCst);
+    let alive = Alive(Arc::clone(count));
+    let process = tokio::spawn(live(program, ours, inbox, end, report, alive)).abort_handle();
+    ExecProcess {
+        stdin: theirs.stdin.map(|stream| Box::new(stream) as Box<dyn AsyncWrite + Send + Unpin>),
+        stdout: theirs.stdout.map(|stream| Box::new(stream) as Box<dyn AsyncRead + Send + Unpin>),
+        stderr: theirs.stderr.map(|stream| Box::new(stream) as Box<dyn AsyncRead + Send + Unpin>),
+        control: Box::new(Control { signals, code, process }),
+    }
+}
+
+async fn live(
+    program: Program,
+    mut streams: Streams,
+    mut signals: mpsc::Receiver<Signal>,
+    mut end: watch::Receiver<Option<Exit>>,
+    report: watch::Sender<Option<i32>>,
+    _alive: Alive,
+) {
+    let task_end = async { end.wait_for(Option::is_some).await.map(drop) };
+    tokio::pin!(task_end);
+    let killed = 128 + i32::from(Signal::KILL.number());
+    let (code, by_itself) = {
+        let steps = streams.run(&program);
+        tokio::pin!(steps);
+        loop {
+            tokio::select! {
+                biased;
+                // The sender goes with the task, which is removed only after its end.
+                _ = &mut task_end => break (killed, false),
+                Some(signal) = signals.recv() => if let Some(code) = program.ends_by(signal) {
+                    break (code, false);
+                },
+                code = &mut steps => break (code, true),
+            }
+        }
+    };
+    if by_itself && program.leaves_child {
+        report.send_replace(Some(code));
+        // The child holds the streams until the task ends; who drops the process aborts this.
+        let _ = task_end.await;
+        return;
+    }
+    drop(streams);
+    report.send_replace(Some(code));
+}
+
+// === impl Streams ===
+
+impl Streams {
+    async fn run(&mut self, program: &Program) -> i32 {
+        let mut code = 0;
+        for step in &program.steps {
+            // A reader that has gone is SIGPIPE for the writer.
+            let written = match step {
+                Step::Write { text, stderr } => self.write(text, *stderr).await,
+                Step::Zeros(count) => self.zeros(*count).await,
+                Step::Cat => self.cat().await,
+                Step::Sleep(time) => {
+                    tokio::time::sleep(*time).await;
+                    Ok(())
+                }
+                Step::Forever => std::future::pending().await,
+                Step::Status(status) => {
+                    code = *status;
+                    continue;
+                }
+                Step::Exit(status) => return *status,
+            };
+            code = 0;
+            if written.is_err() {
+                return 141;
+            }
+        }
+        code
+    }
+
+    async fn write(&mut self, bytes: &[u8], stderr: bool) -> std::io::Result<()> {
+        let to = if stderr && self.stderr.is_some() { &mut self.stderr } else { &mut self.stdout };
+        match to {
+            Some(stream) => stream.write_all(bytes).await,
+            None => Ok(()),
+        }
+    }
+
+    async fn zeros(&mut self, mut count: u64) -> std::io::Result<()> {
+        let block = vec![0; PIPE_BYTES];
+        while count > 0 {
+            let some = usize::try_from(count).map_or(PIPE_BYTES, |count| count.min(PIPE_BYTES));
+            self.write(&block[..some], false).await?;
+            count -= u64::try_from(some).expect("a block is small");
+        }
+        Ok(())
+    }
+
+    async fn cat(&mut self) -> std::io::Result<()> {
+        let Some(mut stdin) = self.stdin.take() else {
+            return Ok(());
+        };
+        let mut block = vec![0; PIPE_BYTES];
+        loop {
+            match stdin.read(&mut block).await? {
+                0 => return Ok(()),
+                some => self.write(&block[..some], false).await?,
+            }
+        }
+    }
+}
+
+impl Drop for Alive {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+// === impl Control ===
+
+#[async_trait]
+impl ExecControl for Control {
+    async fn wait(&self) -> Result<i32> {
+        let mut code = self.code.clone();
+        let code = code.wait_for(Option::is_some).await.map(|code| *code);
+        code.ok().flatten().ok_or_else(|| Error::unavailable("the process was deleted while it ran"))
+    }
+
+    async fn signal(&self, signal: Signal) -> Result<()> {
+        // A process that does not listen any more has ended.
+        let _ = self.signals.send(signal).await;
+        Ok(())
+    }
+
+    async fn resize(&self, _width: u16, _height: u16) -> Result<()> {
+        Ok(())
+    }
+
+    async fn delete(&self) -> Result<()> {
+        self.process.abort();
+        Ok(())
+    }
+}
+
+impl Drop for Control {
+    fn drop(&mut self) {
+        self.process.abort();
+    }
+}

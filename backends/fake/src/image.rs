@@ -1,0 +1,259 @@
+//! Images: those a registry is said to have, and those that were pulled.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+
+use async_trait::async_trait;
+use futures::FutureExt;
+use futures::future::{BoxFuture, WeakShared};
+use switchyard_core::image::{Credentials, Image, ImageId, ImageStore, PullRequest};
+use switchyard_core::spec::Signal;
+use switchyard_core::stats::DiskUsage;
+use switchyard_core::{Error, ErrorKind, Result};
+
+use crate::Fake;
+use crate::reference::{Reference, Version, digest_of};
+use crate::session::Method;
+
+/// An image that the registry is said to have.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FakeImage {
+    /// What distinguishes its content: images with the same content have the same id and digest. Empty: the reference.
+    pub content: String,
+    /// What a pull must show.
+    pub credentials: Credentials,
+    /// Entrypoint.
+    pub entrypoint: Vec<String>,
+    /// Arguments of the entrypoint, or the whole command line.
+    pub command: Vec<String>,
+    /// `USER` line.
+    pub user: String,
+    /// `STOPSIGNAL`.
+    pub stop_signal: Option<Signal>,
+    /// Size in bytes.
+    pub size_bytes: u64,
+    /// Declared volumes.
+    pub volumes: Vec<PathBuf>,
+    /// Labels.
+    pub labels: BTreeMap<String, String>,
+    /// Must not be removed to free space.
+    pub pinned: bool,
+}
+
+/// The registry and the local store.
+#[derive(Default)]
+pub(crate) struct Images {
+    registry: BTreeMap<Reference, FakeImage>,
+    /// What was pulled, by the digest of its manifest.
+    local: BTreeMap<String, Local>,
+    downloads: Vec<Download>,
+}
+
+#[derive(Clone)]
+pub(crate) struct Local {
+    pub(crate) image: FakeImage,
+    pub(crate) id: ImageId,
+    manifest: String,
+    tags: BTreeSet<Reference>,
+    repositories: BTreeSet<String>,
+}
+
+struct Download {
+    reference: Reference,
+    credentials: Credentials,
+    result: WeakShared<BoxFuture<'static, Result<ImageId>>>,
+}
+
+// === impl FakeImage ===
+
+impl Default for FakeImage {
+    fn default() -> Self {
+        Self {
+            content: String::new(),
+            credentials: Credentials::Anonymous,
+            entrypoint: Vec::new(),
+            command: vec!["serve".into()],
+            user: String::new(),
+            stop_signal: None,
+            size_bytes: 1 << 20,
+            volumes: Vec::new(),
+            labels: BTreeMap::new(),
+            pinned: false,
+        }
+    }
+}
+
+// === impl Images ===
+
+impl Images {
+    pub(crate) fn publish(&mut self, reference: &str, mut image: FakeImage) -> Result<()> {
+        let reference = Reference::parse(reference)?;
+        if image.content.is_empty() {
+            image.content = reference.to_string();
+        }
+        self.registry.insert(reference, image);
+        Ok(())
+    }
+
+    /// The daemon that downloaded is dead.
+    pub(crate) fn forget_downloads(&mut self) {
+        self.downloads.clear();
+    }
+
+    fn download(&mut self, wanted: &Reference, credentials: &Credentials) -> Result<ImageId> {
+        let missing = || Error::not_found(format!("the registry has no image {wanted}"));
+        let image = match &wanted.version {
+            Version::Tag(_) => self.registry.get(wanted),
+            Version::Digest(digest) => self.registry.iter().find_map(|(reference, image)| {
+                (reference.repository == wanted.repository && manifest_of(image) == *digest).then_some(image)
+            }),
+        }
+        .ok_or_else(missing)?;
+        if image.credentials != Credentials::Anonymous && image.credentials != *credentials {
+            return Err(Error::new(
+                ErrorKind::Unauthenticated,
+                format!("the registry refuses these credentials for {wanted}: check them"),
+            ));
+        }
+        let manifest = manifest_of(image);
+        // A tag names one image: it leaves the one that bore it before.
+        for local in self.local.values_mut() {
+            local.tags.remove(wanted);
+        }
+        let id = ImageId::new(digest_of(&format!("configuration of {}", image.content)));
+        let local = self.local.entry(manifest.clone()).or_insert_with(|| Local {
+            image: image.clone(),
+            id: id.clone(),
+            manifest,
+            tags: BTreeSet::new(),
+            repositories: BTreeSet::new(),
+        });
+        if matches!(wanted.version, Version::Tag(_)) {
+            local.tags.insert(wanted.clone());
+        }
+        local.repositories.insert(wanted.repository.clone());
+        Ok(id)
+    }
+
+    /// The image of this id, id prefix, or reference.
+    pub(crate) fn find(&self, text: &str) -> Option<&Local> {
+        if let Ok(reference) = Reference::parse(text) {
+            let named = self.local.values().find(|local| match &reference.version {
+                Version::Tag(_) => local.tags.contains(&reference),
+                Version::Digest(digest) => {
+                    local.manifest == *digest && local.repositories.contains(&reference.repository)
+                }
+            });
+            if named.is_some() {
+                return named;
+            }
+        }
+        let digits = text.strip_prefix("sha256:").unwrap_or(text);
+        if digits.is_empty() || !digits.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f')) {
+            return None;
+        }
+        let mut matching = self.local.values().filter(|local| {
+            local.id.as_str().strip_prefix("sha256:").is_some_and(|hex| hex.starts_with(digits))
+        });
+        let first = matching.next();
+        if matching.next().is_none() { first } else { None }
+    }
+
+    fn remove(&mut self, text: &str) {
+        if let Some(manifest) = self.find(text).map(|local| local.manifest.clone()) {
+            self.local.remove(&manifest);
+        }
+    }
+}
+
+impl Local {
+    /// The image's name by digest.
+    pub(crate) fn by_digest(&self) -> String {
+        self.repositories
+            .first()
+            .map_or_else(|| self.id.to_string(), |repository| format!("{repository}@{}", self.manifest))
+    }
+
+    fn describe(&self) -> Image {
+        let by_digest = |repository| format!("{repository}@{}", self.manifest);
+        Image {
+            id: self.id.clone(),
+            repo_tags: self.tags.iter().map(ToString::to_string).collect(),
+            repo_digests: self.repositories.iter().map(by_digest).collect(),
+            size_bytes: self.image.size_bytes,
+            user: self.image.user.clone(),
+            volumes: self.image.volumes.clone(),
+            labels: self.image.labels.clone(),
+            pinned: self.image.pinned,
+        }
+    }
+}
+
+fn manifest_of(image: &FakeImage) -> String {
+    digest_of(&format!("manifest of {}", image.content))
+}
+
+// === impl ImageStore for Fake ===
+
+#[async_trait]
+impl ImageStore for Fake {
+    async fn pull(&self, request: &PullRequest) -> Result<ImageId> {
+        let reference = Reference::parse(&request.reference)?;
+        let credentials = request.credentials.clone();
+        let shared = {
+            let mut state = self.world.lock();
+            let downloads = &mut state.images.downloads;
+            downloads.retain(|one| one.result.upgrade().is_some_and(|result| result.peek().is_none()));
+            let same = |one: &&Download| one.reference == reference && one.credentials == credentials;
+            match downloads.iter().find(same).and_then(|one| one.result.upgrade()) {
+                Some(result) => result,
+                None => {
+                    let result =
+                        self.clone().download(reference.clone(), credentials.clone()).boxed().shared();
+                    let weak = result.downgrade().expect("it has not been polled");
+                    downloads.push(Download { reference, credentials, result: weak });
+                    result
+                }
+            }
+        };
+        shared.await
+    }
+
+    async fn get(&self, reference: &str) -> Result<Option<Image>> {
+        let effect = || Ok(self.world.lock().images.find(reference).map(Local::describe));
+        self.session.act(Method::GetImage, reference, effect).await
+    }
+
+    async fn list(&self) -> Result<Vec<Image>> {
+        let effect = || Ok(self.world.lock().images.local.values().map(Local::describe).collect());
+        self.session.act(Method::ListImages, "", effect).await
+    }
+
+    async fn remove(&self, reference: &str) -> Result<()> {
+        let effect = || {
+            self.world.lock().images.remove(reference);
+            Ok(())
+        };
+        self.session.act(Method::RemoveImage, reference, effect).await
+    }
+
+    async fn usage(&self) -> Result<Vec<DiskUsage>> {
+        let effect = || {
+            let state = self.world.lock();
+            Ok(vec![DiskUsage {
+                at: std::time::SystemTime::now(),
+                mountpoint: PathBuf::from("/var/lib/switchyard/fake"),
+                used_bytes: state.images.local.values().map(|local| local.image.size_bytes).sum(),
+                inodes_used: u64::try_from(state.images.local.len()).ok(),
+            }])
+        };
+        self.session.act(Method::ImageUsage, "", effect).await
+    }
+}
+
+impl Fake {
+    async fn download(self, reference: Reference, credentials: Credentials) -> Result<ImageId> {
+        let effect = || self.world.lock().images.download(&reference, &credentials);
+        self.session.act(Method::Pull, reference.to_string(), effect).await
+    }
+}

@@ -1,0 +1,267 @@
+//! A backend that exists in memory only, for tests of the gateway and of frontends.
+//!
+//! It keeps the contract of [`Backend`](switchyard_core::backend::Backend) to the letter and the gateway to its own half of
+//! it: calls that the gateway must not make are noted as [breaches](Fake::breaches). It knows nothing of snapshots or
+//! namespaces. Pids, addresses and digests are the same in every run; times are those of the system clock.
+//!
+//! # Commands
+//! A tiny shell runs them: `true`, `false`, `exit N`, `echo`, `cat`, `sleep N`, `head -c N /dev/zero`, and `sh -c` with these,
+//! `trap 'exit N' SIG`, `trap '' SIG`, `while` (never ends), `&`, `wait`. `ignore-term` runs until SIGKILL. What is below
+//! `/no/such` cannot be executed. As the main process of a task every other command runs until it is told to end, by a signal
+//! or by [`Fake::exit`]; as a further process it is refused.
+//!
+//! # Faults
+//! [`Fake::fail_next`] makes a method fail, [`Fake::hold`] and [`Fake::hold_answer`] keep its calls in flight,
+//! [`Fake::reopen`] gives the backend that a killed daemon's successor would find.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, SystemTime};
+
+use switchyard_core::backend::{BackendStatus, CgroupDriver, Condition, Handler};
+use switchyard_core::id::{SandboxId, TaskId};
+use switchyard_core::spec::Signal;
+use switchyard_core::state::{Exit, ExitCause};
+use switchyard_core::{Error, Result};
+
+mod backend;
+mod exec;
+mod image;
+mod program;
+mod reference;
+mod session;
+mod world;
+
+pub use image::FakeImage;
+pub use session::{Call, Hold, Method};
+
+use session::{Point, Session};
+use world::{World, exited};
+
+/// The reference of the image that [`Fake::with_busybox`] has.
+pub const BUSYBOX: &str = "docker.io/library/busybox:latest";
+
+/// A backend in memory. Clones are the same backend; [`Fake::reopen`] gives another one over the same world.
+#[derive(Clone)]
+pub struct Fake {
+    world: Arc<World>,
+    session: Arc<Session>,
+    settings: Arc<Mutex<Settings>>,
+}
+
+struct Settings {
+    status: BackendStatus,
+    handlers: Vec<Handler>,
+}
+
+impl Default for Fake {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl fmt::Debug for Fake {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let state = self.world.lock();
+        write!(f, "Fake({} sandboxes, {} tasks)", state.sandboxes.len(), state.tasks.len())
+    }
+}
+
+// --- making one ---
+
+impl Fake {
+    /// A healthy backend with the handler `runc`, nothing running and an empty registry.
+    #[must_use]
+    pub fn new() -> Self {
+        let world = Arc::new(World::default());
+        let session = Arc::new(Session::new(Arc::clone(&world.breaches), Duration::ZERO));
+        let settings = Settings {
+            status: BackendStatus {
+                runtime: Condition::True,
+                network: Condition::True,
+                version: concat!("fake ", env!("CARGO_PKG_VERSION")).into(),
+                cgroup_driver: CgroupDriver::Cgroupfs,
+                facts: BTreeMap::new(),
+            },
+            handlers: vec![Handler {
+                name: "runc".into(),
+                recursive_readonly_mounts: true,
+                user_namespaces: false,
+            }],
+        };
+        Self { world, session, settings: Arc::new(Mutex::new(settings)) }
+    }
+
+    /// A new backend whose registry has [`BUSYBOX`].
+    #[must_use]
+    pub fn with_busybox() -> Self {
+        Self::new().with_image(BUSYBOX, FakeImage { command: vec!["sh".into()], ..FakeImage::default() })
+    }
+
+    /// Puts an image into the registry; it must be pulled before a task can use it.
+    ///
+    /// # Panics
+    /// If the reference is malformed.
+    #[must_use]
+    pub fn with_image(self, reference: &str, image: FakeImage) -> Self {
+        self.world.lock().images.publish(reference, image).expect("a test names a well-formed reference");
+        self
+    }
+
+    /// Sets the runtime handlers, the default one first.
+    #[must_use]
+    pub fn with_handlers(self, handlers: Vec<Handler>) -> Self {
+        self.settings().handlers = handlers;
+        self
+    }
+
+    /// The backend that a successor finds after `kill -9` of the daemon that used this one: the same world, with its own call
+    /// log, faults and holds. Calls of the old backend that are in flight take no effect any more and never return.
+    #[must_use]
+    pub fn reopen(&self) -> Self {
+        self.session.kill();
+        self.world.lock().images.forget_downloads();
+        self.another(self.session.latency())
+    }
+
+    /// The same world, by calls that each take this long on the clock of the runtime before they do anything.
+    #[must_use]
+    pub fn with_latency(self, latency: Duration) -> Self {
+        self.another(latency)
+    }
+
+    fn another(&self, latency: Duration) -> Self {
+        Self {
+            world: Arc::clone(&self.world),
+            session: Arc::new(Session::new(Arc::clone(&self.world.breaches), latency)),
+            settings: Arc::clone(&self.settings),
+        }
+    }
+
+    fn settings(&self) -> MutexGuard<'_, Settings> {
+        self.settings.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+// --- telling it what to do ---
+
+impl Fake {
+    /// Sets what [`Backend::status`](switchyard_core::backend::Backend::status) says.
+    pub fn set_status(&self, status: BackendStatus) {
+        self.settings().status = status;
+    }
+
+    /// Makes the next call of `method` fail so, without any effect but what the contract asks for (a failed start is recorded).
+    /// Several faults are used up one a call, in order.
+    pub fn fail_next(&self, method: Method, error: Error) {
+        self.session.fail_next(method, error);
+    }
+
+    /// Keeps calls of `method` waiting before they do anything, until the [`Hold`] is dropped.
+    #[must_use = "calls are held only as long as this lives"]
+    pub fn hold(&self, method: Method) -> Hold {
+        self.session.hold(method, Point::Entry)
+    }
+
+    /// Keeps calls of `method` waiting when they have done all but answer, until the [`Hold`] is dropped.
+    #[must_use = "calls are held only as long as this lives"]
+    pub fn hold_answer(&self, method: Method) -> Hold {
+        self.session.hold(method, Point::Answer)
+    }
+
+    /// Ends a running task with this code.
+    ///
+    /// # Errors
+    /// `NotFound`; `FailedPrecondition` if it does not run.
+    pub fn exit(&self, task: TaskId, code: i32) -> Result<()> {
+        self.world.lock().end(task, exited(code))
+    }
+
+    /// Ends a running task as the kernel does for want of memory.
+    ///
+    /// # Errors
+    /// Those of [`Fake::exit`].
+    pub fn oom_kill(&self, task: TaskId) -> Result<()> {
+        let code = 128 + i32::from(Signal::KILL.number());
+        let exit = Exit { code, finished_at: SystemTime::now(), cause: ExitCause::OomKilled };
+        self.world.lock().end(task, exit)
+    }
+
+    /// Makes `recover` say that nobody knows how this task is, until it ends.
+    ///
+    /// # Errors
+    /// `NotFound`.
+    pub fn lose(&self, task: TaskId, reason: &str) -> Result<()> {
+        self.world.lock().lose(task, reason)
+    }
+}
+
+// --- asking it what happened ---
+
+impl Fake {
+    /// All calls so far, in the order of their beginning.
+    #[must_use]
+    pub fn calls(&self) -> Vec<Call> {
+        self.session.calls()
+    }
+
+    /// How many calls of `method` have begun.
+    #[must_use]
+    pub fn count(&self, method: Method) -> usize {
+        self.session.calls().iter().filter(|call| call.method == method).count()
+    }
+
+    /// The signals sent to a task, in order.
+    #[must_use]
+    pub fn signals(&self, task: TaskId) -> Vec<Signal> {
+        let object = task.to_string();
+        self.session
+            .calls()
+            .into_iter()
+            .filter(|call| call.object == object)
+            .filter_map(|call| call.signal)
+            .collect()
+    }
+
+    /// What the gateway did against its half of the contract: overlapping changes of one object, calls before `recover`,
+    /// changes dropped half way. Empty if all is well.
+    #[must_use]
+    pub fn breaches(&self) -> Vec<String> {
+        self.world.breaches.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// The sandboxes there are.
+    #[must_use]
+    pub fn sandboxes(&self) -> Vec<SandboxId> {
+        self.world.lock().sandboxes.keys().copied().collect()
+    }
+
+    /// The tasks there are.
+    #[must_use]
+    pub fn tasks(&self) -> Vec<TaskId> {
+        self.world.lock().tasks.keys().copied().collect()
+    }
+
+    /// Whether the main process of this task runs.
+    #[must_use]
+    pub fn runs(&self, task: TaskId) -> bool {
+        self.world.lock().tasks.get(&task).is_some_and(|task| task.state.is_running())
+    }
+
+    /// How many further processes run in all tasks.
+    #[must_use]
+    pub fn processes(&self) -> usize {
+        self.world.lock().processes.load(Ordering::SeqCst)
+    }
+
+    /// All that there is besides images, each in words.
+    #[must_use]
+    pub fn leftovers(&self) -> Vec<String> {
+        let state = self.world.lock();
+        let sandboxes = state.sandboxes.keys().map(|id| format!("sandbox {id}"));
+        let tasks = state.tasks.keys().map(|id| format!("task {id}"));
+        sandboxes.chain(tasks).collect()
+    }
+}

@@ -1,0 +1,341 @@
+//! Control over the calls of one backend object: their log, faults to inject, and gates to hold them at.
+
+use std::collections::{HashMap, VecDeque};
+use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use switchyard_core::spec::Signal;
+use switchyard_core::{Error, Result};
+use tokio::sync::watch;
+
+/// A method of the backend or of its image store.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Method {
+    /// [`Backend::recover`](switchyard_core::backend::Backend::recover).
+    Recover,
+    /// [`Backend::create_sandbox`](switchyard_core::backend::Backend::create_sandbox).
+    CreateSandbox,
+    /// [`Backend::stop_sandbox`](switchyard_core::backend::Backend::stop_sandbox).
+    StopSandbox,
+    /// [`Backend::remove_sandbox`](switchyard_core::backend::Backend::remove_sandbox).
+    RemoveSandbox,
+    /// [`Backend::create_task`](switchyard_core::backend::Backend::create_task).
+    CreateTask,
+    /// [`Backend::start_task`](switchyard_core::backend::Backend::start_task).
+    StartTask,
+    /// [`Backend::signal_task`](switchyard_core::backend::Backend::signal_task).
+    SignalTask,
+    /// [`Backend::wait_task`](switchyard_core::backend::Backend::wait_task).
+    WaitTask,
+    /// [`Backend::remove_task`](switchyard_core::backend::Backend::remove_task).
+    RemoveTask,
+    /// [`Backend::update_task`](switchyard_core::backend::Backend::update_task).
+    UpdateTask,
+    /// [`Backend::exec`](switchyard_core::backend::Backend::exec).
+    Exec,
+    /// [`Backend::reopen_log`](switchyard_core::backend::Backend::reopen_log).
+    ReopenLog,
+    /// [`Backend::task_stats`](switchyard_core::backend::Backend::task_stats).
+    TaskStats,
+    /// [`Backend::sandbox_stats`](switchyard_core::backend::Backend::sandbox_stats).
+    SandboxStats,
+    /// [`Backend::inspect_task`](switchyard_core::backend::Backend::inspect_task).
+    InspectTask,
+    /// [`Backend::inspect_sandbox`](switchyard_core::backend::Backend::inspect_sandbox).
+    InspectSandbox,
+    /// [`ImageStore::pull`](switchyard_core::image::ImageStore::pull); one entry a download, however many callers share it.
+    Pull,
+    /// [`ImageStore::get`](switchyard_core::image::ImageStore::get).
+    GetImage,
+    /// [`ImageStore::list`](switchyard_core::image::ImageStore::list).
+    ListImages,
+    /// [`ImageStore::remove`](switchyard_core::image::ImageStore::remove).
+    RemoveImage,
+    /// [`ImageStore::usage`](switchyard_core::image::ImageStore::usage).
+    ImageUsage,
+}
+
+/// A call that was made.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Call {
+    /// Which method.
+    pub method: Method,
+    /// The id or reference of its object; empty where there is none.
+    pub object: String,
+    /// The signal that it sends.
+    pub signal: Option<Signal>,
+}
+
+/// Keeps calls of one method waiting for as long as it lives.
+#[derive(Debug)]
+pub struct Hold {
+    gate: Arc<Gate>,
+}
+
+/// Where a call is held.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Point {
+    /// Before it does anything.
+    Entry,
+    /// When all is done but its answer has not been given.
+    Answer,
+}
+
+#[derive(Debug)]
+struct Gate {
+    method: Method,
+    point: Point,
+    waiting: watch::Sender<usize>,
+    open: watch::Sender<bool>,
+}
+
+/// The calls of one backend object, from its making to its being killed.
+pub(crate) struct Session {
+    alive: watch::Sender<bool>,
+    recovered: AtomicBool,
+    latency: Duration,
+    log: Mutex<Log>,
+    breaches: Arc<Mutex<Vec<String>>>,
+}
+
+#[derive(Default)]
+struct Log {
+    calls: Vec<Call>,
+    faults: HashMap<Method, VecDeque<Error>>,
+    gates: Vec<Arc<Gate>>,
+    changing: HashMap<String, Method>,
+}
+
+/// A call under way.
+pub(crate) struct Entered<'a> {
+    session: &'a Session,
+    call: Call,
+    done: bool,
+}
+
+impl Method {
+    /// Whether the gateway must call it alone on one object, and to its end.
+    const fn changes(self) -> bool {
+        match self {
+            Self::CreateSandbox
+            | Self::StopSandbox
+            | Self::RemoveSandbox
+            | Self::CreateTask
+            | Self::StartTask
+            | Self::RemoveTask
+            | Self::UpdateTask => true,
+            Self::Recover
+            | Self::SignalTask
+            | Self::WaitTask
+            | Self::Exec
+            | Self::ReopenLog
+            | Self::TaskStats
+            | Self::SandboxStats
+            | Self::InspectTask
+            | Self::InspectSandbox
+            | Self::Pull
+            | Self::GetImage
+            | Self::ListImages
+            | Self::RemoveImage
+            | Self::ImageUsage => false,
+        }
+    }
+
+    /// Whether it may be called before `recover`.
+    const fn needs_no_recovery(self) -> bool {
+        matches!(
+            self,
+            Self::Recover
+                | Self::Pull
+                | Self::GetImage
+                | Self::ListImages
+                | Self::RemoveImage
+                | Self::ImageUsage
+        )
+    }
+}
+
+// === impl Hold ===
+
+impl Hold {
+    /// Waits until this many calls in all have come here, those that have gone again included. Cancel-safe.
+    pub async fn arrived(&self, calls: usize) {
+        let mut waiting = self.gate.waiting.subscribe();
+        waiting.wait_for(|count| *count >= calls).await.expect("the gate holds the sender");
+    }
+
+    /// Lets all calls go on, also those to come. Dropping does the same.
+    pub fn release(self) {
+        drop(self);
+    }
+}
+
+impl Drop for Hold {
+    fn drop(&mut self) {
+        self.gate.open.send_replace(true);
+    }
+}
+
+// === impl Session ===
+
+impl fmt::Debug for Session {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Session").field("calls", &self.log().calls.len()).finish_non_exhaustive()
+    }
+}
+
+impl Session {
+    pub(crate) fn new(breaches: Arc<Mutex<Vec<String>>>, latency: Duration) -> Self {
+        Self {
+            alive: watch::Sender::new(true),
+            recovered: AtomicBool::new(false),
+            latency,
+            log: Mutex::default(),
+            breaches,
+        }
+    }
+
+    fn log(&self) -> MutexGuard<'_, Log> {
+        self.log.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// From now on no call returns any more, and none takes effect: the process that made them is dead.
+    pub(crate) fn kill(&self) {
+        self.alive.send_replace(false);
+    }
+
+    pub(crate) const fn latency(&self) -> Duration {
+        self.latency
+    }
+
+    pub(crate) fn calls(&self) -> Vec<Call> {
+        self.log().calls.clone()
+    }
+
+    pub(crate) fn fail_next(&self, method: Method, error: Error) {
+        self.log().faults.entry(method).or_default().push_back(error);
+    }
+
+    pub(crate) fn hold(&self, method: Method, point: Point) -> Hold {
+        let gate =
+            Arc::new(Gate { method, point, waiting: watch::Sender::new(0), open: watch::Sender::new(false) });
+        self.log().gates.push(Arc::clone(&gate));
+        Hold { gate }
+    }
+
+    pub(crate) fn breach(&self, what: String) {
+        self.breaches.lock().unwrap_or_else(PoisonError::into_inner).push(what);
+    }
+
+    /// Never returns once the session is killed.
+    pub(crate) async fn outlive(&self) {
+        if !*self.alive.borrow() {
+            std::future::pending::<()>().await;
+        }
+    }
+
+    /// What `work` gives, unless the session is killed first: then nothing, ever.
+    pub(crate) async fn while_alive<T>(&self, work: impl Future<Output = T>) -> T {
+        let mut alive = self.alive.subscribe();
+        let dead = async { alive.wait_for(|alive| !alive).await.map(drop) };
+        tokio::select! {
+            biased;
+            _ = dead => std::future::pending().await,
+            given = work => given,
+        }
+    }
+
+    /// Logs a call, and holds it for as long as the test wants.
+    pub(crate) async fn enter(
+        &self,
+        method: Method,
+        object: impl fmt::Display,
+        signal: Option<Signal>,
+    ) -> Entered<'_> {
+        let call = Call { method, object: object.to_string(), signal };
+        {
+            let mut log = self.log();
+            log.calls.push(call.clone());
+            if method.changes()
+                && let Some(other) = log.changing.insert(call.object.clone(), method)
+            {
+                self.breach(format!("{method:?} of {} began while {other:?} was under way", call.object));
+            }
+        }
+        if method == Method::Recover {
+            self.recovered.store(true, Ordering::Release);
+        } else if !method.needs_no_recovery() && !self.recovered.load(Ordering::Acquire) {
+            self.breach(format!("{method:?} of {} was called before recover", call.object));
+        }
+        let entered = Entered { session: self, call, done: false };
+        if !self.latency.is_zero() {
+            tokio::time::sleep(self.latency).await;
+        }
+        self.pass(method, Point::Entry).await;
+        entered
+    }
+
+    async fn pass(&self, method: Method, point: Point) {
+        let gates: Vec<_> = {
+            let mut log = self.log();
+            log.gates.retain(|gate| !*gate.open.borrow());
+            log.gates
+                .iter()
+                .filter(|gate| gate.method == method && gate.point == point)
+                .map(Arc::clone)
+                .collect()
+        };
+        for gate in gates {
+            gate.waiting.send_modify(|count| *count += 1);
+            let mut open = gate.open.subscribe();
+            self.while_alive(async { open.wait_for(|open| *open).await.map(drop) })
+                .await
+                .expect("the gate holds the sender");
+        }
+        self.outlive().await;
+    }
+
+    /// A whole call whose effect takes no time: what the test wants of it, else `effect`.
+    pub(crate) async fn act<T: Send>(
+        &self,
+        method: Method,
+        object: impl fmt::Display + Send,
+        effect: impl FnOnce() -> Result<T> + Send,
+    ) -> Result<T> {
+        let entered = self.enter(method, object, None).await;
+        let result = match entered.fault() {
+            Some(error) => Err(error),
+            None => effect(),
+        };
+        entered.leave().await;
+        result
+    }
+}
+
+// === impl Entered ===
+
+impl Entered<'_> {
+    /// The error that the test wants of this call.
+    pub(crate) fn fault(&self) -> Option<Error> {
+        self.session.log().faults.get_mut(&self.call.method)?.pop_front()
+    }
+
+    /// Ends the call, when the test lets it.
+    pub(crate) async fn leave(mut self) {
+        self.session.pass(self.call.method, Point::Answer).await;
+        self.done = true;
+    }
+}
+
+impl Drop for Entered<'_> {
+    fn drop(&mut self) {
+        if self.call.method.changes() {
+            self.session.log().changing.remove(&self.call.object);
+            if !self.done && *self.session.alive.borrow() && !std::thread::panicking() {
+                self.session.breach(format!("{:?} of {} was dropped", self.call.method, self.call.object));
+            }
+        }
+    }
+}

@@ -1,0 +1,370 @@
+//! What there is: sandboxes, tasks and images. It outlives the backend objects that look at it.
+
+use std::collections::BTreeMap;
+use std::net::{IpAddr, Ipv4Addr};
+use std::path::PathBuf;
+use std::sync::atomic::AtomicUsize;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::SystemTime;
+
+use switchyard_core::backend::{Recovered, ResolvedUser, SandboxDetails, Started, TaskDetails};
+use switchyard_core::id::{SandboxId, TaskId};
+use switchyard_core::spec::{
+    Meta, Output, Resources, SandboxNetwork, SandboxPid, SandboxSpec, Signal, Stdin, TaskSpec, UserRef,
+    UserSpec,
+};
+use switchyard_core::state::{Exit, ExitCause, SandboxState, TaskState};
+use switchyard_core::table::{Sandbox, Task, no_sandbox, no_task};
+use switchyard_core::{Error, Result};
+use tokio::sync::watch;
+use tokio::task::AbortHandle;
+
+use crate::image::Images;
+use crate::program::{Command, Course, Program};
+
+/// The kernel refuses a quota below this.
+const MIN_QUOTA_US: i64 = 1000;
+
+#[derive(Default)]
+pub(crate) struct World {
+    state: Mutex<State>,
+    pub(crate) breaches: Arc<Mutex<Vec<String>>>,
+}
+
+#[derive(Default)]
+pub(crate) struct State {
+    pids: u32,
+    addresses: u32,
+    pub(crate) sandboxes: BTreeMap<SandboxId, FakeSandbox>,
+    pub(crate) tasks: BTreeMap<TaskId, FakeTask>,
+    pub(crate) images: Images,
+    pub(crate) processes: Arc<AtomicUsize>,
+}
+
+pub(crate) struct FakeSandbox {
+    meta: Arc<Meta>,
+    pub(crate) handler: String,
+    pub(crate) details: SandboxDetails,
+    stopped: bool,
+    pub(crate) reads: u64,
+}
+
+pub(crate) struct FakeTask {
+    pub(crate) sandbox: SandboxId,
+    meta: Arc<Meta>,
+    pub(crate) details: TaskDetails,
+    line: Vec<String>,
+    stdin_open: bool,
+    pub(crate) state: TaskState,
+    /// What `recover` says instead of the state.
+    unknown: Option<String>,
+    program: Program,
+    pub(crate) end: watch::Sender<Option<Exit>>,
+    timer: Option<AbortHandle>,
+    pub(crate) reads: u64,
+}
+
+// === impl World ===
+
+impl World {
+    pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Starts a task, or records why it cannot be started.
+    pub(crate) fn start(self: &Arc<Self>, id: TaskId, fault: Option<Error>) -> Result<Started> {
+        let mut state = self.lock();
+        let at = SystemTime::now();
+        let task = state.tasks.get(&id).ok_or_else(|| no_task(id))?;
+        if task.state != TaskState::Created {
+            let word = task.state.as_str();
+            return Err(Error::failed_precondition(format!("task {id} is {word}: it cannot be started")));
+        }
+        let program = match Command::parse(&task.line) {
+            _ if fault.is_some() => Err(fault.expect("it was just seen")),
+            Command::Program(program) => Ok(program),
+            Command::Unknown => Ok(Program::endless()),
+            Command::Missing => Err(Error::invalid(
+                format!("task {id}: command"),
+                format!(
+                    "{:?} is not an executable of the image",
+                    task.line.first().map_or("", String::as_str)
+                ),
+            )),
+        };
+        let pid = state.next_pid();
+        let task = state.tasks.get_mut(&id).expect("it was just seen");
+        match program {
+            Ok(program) => {
+                task.state = TaskState::Running { pid, started_at: at };
+                let course = program.course(task.stdin_open);
+                task.program = program;
+                match course {
+                    Course::Forever => {}
+                    Course::Ends { after, code } if after.is_zero() => task.end(exited(code)),
+                    Course::Ends { after, code } => {
+                        let world = Arc::downgrade(self);
+                        task.timer = Some(tokio::spawn(end_later(world, id, after, code)).abort_handle());
+                    }
+                }
+                Ok(Started { pid, at })
+            }
+            Err(error) => {
+                task.end(Exit::start_failed(at, error.report()));
+                Err(error)
+            }
+        }
+    }
+}
+
+async fn end_later(world: Weak<World>, id: TaskId, after: std::time::Duration, code: i32) {
+    tokio::time::sleep(after).await;
+    if let Some(world) = world.upgrade() {
+        // A task that is gone or has ended otherwise needs no end.
+        let _ = world.lock().end(id, exited(code));
+    }
+}
+
+pub(crate) fn exited(code: i32) -> Exit {
+    Exit { code, finished_at: SystemTime::now(), cause: ExitCause::Exited }
+}
+
+// === impl FakeTask ===
+
+impl FakeTask {
+    fn end(&mut self, exit: Exit) {
+        let started_at = match self.state {
+            TaskState::Running { started_at, .. } => Some(started_at),
+            TaskState::Created
+            | TaskState::Starting
+            | TaskState::Stopping { .. }
+            | TaskState::Exited { .. }
+            | TaskState::Removing { .. }
+            | TaskState::Unknown { .. } => None,
+        };
+        self.state = TaskState::Exited { started_at, exit: exit.clone() };
+        self.unknown = None;
+        self.end.send_replace(Some(exit));
+        if let Some(timer) = self.timer.take() {
+            timer.abort();
+        }
+    }
+}
+
+// === impl State ===
+
+impl State {
+    fn next_pid(&mut self) -> u32 {
+        self.pids += 1;
+        1000 + self.pids
+    }
+
+    fn next_address(&mut self) -> IpAddr {
+        self.addresses += 1;
+        IpAddr::V4(Ipv4Addr::from_bits(Ipv4Addr::new(10, 0, 0, 0).to_bits() + (self.addresses & 0x00ff_ffff)))
+    }
+
+    pub(crate) fn create_sandbox(
+        &mut self,
+        id: SandboxId,
+        spec: &SandboxSpec,
+        handlers: &[String],
+    ) -> Result<SandboxDetails> {
+        if !spec.handler.is_empty() && !handlers.contains(&spec.handler) {
+            return Err(Error::invalid("runtime handler", format!("{:?} is not configured", spec.handler)));
+        }
+        let own_netns = || Some(PathBuf::from(format!("/run/fake/netns/{id}")));
+        let (ips, netns) = match &spec.network {
+            SandboxNetwork::Host => (Vec::new(), None),
+            SandboxNetwork::Pod(_) => (vec![self.next_address()], own_netns()),
+            SandboxNetwork::Isolated => (Vec::new(), own_netns()),
+            SandboxNetwork::Joined(path) => (Vec::new(), Some(path.clone())),
+        };
+        let pid = match spec.pid {
+            SandboxPid::Shared => Some(self.next_pid()),
+            SandboxPid::PerTask | SandboxPid::Host => None,
+        };
+        let details = SandboxDetails { ips, netns, pid };
+        let sandbox = FakeSandbox {
+            meta: Arc::new(spec.meta.clone()),
+            handler: spec.handler.clone(),
+            details: details.clone(),
+            stopped: false,
+            reads: 0,
+        };
+        self.sandboxes.insert(id, sandbox);
+        Ok(details)
+    }
+
+    pub(crate) fn stop_sandbox(&mut self, id: SandboxId) -> Result<()> {
+        let runs = |task: &&FakeTask| task.sandbox == id && task.state.is_running();
+        if let Some(task) = self.tasks.values().find(runs) {
+            let name = &task.meta.name;
+            return Err(Error::failed_precondition(format!("sandbox {id}: its task {name:?} still runs")));
+        }
+        if let Some(sandbox) = self.sandboxes.get_mut(&id) {
+            sandbox.stopped = true;
+        }
+        Ok(())
+    }
+
+    pub(crate) fn remove_sandbox(&mut self, id: SandboxId) -> Result<()> {
+        if let Some(task) = self.tasks.values().find(|task| task.sandbox == id) {
+            let name = &task.meta.name;
+            return Err(Error::failed_precondition(format!("sandbox {id}: its task {name:?} still exists")));
+        }
+        self.sandboxes.remove(&id);
+        Ok(())
+    }
+
+    pub(crate) fn create_task(
+        &mut self,
+        id: TaskId,
+        sandbox: SandboxId,
+        spec: &TaskSpec,
+    ) -> Result<TaskDetails> {
+        match self.sandboxes.get(&sandbox) {
+            None => return Err(no_sandbox(sandbox)),
+            Some(home) if home.stopped => {
+                return Err(Error::failed_precondition(format!("sandbox {sandbox} is stopped")));
+            }
+            Some(_) => {}
+        }
+        let local = self.images.find(&spec.image).ok_or_else(|| {
+            Error::not_found(format!("image {:?} is not on this node: pull it first", spec.image))
+        })?;
+        check_limits(&spec.resources)?;
+        let details = TaskDetails {
+            image_id: local.id.clone(),
+            image_ref: local.by_digest(),
+            user: resolve(&spec.user, &local.image.user)?,
+            stop_signal: spec.stop_signal.or(local.image.stop_signal).unwrap_or(Signal::TERM),
+            resources: spec.resources.clone(),
+            log_path: match &spec.stdio.output {
+                Output::Log(path) => Some(path.clone()),
+                Output::Discard | Output::Fifos { .. } => None,
+            },
+        };
+        let (entrypoint, command) = (&local.image.entrypoint, &local.image.command);
+        let (first, last) = match (spec.command.is_empty(), spec.args.is_empty()) {
+            (false, _) => (&spec.command, &spec.args),
+            (true, false) => (entrypoint, &spec.args),
+            (true, true) => (entrypoint, command),
+        };
+        let task = FakeTask {
+            sandbox,
+            meta: Arc::new(spec.meta.clone()),
+            details: details.clone(),
+            line: first.iter().chain(last).cloned().collect(),
+            stdin_open: spec.stdio.stdin != Stdin::Closed,
+            state: TaskState::Created,
+            unknown: None,
+            program: Program::default(),
+            end: watch::Sender::new(None),
+            timer: None,
+            reads: 0,
+        };
+        self.tasks.insert(id, task);
+        Ok(details)
+    }
+
+    /// Ends a task that runs.
+    pub(crate) fn end(&mut self, id: TaskId, exit: Exit) -> Result<()> {
+        let task = self.tasks.get_mut(&id).ok_or_else(|| no_task(id))?;
+        if !task.state.is_running() {
+            let word = task.state.as_str();
+            return Err(Error::failed_precondition(format!("task {id} is {word}, not running")));
+        }
+        task.end(exit);
+        Ok(())
+    }
+
+    pub(crate) fn signal(&mut self, id: TaskId, signal: Signal) {
+        if let Some(task) = self.tasks.get_mut(&id)
+            && task.state.is_running()
+            && let Some(code) = task.program.ends_by(signal)
+        {
+            task.end(exited(code));
+        }
+    }
+
+    pub(crate) fn remove_task(&mut self, id: TaskId) -> Result<()> {
+        match self.tasks.get(&id) {
+            Some(task) if task.state.is_running() => {
+                Err(Error::failed_precondition(format!("task {id} runs: it cannot be removed")))
+            }
+            Some(_) | None => {
+                self.tasks.remove(&id);
+                Ok(())
+            }
+        }
+    }
+
+    pub(crate) fn update_task(&mut self, id: TaskId, resources: &Resources) -> Result<()> {
+        let task = self.tasks.get_mut(&id).ok_or_else(|| no_task(id))?;
+        check_limits(resources)?;
+        task.details.resources = resources.clone();
+        Ok(())
+    }
+
+    pub(crate) fn lose(&mut self, id: TaskId, reason: &str) -> Result<()> {
+        self.tasks.get_mut(&id).ok_or_else(|| no_task(id))?.unknown = Some(reason.to_owned());
+        Ok(())
+    }
+
+    pub(crate) fn everything(&self) -> Recovered {
+        let sandboxes = self.sandboxes.iter().map(|(id, sandbox)| Sandbox {
+            id: *id,
+            meta: Arc::clone(&sandbox.meta),
+            handler: sandbox.handler.clone(),
+            details: sandbox.details.clone(),
+            state: if sandbox.stopped { SandboxState::Stopped } else { SandboxState::Ready },
+        });
+        let tasks = self.tasks.iter().map(|(id, task)| Task {
+            id: *id,
+            sandbox: task.sandbox,
+            meta: Arc::clone(&task.meta),
+            details: task.details.clone(),
+            state: match &task.unknown {
+                Some(reason) => TaskState::Unknown { reason: reason.clone() },
+                None => task.state.clone(),
+            },
+        });
+        Recovered { sandboxes: sandboxes.collect(), tasks: tasks.collect() }
+    }
+}
+
+fn check_limits(resources: &Resources) -> Result<()> {
+    match resources.cpu_quota_us {
+        Some(quota) if (1..MIN_QUOTA_US).contains(&quota) => Err(Error::invalid(
+            "cpu quota",
+            format!("{quota} µs is less than the {MIN_QUOTA_US} µs that the kernel wants"),
+        )),
+        Some(_) | None => Ok(()),
+    }
+}
+
+fn resolve(wanted: &UserSpec, of_image: &str) -> Result<ResolvedUser> {
+    let (uid, gid) = match &wanted.user {
+        Some(UserRef::Uid(uid)) => (*uid, 0),
+        Some(UserRef::Name(name)) => user_line(name)?,
+        None => user_line(of_image)?,
+    };
+    Ok(ResolvedUser { uid, gid: wanted.gid.unwrap_or(gid), groups: wanted.supplemental.clone() })
+}
+
+/// What a `USER` line means to an image whose files know root and nobody.
+fn user_line(line: &str) -> Result<(u32, u32)> {
+    let number = |name: &str| match name {
+        "" | "root" => Ok(0),
+        "nobody" | "nogroup" => Ok(65534),
+        other => other
+            .parse()
+            .map_err(|_| Error::invalid("user", format!("{other:?} is not in the files of the image"))),
+    };
+    match line.split_once(':') {
+        Some((user, group)) => Ok((number(user)?, number(group)?)),
+        None if line == "nobody" => Ok((65534, 65534)),
+        None => Ok((number(line)?, 0)),
+    }
+}

@@ -1,0 +1,46 @@
+//! The fake backend satisfies the contract that every backend satisfies.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+use std::sync::{Arc, Mutex};
+
+use async_trait::async_trait;
+use switchyard_contract::{Fixture, contract_tests};
+use switchyard_core::backend::Backend;
+use switchyard_fake::{BUSYBOX, Fake};
+
+struct FakeFixture {
+    fake: Mutex<Fake>,
+}
+
+impl FakeFixture {
+    fn new() -> Self {
+        Self { fake: Mutex::new(Fake::with_busybox()) }
+    }
+}
+
+#[async_trait]
+impl Fixture for FakeFixture {
+    fn backend(&self) -> Arc<dyn Backend> {
+        Arc::new(self.fake.lock().unwrap().clone())
+    }
+
+    fn image(&self) -> String {
+        BUSYBOX.into()
+    }
+
+    async fn reopen(&self) -> Arc<dyn Backend> {
+        let mut fake = self.fake.lock().unwrap();
+        *fake = fake.reopen();
+        Arc::new(fake.clone())
+    }
+
+    async fn leftovers(&self) -> Vec<String> {
+        let fake = self.fake.lock().unwrap();
+        let mut left = fake.leftovers();
+        left.extend(fake.breaches());
+        left
+    }
+}
+
+contract_tests!(|| FakeFixture::new());

@@ -1,0 +1,161 @@
+//! Creation is idempotent, goes on without its caller, and leaves nothing when it fails.
+
+use futures::poll;
+use std::pin::pin;
+
+use switchyard_core::event::EventKind;
+use switchyard_core::{Error, ErrorKind};
+use switchyard_fake::Method;
+
+use crate::node::{ENDLESS, Node, refused, sandbox_spec, task_spec, until};
+
+#[tokio::test]
+async fn sandbox_creations_of_one_name_join_the_one_in_flight() {
+    let node = Node::new().await;
+    let hold = node.fake.hold(Method::CreateSandbox);
+    let mut first = pin!(node.scope.create_sandbox(sandbox_spec("pod")));
+    assert!(poll!(&mut first).is_pending());
+    hold.arrived(1).await;
+    // The retry is the same request although its clock has moved on.
+    let mut second = pin!(node.scope.create_sandbox(sandbox_spec("pod")));
+    assert!(poll!(&mut second).is_pending());
+    hold.release();
+    let (first, second) = tokio::join!(first, second);
+    assert_eq!(first.unwrap(), second.unwrap());
+    assert_eq!(node.fake.count(Method::CreateSandbox), 1);
+    node.agrees().await;
+}
+
+#[tokio::test]
+async fn task_creations_of_one_name_join_the_one_in_flight() {
+    let node = Node::new().await;
+    let sandbox = node.sandbox().await.id.to_string();
+    let hold = node.fake.hold(Method::CreateTask);
+    let mut first = pin!(node.scope.create_task(&sandbox, task_spec("task", ENDLESS)));
+    assert!(poll!(&mut first).is_pending());
+    hold.arrived(1).await;
+    let mut second = pin!(node.scope.create_task(&sandbox, task_spec("task", ENDLESS)));
+    assert!(poll!(&mut second).is_pending());
+    hold.release();
+    let (first, second) = tokio::join!(first, second);
+    assert_eq!(first.unwrap(), second.unwrap());
+    assert_eq!(node.fake.count(Method::CreateTask), 1);
+    node.agrees().await;
+}
+
+#[tokio::test]
+async fn a_creation_whose_caller_has_gone_is_parked_for_the_retry() {
+    let node = Node::new().await;
+    let mut events = node.scope.subscribe();
+    let hold = node.fake.hold(Method::CreateSandbox);
+    {
+        let mut gone = pin!(node.scope.create_sandbox(sandbox_spec("pod")));
+        assert!(poll!(&mut gone).is_pending());
+        hold.arrived(1).await;
+    }
+    hold.release();
+    let Some(EventKind::SandboxReady(id)) = events.next().await.unwrap().map(|event| event.kind) else {
+        panic!("the creation did not go on");
+    };
+    assert_eq!(node.scope.create_sandbox(sandbox_spec("pod")).await.unwrap().id, id);
+    {
+        let hold = node.fake.hold_answer(Method::CreateTask);
+        let id = id.to_string();
+        let mut gone = pin!(node.scope.create_task(&id, task_spec("task", ENDLESS)));
+        assert!(poll!(&mut gone).is_pending());
+        hold.arrived(1).await;
+    }
+    let task = node.scope.create_task(&id.to_string(), task_spec("task", ENDLESS)).await.unwrap();
+    assert_eq!(node.fake.tasks(), [task.id]);
+    assert_eq!((node.fake.count(Method::CreateSandbox), node.fake.count(Method::CreateTask)), (1, 1));
+    node.agrees().await;
+}
+
+#[tokio::test]
+async fn a_name_that_is_held_with_another_record_is_refused() {
+    let node = Node::new().await;
+    let mut other = sandbox_spec("pod");
+    other.meta.record.push(1);
+    let hold = node.fake.hold(Method::CreateSandbox);
+    let mut first = pin!(node.scope.create_sandbox(sandbox_spec("pod")));
+    assert!(poll!(&mut first).is_pending());
+    // While it is in flight, and when it is done.
+    assert_eq!(refused(node.scope.create_sandbox(other.clone()).await), ErrorKind::AlreadyExists);
+    hold.release();
+    let sandbox = first.await.unwrap().id.to_string();
+    assert_eq!(refused(node.scope.create_sandbox(other).await), ErrorKind::AlreadyExists);
+
+    node.scope.create_task(&sandbox, task_spec("task", ENDLESS)).await.unwrap();
+    let mut other = task_spec("task", ENDLESS);
+    other.meta.record.push(1);
+    assert_eq!(refused(node.scope.create_task(&sandbox, other).await), ErrorKind::AlreadyExists);
+    let elsewhere = node.scope.create_sandbox(sandbox_spec("elsewhere")).await.unwrap().id.to_string();
+    let moved = node.scope.create_task(&elsewhere, task_spec("task", ENDLESS)).await;
+    assert_eq!(refused(moved), ErrorKind::AlreadyExists);
+    node.agrees().await;
+}
+
+#[tokio::test]
+async fn the_name_of_a_stopped_sandbox_is_refused_until_it_is_removed() {
+    let node = Node::new().await;
+    let id = node.sandbox().await.id.to_string();
+    node.scope.stop_sandbox(&id).await.unwrap();
+    assert_eq!(refused(node.scope.create_sandbox(sandbox_spec("pod")).await), ErrorKind::AlreadyExists);
+    let task = node.scope.create_task(&id, task_spec("task", ENDLESS)).await;
+    assert_eq!(refused(task), ErrorKind::FailedPrecondition);
+    node.scope.remove_sandbox(&id).await.unwrap();
+    assert_ne!(node.sandbox().await.id.to_string(), id);
+    node.agrees().await;
+}
+
+#[tokio::test]
+async fn a_failed_creation_frees_its_name() {
+    let node = Node::new().await;
+    node.fake.fail_next(Method::CreateSandbox, Error::unavailable("the network is away"));
+    assert_eq!(refused(node.scope.create_sandbox(sandbox_spec("pod")).await), ErrorKind::Unavailable);
+    assert!(node.scope.sandboxes().unwrap().is_empty());
+    let sandbox = node.sandbox().await.id.to_string();
+    let mut wrong = task_spec("task", ENDLESS);
+    wrong.image = "docker.io/library/nginx:1".into();
+    assert_eq!(refused(node.scope.create_task(&sandbox, wrong).await), ErrorKind::NotFound);
+    node.scope.create_task(&sandbox, task_spec("task", ENDLESS)).await.unwrap();
+    node.agrees().await;
+}
+
+#[tokio::test]
+async fn a_task_made_while_its_sandbox_is_stopped_is_undone() {
+    let node = Node::new().await;
+    let sandbox = node.sandbox().await.id.to_string();
+    let hold = node.fake.hold_answer(Method::CreateTask);
+    let mut create = pin!(node.scope.create_task(&sandbox, task_spec("task", ENDLESS)));
+    assert!(poll!(&mut create).is_pending());
+    hold.arrived(1).await;
+    let mut stop = pin!(node.scope.stop_sandbox(&sandbox));
+    assert!(poll!(&mut stop).is_pending());
+    until(|| node.scope.sandbox(&sandbox).unwrap().state.as_str() == "stopping").await;
+    // The stop waits for the task: its network must not go from under it.
+    assert_eq!(node.fake.count(Method::StopSandbox), 0);
+    hold.release();
+    let (created, stopped) = tokio::join!(create, stop);
+    assert_eq!(refused(created), ErrorKind::FailedPrecondition);
+    stopped.unwrap();
+    assert!(node.fake.tasks().is_empty());
+    node.agrees().await;
+}
+
+#[tokio::test]
+async fn of_two_tasks_made_under_one_name_in_two_sandboxes_one_is_undone() {
+    let node = Node::new().await;
+    let one = node.sandbox().await.id.to_string();
+    let other = node.scope.create_sandbox(sandbox_spec("other")).await.unwrap().id.to_string();
+    let hold = node.fake.hold(Method::CreateTask);
+    let mut first = pin!(node.scope.create_task(&one, task_spec("task", ENDLESS)));
+    let mut second = pin!(node.scope.create_task(&other, task_spec("task", ENDLESS)));
+    assert!(poll!(&mut first).is_pending() && poll!(&mut second).is_pending());
+    hold.arrived(2).await;
+    hold.release();
+    let (first, second) = tokio::join!(first, second);
+    assert_eq!(u8::from(first.is_ok()) + u8::from(second.is_ok()), 1);
+    assert_eq!(refused(first.and(second)), ErrorKind::AlreadyExists);
+    node.agrees().await;
+}

@@ -1,0 +1,64 @@
+//! Events come in the order of the changes, and who is too slow is told.
+
+use switchyard_core::event::{EventKind, Lagged, QUEUE};
+use switchyard_core::id::Owner;
+use switchyard_core::state::ExitCause;
+
+use crate::node::{ENDLESS, Node, sandbox_spec};
+
+#[tokio::test]
+async fn a_life_is_told_in_order() {
+    let node = Node::new().await;
+    let (mut own, mut all) = (node.scope.subscribe(), node.gateway.subscribe());
+    let task = node.running(ENDLESS).await;
+    let (id, home) = (task.id, task.sandbox);
+    node.fake.exit(id, 3).unwrap();
+    let exit = node.scope.wait_task(&id.to_string()).await.unwrap();
+    node.scope.remove_task(&id.to_string()).await.unwrap();
+    node.scope.stop_sandbox(&home.to_string()).await.unwrap();
+    node.scope.remove_sandbox(&home.to_string()).await.unwrap();
+    let expected = [
+        EventKind::SandboxReady(home),
+        EventKind::TaskCreated(id),
+        EventKind::TaskStarted(id),
+        EventKind::TaskExited(id, exit),
+        EventKind::TaskRemoved(id),
+        EventKind::SandboxStopped(home),
+        EventKind::SandboxRemoved(home),
+    ];
+    for kind in expected {
+        for events in [&mut own, &mut all] {
+            let event = events.next().await.unwrap().unwrap();
+            assert_eq!((event.owner, &event.kind), (Owner::Kubernetes, &kind));
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_task_that_never_ran_ends_without_having_started() {
+    let node = Node::new().await;
+    let task = node.task(&["/no/such/server"]).await;
+    let mut events = node.scope.subscribe();
+    node.scope.start_task(&task.id.to_string()).await.unwrap_err();
+    let event = events.next().await.unwrap().unwrap();
+    let EventKind::TaskExited(id, exit) = event.kind else { panic!("{event:?}") };
+    assert_eq!(id, task.id);
+    assert!(matches!(exit.cause, ExitCause::StartFailed(_)), "{exit:?}");
+}
+
+#[tokio::test]
+async fn who_is_too_slow_is_told_how_much_was_missed() {
+    let node = Node::new().await;
+    let mut slow = node.scope.subscribe();
+    // Three events each: ready, stopped, removed.
+    let lives = QUEUE.div_ceil(3) + 1;
+    for _ in 0..lives {
+        let id = node.scope.create_sandbox(sandbox_spec("pod")).await.unwrap().id.to_string();
+        node.scope.remove_sandbox(&id).await.unwrap();
+    }
+    let missed = u64::try_from(lives * 3 - QUEUE).unwrap();
+    assert_eq!(slow.next().await, Err(Lagged { missed }));
+    for _ in 0..QUEUE {
+        assert!(matches!(slow.next().await, Ok(Some(_))));
+    }
+}

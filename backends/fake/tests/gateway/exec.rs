@@ -1,0 +1,94 @@
+//! Further processes through the gateway.
+
+use std::pin::pin;
+use std::time::Duration;
+
+use futures::poll;
+use switchyard_contract::specs;
+use switchyard_core::ErrorKind;
+
+use crate::node::{ENDLESS, Node, refused, until};
+
+const CAP: usize = 16 << 20;
+
+#[tokio::test]
+async fn a_command_is_run_to_its_end() {
+    let node = Node::new().await;
+    let id = node.running(ENDLESS).await.id.to_string();
+    let spec = specs::exec(&["sh", "-c", "echo out; echo err >&2; exit 3"]);
+    let output = node.scope.exec_sync(&id, &spec, None).await.unwrap();
+    assert_eq!((output.code, &output.stdout[..], &output.stderr[..]), (3, &b"out\n"[..], &b"err\n"[..]));
+    until(|| node.fake.processes() == 0).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_command_that_takes_too_long_is_killed() {
+    let node = Node::new().await;
+    let id = node.running(ENDLESS).await.id.to_string();
+    let begun = tokio::time::Instant::now();
+    let limit = Duration::from_secs(3);
+    let output = node.scope.exec_sync(&id, &specs::exec(&["sleep", "1000"]), Some(limit)).await;
+    assert_eq!(refused(output), ErrorKind::DeadlineExceeded);
+    assert_eq!(begun.elapsed(), limit);
+    until(|| node.fake.processes() == 0).await;
+}
+
+#[tokio::test]
+async fn a_command_whose_caller_has_gone_is_killed() {
+    let node = Node::new().await;
+    let id = node.running(ENDLESS).await.id.to_string();
+    {
+        let spec = specs::exec(&["sleep", "1000"]);
+        let mut gone = pin!(node.scope.exec_sync(&id, &spec, None));
+        assert!(poll!(&mut gone).is_pending());
+        assert_eq!(node.fake.processes(), 1);
+    }
+    until(|| node.fake.processes() == 0).await;
+}
+
+#[tokio::test]
+async fn output_beyond_the_cap_is_read_and_dropped() {
+    let node = Node::new().await;
+    let id = node.running(ENDLESS).await.id.to_string();
+    for (size, kept) in [(CAP - 1, CAP - 1), (CAP, CAP), (CAP + 100_000, CAP)] {
+        let spec = specs::exec(&["head", "-c", &size.to_string(), "/dev/zero"]);
+        let output = node.scope.exec_sync(&id, &spec, None).await.unwrap();
+        assert_eq!((output.code, output.stdout.len()), (0, kept));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn output_that_a_child_keeps_open_is_waited_for_only_so_long() {
+    let node = Node::new().await;
+    let id = node.running(ENDLESS).await.id.to_string();
+    let spec = specs::exec(&["sh", "-c", "echo started; sleep 1000 & exit 0"]);
+    let begun = tokio::time::Instant::now();
+    assert_eq!(refused(node.scope.exec_sync(&id, &spec, None).await), ErrorKind::DeadlineExceeded);
+    assert_eq!(begun.elapsed(), spec.drain);
+    until(|| node.fake.processes() == 0).await;
+}
+
+#[tokio::test]
+async fn a_command_ends_with_its_task() {
+    let node = Node::new().await;
+    let task = node.running(ENDLESS).await;
+    let id = task.id.to_string();
+    let spec = specs::exec(&["sleep", "1000"]);
+    let mut running = pin!(node.scope.exec_sync(&id, &spec, None));
+    assert!(poll!(&mut running).is_pending());
+    node.scope.stop_task(&id, Duration::ZERO).await.unwrap();
+    assert_eq!(running.await.unwrap().code, 137);
+}
+
+#[tokio::test]
+async fn only_a_running_task_can_be_entered_and_only_with_a_command() {
+    let node = Node::new().await;
+    let id = node.task(ENDLESS).await.id.to_string();
+    let entered = node.scope.exec_sync(&id, &specs::exec(&["true"]), None).await;
+    assert_eq!(refused(entered), ErrorKind::FailedPrecondition);
+    node.scope.start_task(&id).await.unwrap();
+    assert_eq!(refused(node.scope.exec(&id, &specs::exec(&[])).await), ErrorKind::InvalidArgument);
+    let missing = node.scope.exec(&id, &specs::exec(&["/no/such/tool"])).await;
+    assert_eq!(refused(missing), ErrorKind::InvalidArgument);
+    assert_eq!(node.fake.processes(), 0);
+}

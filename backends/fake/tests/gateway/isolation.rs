@@ -1,0 +1,115 @@
+//! No owner sees or touches what another one made; ids are found by prefix; nothing is served before recovery.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use switchyard_contract::specs;
+use switchyard_core::id::{Owner, TaskId};
+use switchyard_core::spec::{Resources, Signal};
+use switchyard_core::{Error, ErrorKind};
+use switchyard_fake::{BUSYBOX, Fake, Method};
+
+use crate::node::{ENDLESS, Node, refused, sandbox_spec, task_spec};
+
+#[tokio::test]
+async fn an_owner_neither_sees_nor_touches_what_another_made() {
+    let node = Node::new().await;
+    let task = node.running(ENDLESS).await;
+    let (sandbox, id) = (task.sandbox.to_string(), task.id.to_string());
+    let nomad = node.gateway.scope(Owner::Nomad);
+    let mut events = nomad.subscribe();
+    assert!(nomad.sandboxes().unwrap().is_empty() && nomad.tasks().unwrap().is_empty());
+    assert_eq!(refused(nomad.sandbox(&sandbox)), ErrorKind::NotFound);
+    assert_eq!(refused(nomad.sandbox_by_id(task.sandbox)), ErrorKind::NotFound);
+    assert_eq!(refused(nomad.task(&id)), ErrorKind::NotFound);
+    assert_eq!(refused(nomad.task(&id[..20])), ErrorKind::NotFound);
+    assert_eq!(refused(nomad.wait_task(&id).await), ErrorKind::NotFound);
+    assert_eq!(refused(nomad.start_task(&id).await), ErrorKind::NotFound);
+    assert_eq!(refused(nomad.signal_task(&id, Signal::KILL).await), ErrorKind::NotFound);
+    assert_eq!(refused(nomad.reopen_log(&id).await), ErrorKind::NotFound);
+    assert_eq!(refused(nomad.update_task(&id, &Resources::default()).await), ErrorKind::NotFound);
+    assert_eq!(refused(nomad.exec(&id, &specs::exec(&["true"])).await), ErrorKind::NotFound);
+    let squatter = specs::task(Owner::Nomad, "squatter", BUSYBOX, ENDLESS);
+    assert_eq!(refused(nomad.create_task(&sandbox, squatter).await), ErrorKind::NotFound);
+    // What it cannot see is stopped and removed, as far as it is concerned.
+    nomad.stop_task(&id, Duration::ZERO).await.unwrap();
+    nomad.remove_task(&id).await.unwrap();
+    nomad.stop_sandbox(&sandbox).await.unwrap();
+    nomad.remove_sandbox(&sandbox).await.unwrap();
+    assert!(node.fake.runs(task.id) && node.fake.signals(task.id).is_empty());
+    node.scope.stop_task(&id, Duration::ZERO).await.unwrap();
+    // The same name is free for each owner; its own event is the first that it gets.
+    let own = nomad.create_sandbox(specs::sandbox(Owner::Nomad, "pod")).await.unwrap();
+    assert_eq!(events.next().await.unwrap().map(|event| event.owner), Some(Owner::Nomad));
+    assert_ne!(own.id, task.sandbox);
+    node.agrees().await;
+}
+
+#[tokio::test]
+async fn a_spec_of_another_owner_is_a_fault_of_the_frontend() {
+    let node = Node::new().await;
+    let nomad = node.gateway.scope(Owner::Nomad);
+    assert_eq!(refused(nomad.create_sandbox(sandbox_spec("pod")).await), ErrorKind::Internal);
+    let sandbox = node.sandbox().await.id.to_string();
+    let task = specs::task(Owner::Nomad, "task", BUSYBOX, ENDLESS);
+    assert_eq!(refused(node.scope.create_task(&sandbox, task).await), ErrorKind::Internal);
+    assert_eq!(node.fake.count(Method::CreateTask), 0);
+}
+
+#[tokio::test]
+async fn an_id_is_found_by_any_prefix_that_only_it_has() {
+    let node = Node::new().await;
+    let mut by_digit: BTreeMap<char, Vec<String>> = BTreeMap::new();
+    // Of 17 ids two begin with the same digit.
+    for n in 0..17 {
+        let id = node.scope.create_sandbox(sandbox_spec(&n.to_string())).await.unwrap().id.to_string();
+        by_digit.entry(id.chars().next().unwrap()).or_default().push(id);
+    }
+    for (digit, ids) in &by_digit {
+        let found = node.scope.sandbox(&digit.to_string());
+        match ids.as_slice() {
+            [only] => assert_eq!(found.unwrap().id.to_string(), *only),
+            _ => assert_eq!(refused(found), ErrorKind::InvalidArgument),
+        }
+        for id in ids {
+            assert_eq!(node.scope.sandbox(&id[..40]).unwrap().id.to_string(), *id);
+        }
+    }
+    for text in ["", "no id", &"f".repeat(64), &"f".repeat(65), &"G".repeat(64)] {
+        assert_eq!(refused(node.scope.sandbox(text)), ErrorKind::NotFound, "{text:?}");
+        assert_eq!(refused(node.scope.task(text)), ErrorKind::NotFound, "{text:?}");
+        node.scope.stop_sandbox(text).await.unwrap();
+        node.scope.remove_task(text).await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn before_recovery_nothing_is_served() {
+    let node = Node::unrecovered(Fake::with_busybox());
+    let (scope, id) = (&node.scope, TaskId::random().to_string());
+    let away = ErrorKind::Unavailable;
+    assert!(!node.gateway.is_recovered() && !scope.is_recovered());
+    assert_eq!(refused(scope.create_sandbox(sandbox_spec("pod")).await), away);
+    assert_eq!(refused(scope.create_task(&id, task_spec("task", ENDLESS)).await), away);
+    assert_eq!(refused(scope.sandboxes()), away);
+    assert_eq!(refused(scope.tasks()), away);
+    assert_eq!(refused(scope.images()), away);
+    assert_eq!(refused(scope.sandbox(&id)), away);
+    assert_eq!(refused(scope.start_task(&id).await), away);
+    assert_eq!(refused(scope.wait_task(&id).await), away);
+    // Not even "it is gone": who would believe that would lose it.
+    assert_eq!(refused(scope.stop_task(&id, Duration::ZERO).await), away);
+    assert_eq!(refused(scope.remove_task(&id).await), away);
+    assert_eq!(refused(scope.stop_sandbox(&id).await), away);
+    assert_eq!(refused(scope.remove_sandbox(&id).await), away);
+    assert_eq!(refused(scope.task_stats(&[]).await), away);
+    assert_eq!(scope.handlers().len(), 1);
+    assert!(node.fake.calls().is_empty());
+
+    node.fake.fail_next(Method::Recover, Error::unavailable("containerd is away"));
+    assert_eq!(refused(node.gateway.recover().await), away);
+    assert_eq!(refused(scope.sandboxes()), away);
+    node.gateway.recover().await.unwrap();
+    assert!(scope.sandboxes().unwrap().is_empty());
+    node.is_sound();
+}

@@ -1,0 +1,15 @@
+//! The gateway over the fake backend: what a frontend can rely on, and what the gateway never does to a backend.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+mod creation;
+mod events;
+mod exec;
+mod isolation;
+mod model;
+mod node;
+mod restart;
+mod review;
+mod stopping;
+mod storm;
+mod tasks;

@@ -1,0 +1,221 @@
+//! Random sequences of operations against a model that is two maps.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use proptest::prelude::*;
+use switchyard_contract::specs;
+use switchyard_core::ErrorKind;
+use switchyard_core::id::{Owner, SandboxId, TaskId};
+use switchyard_fake::BUSYBOX;
+
+use crate::node::{ENDLESS, Node};
+
+const OWNERS: [Owner; 2] = [Owner::Kubernetes, Owner::Nomad];
+
+/// An owner and one of few names: what collides is what is interesting.
+type Key = (usize, u8);
+
+#[derive(Debug, Clone)]
+enum Step {
+    CreateSandbox(Key, u8),
+    StopSandbox(Key),
+    RemoveSandbox(Key),
+    CreateTask(Key, u8, u8),
+    StartTask(Key),
+    StopTask(Key),
+    RemoveTask(Key),
+    Exit(Key, i32),
+    Kill,
+}
+
+#[derive(Debug)]
+struct ModelSandbox {
+    id: SandboxId,
+    record: u8,
+    ready: bool,
+}
+
+#[derive(Debug)]
+struct ModelTask {
+    id: TaskId,
+    home: Key,
+    record: u8,
+    state: &'static str,
+    /// The backend has never heard of a start.
+    untouched: bool,
+}
+
+#[derive(Debug, Default)]
+struct Model {
+    sandboxes: BTreeMap<Key, ModelSandbox>,
+    tasks: BTreeMap<Key, ModelTask>,
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let key = || (0..OWNERS.len(), 0..3_u8);
+    prop_oneof![
+        4 => (key(), 0..2_u8).prop_map(|(key, record)| Step::CreateSandbox(key, record)),
+        1 => key().prop_map(Step::StopSandbox),
+        1 => key().prop_map(Step::RemoveSandbox),
+        4 => (key(), 0..3_u8, 0..2_u8).prop_map(|(key, home, record)| Step::CreateTask(key, home, record)),
+        4 => key().prop_map(Step::StartTask),
+        2 => key().prop_map(Step::StopTask),
+        2 => key().prop_map(Step::RemoveTask),
+        2 => (key(), 0..256).prop_map(|(key, code)| Step::Exit(key, code)),
+        1 => Just(Step::Kill),
+    ]
+}
+
+// === impl Model ===
+
+impl Model {
+    fn sandbox_id(&self, key: Key) -> String {
+        self.sandboxes.get(&key).map_or_else(SandboxId::random, |sandbox| sandbox.id).to_string()
+    }
+
+    fn task_id(&self, key: Key) -> String {
+        self.tasks.get(&key).map_or_else(TaskId::random, |task| task.id).to_string()
+    }
+
+    /// What the creation of a sandbox must come to.
+    fn create_sandbox(&self, key: Key, record: u8) -> Option<ErrorKind> {
+        let held = self.sandboxes.get(&key)?;
+        (!held.ready || held.record != record).then_some(ErrorKind::AlreadyExists)
+    }
+
+    /// What the creation of a task must come to.
+    fn create_task(&self, key: Key, home: Key, record: u8) -> Option<ErrorKind> {
+        let Some(sandbox) = self.sandboxes.get(&home) else {
+            return Some(ErrorKind::NotFound);
+        };
+        match self.tasks.get(&key) {
+            Some(held) => (held.home != home || held.record != record).then_some(ErrorKind::AlreadyExists),
+            None => (!sandbox.ready).then_some(ErrorKind::FailedPrecondition),
+        }
+    }
+
+    fn start_task(&mut self, key: Key) -> Option<ErrorKind> {
+        let Some(task) = self.tasks.get_mut(&key) else {
+            return Some(ErrorKind::NotFound);
+        };
+        if task.state != "created" {
+            return Some(ErrorKind::FailedPrecondition);
+        }
+        if !self.sandboxes[&task.home].ready {
+            return Some(ErrorKind::FailedPrecondition);
+        }
+        task.state = "running";
+        task.untouched = false;
+        None
+    }
+
+    fn stop_sandbox(&mut self, key: Key) {
+        if let Some(sandbox) = self.sandboxes.get_mut(&key) {
+            sandbox.ready = false;
+            for task in self.tasks.values_mut().filter(|task| task.home == key && task.state == "running") {
+                task.state = "exited";
+            }
+        }
+    }
+}
+
+// === the real thing beside it ===
+
+async fn take(node: &Node, model: &mut Model, step: Step) {
+    let scope = |key: Key| node.gateway.scope(OWNERS[key.0]);
+    match step {
+        Step::CreateSandbox(key, record) => {
+            let mut spec = specs::sandbox(OWNERS[key.0], &key.1.to_string());
+            spec.meta.record = vec![record];
+            let made = scope(key).create_sandbox(spec).await;
+            assert_eq!(made.as_ref().err().map(|error| error.kind()), model.create_sandbox(key, record));
+            if let Ok(made) = made {
+                let held =
+                    model.sandboxes.entry(key).or_insert(ModelSandbox { id: made.id, record, ready: true });
+                assert_eq!(held.id, made.id);
+            }
+        }
+        Step::StopSandbox(key) => {
+            scope(key).stop_sandbox(&model.sandbox_id(key)).await.unwrap();
+            model.stop_sandbox(key);
+        }
+        Step::RemoveSandbox(key) => {
+            scope(key).remove_sandbox(&model.sandbox_id(key)).await.unwrap();
+            model.sandboxes.remove(&key);
+            model.tasks.retain(|_, task| task.home != key);
+        }
+        Step::CreateTask(key, home, record) => {
+            let home = (key.0, home);
+            let mut spec = specs::task(OWNERS[key.0], &key.1.to_string(), BUSYBOX, ENDLESS);
+            spec.meta.record = vec![record];
+            let made = scope(key).create_task(&model.sandbox_id(home), spec).await;
+            assert_eq!(made.as_ref().err().map(|error| error.kind()), model.create_task(key, home, record));
+            if let Ok(made) = made {
+                let new = ModelTask { id: made.id, home, record, state: "created", untouched: true };
+                assert_eq!(model.tasks.entry(key).or_insert(new).id, made.id);
+            }
+        }
+        Step::StartTask(key) => {
+            let started = scope(key).start_task(&model.task_id(key)).await;
+            assert_eq!(started.err().map(|error| error.kind()), model.start_task(key));
+        }
+        Step::StopTask(key) => {
+            scope(key).stop_task(&model.task_id(key), Duration::from_secs(9)).await.unwrap();
+            if let Some(task) = model.tasks.get_mut(&key).filter(|task| task.state == "running") {
+                task.state = "exited";
+            }
+        }
+        Step::RemoveTask(key) => {
+            scope(key).remove_task(&model.task_id(key)).await.unwrap();
+            model.tasks.remove(&key);
+        }
+        Step::Exit(key, code) => {
+            if let Some(task) = model.tasks.get_mut(&key).filter(|task| task.state == "running") {
+                task.state = "exited";
+                node.fake.exit(task.id, code).unwrap();
+                assert_eq!(scope(key).wait_task(&task.id.to_string()).await.unwrap().code, code);
+            }
+        }
+        Step::Kill => unreachable!("the caller does it"),
+    }
+}
+
+fn compare(node: &Node, model: &Model) {
+    for (number, owner) in OWNERS.into_iter().enumerate() {
+        let scope = node.gateway.scope(owner);
+        let found: BTreeMap<_, _> =
+            scope.sandboxes().unwrap().iter().map(|sandbox| (sandbox.id, sandbox.state.is_ready())).collect();
+        let own = model.sandboxes.iter().filter(|(key, _)| key.0 == number);
+        assert_eq!(found, own.map(|(_, sandbox)| (sandbox.id, sandbox.ready)).collect());
+        let found: BTreeMap<_, _> =
+            scope.tasks().unwrap().iter().map(|task| (task.id, task.state.as_str())).collect();
+        let own = model.tasks.iter().filter(|(key, _)| key.0 == number);
+        assert_eq!(found, own.map(|(_, task)| (task.id, task.state)).collect());
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 200, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn the_gateway_does_what_the_model_says(steps in prop::collection::vec(step(), 1..60)) {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+        runtime.block_on(async {
+            let (mut node, mut model) = (Node::new().await, Model::default());
+            for step in steps {
+                if matches!(step, Step::Kill) {
+                    node = node.killed().await;
+                    // What the gateway alone refused is forgotten with it.
+                    for task in model.tasks.values_mut().filter(|task| task.untouched) {
+                        task.state = "created";
+                    }
+                } else {
+                    take(&node, &mut model, step).await;
+                }
+                compare(&node, &model);
+            }
+            node.agrees().await;
+        });
+    }
+}

@@ -1,0 +1,194 @@
+//! The daemon is killed, or stopped, and another one goes on.
+
+use std::pin::pin;
+use std::time::Duration;
+
+use futures::poll;
+use switchyard_core::spec::Signal;
+use switchyard_core::state::{ExitCause, LOST_CODE, TaskState};
+use switchyard_core::{Error, ErrorKind};
+use switchyard_fake::Method;
+
+use crate::node::{ENDLESS, Node, refused, sandbox_spec, task_spec, until};
+
+const LONG: Duration = Duration::from_secs(3600);
+
+#[tokio::test]
+async fn a_sandbox_made_as_the_daemon_was_killed_is_there_for_the_retry() {
+    let node = Node::new().await;
+    let hold = node.fake.hold_answer(Method::CreateSandbox);
+    let scope = node.scope.clone();
+    let mut create = pin!(scope.create_sandbox(sandbox_spec("pod")));
+    assert!(poll!(&mut create).is_pending());
+    hold.arrived(1).await;
+    let node = node.killed().await;
+    hold.release();
+    let id = node.fake.sandboxes()[0];
+    assert_eq!(node.scope.create_sandbox(sandbox_spec("pod")).await.unwrap().id, id);
+    assert_eq!(node.fake.sandboxes(), [id]);
+    assert!(poll!(&mut create).is_pending(), "the dead answer");
+    node.agrees().await;
+}
+
+#[tokio::test]
+async fn a_sandbox_not_yet_made_as_the_daemon_was_killed_is_made_by_the_retry() {
+    let node = Node::new().await;
+    let hold = node.fake.hold(Method::CreateSandbox);
+    let scope = node.scope.clone();
+    let mut create = pin!(scope.create_sandbox(sandbox_spec("pod")));
+    assert!(poll!(&mut create).is_pending());
+    hold.arrived(1).await;
+    let node = node.killed().await;
+    hold.release();
+    node.sandbox().await;
+    assert_eq!(node.fake.sandboxes().len(), 1);
+    node.agrees().await;
+}
+
+#[tokio::test]
+async fn a_start_cut_short_is_found_as_it_came_out() {
+    for started in [false, true] {
+        let node = Node::new().await;
+        let task = node.task(ENDLESS).await;
+        let hold = if started {
+            node.fake.hold_answer(Method::StartTask)
+        } else {
+            node.fake.hold(Method::StartTask)
+        };
+        let (scope, id) = (node.scope.clone(), task.id.to_string());
+        let mut start = pin!(scope.start_task(&id));
+        assert!(poll!(&mut start).is_pending());
+        hold.arrived(1).await;
+        let node = node.killed().await;
+        if !started {
+            assert_eq!(node.state(task.id), TaskState::Created);
+            node.scope.start_task(&id).await.unwrap();
+        }
+        assert!(node.state(task.id).is_running());
+        node.fake.exit(task.id, 5).unwrap();
+        assert_eq!(node.scope.wait_task(&id).await.unwrap().code, 5);
+        node.agrees().await;
+    }
+}
+
+#[tokio::test]
+async fn an_end_while_nobody_looked_is_found() {
+    let node = Node::new().await;
+    let task = node.running(ENDLESS).await;
+    let fake = node.fake.reopen();
+    drop(node);
+    fake.exit(task.id, 7).unwrap();
+    let node = Node::over(fake).await;
+    assert_eq!(node.exit(task.id).code, 7);
+    assert_eq!(node.scope.wait_task(&task.id.to_string()).await.unwrap().code, 7);
+    node.agrees().await;
+}
+
+#[tokio::test]
+async fn a_task_that_goes_on_is_watched_again() {
+    let node = Node::new().await;
+    let task = node.running(ENDLESS).await;
+    let before = node.state(task.id);
+    let node = node.killed().await;
+    assert_eq!(node.state(task.id), before);
+    node.fake.exit(task.id, 8).unwrap();
+    assert_eq!(node.scope.wait_task(&task.id.to_string()).await.unwrap().code, 8);
+    node.agrees().await;
+}
+
+#[tokio::test]
+async fn a_stop_cut_short_is_begun_again() {
+    let node = Node::new().await;
+    let task = node.running(&["ignore-term"]).await;
+    let (scope, id) = (node.scope.clone(), task.id.to_string());
+    let mut stop = pin!(scope.stop_task(&id, LONG));
+    assert!(poll!(&mut stop).is_pending());
+    until(|| node.state(task.id).as_str() == "stopping").await;
+    let node = node.killed().await;
+    assert_eq!(node.state(task.id).as_str(), "running");
+    tokio::time::pause();
+    node.scope.stop_task(&id, LONG).await.unwrap();
+    assert_eq!(node.fake.signals(task.id), [Signal::TERM, Signal::KILL]);
+}
+
+#[tokio::test]
+async fn a_task_out_of_sight_is_looked_for_until_it_is_found() {
+    let node = Node::new().await;
+    let task = node.task(ENDLESS).await;
+    for _ in 0..5 {
+        node.fake.fail_next(Method::WaitTask, Error::unavailable("containerd is away"));
+    }
+    tokio::time::pause();
+    node.scope.start_task(&task.id.to_string()).await.unwrap();
+    node.fake.exit(task.id, 6).unwrap();
+    assert_eq!(node.scope.wait_task(&task.id.to_string()).await.unwrap().code, 6);
+    assert_eq!(node.fake.count(Method::WaitTask), 6);
+    node.agrees().await;
+}
+
+#[tokio::test]
+async fn a_task_that_the_backend_has_lost_has_ended_with_an_unknown_code() {
+    let node = Node::new().await;
+    let task = node.task(ENDLESS).await;
+    node.fake.fail_next(Method::WaitTask, Error::not_found("no such task"));
+    node.scope.start_task(&task.id.to_string()).await.unwrap();
+    let exit = node.scope.wait_task(&task.id.to_string()).await.unwrap();
+    assert_eq!((exit.code, exit.cause), (LOST_CODE, ExitCause::Lost));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_task_of_which_nothing_is_known_can_be_stopped_and_removed() {
+    let node = Node::new().await;
+    let task = node.running(ENDLESS).await;
+    node.fake.lose(task.id, "its shim does not answer").unwrap();
+    let node = node.killed().await;
+    let id = task.id.to_string();
+    assert_eq!(node.state(task.id).as_str(), "unknown");
+    assert_eq!(refused(node.scope.signal_task(&id, Signal::TERM).await), ErrorKind::FailedPrecondition);
+    node.scope.stop_task(&id, Duration::from_secs(1)).await.unwrap();
+    assert_eq!(node.exit(task.id).code, 143);
+    node.scope.remove_task(&id).await.unwrap();
+    assert!(node.fake.tasks().is_empty());
+    node.agrees().await;
+}
+
+#[tokio::test]
+async fn a_task_of_which_nothing_is_known_goes_with_its_sandbox() {
+    let node = Node::new().await;
+    let task = node.running(&["ignore-term"]).await;
+    node.fake.lose(task.id, "its shim does not answer").unwrap();
+    let node = node.killed().await;
+    node.scope.remove_sandbox(&task.sandbox.to_string()).await.unwrap();
+    assert!(node.fake.leftovers().is_empty());
+    node.agrees().await;
+}
+
+#[tokio::test]
+async fn shutting_down_leaves_tasks_running() {
+    let node = Node::new().await;
+    let task = node.running(ENDLESS).await;
+    node.gateway.shut_down(LONG).await.unwrap();
+    assert!(node.fake.runs(task.id) && node.fake.signals(task.id).is_empty());
+    let node = Node::over(node.fake.reopen()).await;
+    assert!(node.state(task.id).is_running());
+    node.scope.stop_task(&task.id.to_string(), LONG).await.unwrap();
+    node.agrees().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn shutting_down_waits_for_what_is_in_flight_but_not_for_ever() {
+    let node = Node::new().await;
+    let sandbox = node.sandbox().await.id.to_string();
+    let hold = node.fake.hold(Method::CreateTask);
+    let mut create = pin!(node.scope.create_task(&sandbox, task_spec("task", ENDLESS)));
+    assert!(poll!(&mut create).is_pending());
+    hold.arrived(1).await;
+    let cut_off = node.gateway.shut_down(Duration::from_secs(1)).await;
+    assert_eq!(refused(cut_off), ErrorKind::DeadlineExceeded);
+    let mut shut_down = pin!(node.gateway.shut_down(LONG));
+    assert!(poll!(&mut shut_down).is_pending());
+    hold.release();
+    shut_down.await.unwrap();
+    create.await.unwrap();
+    node.agrees().await;
+}

@@ -1,0 +1,162 @@
+//! What a second reader found: owners, updates, and retries at awkward moments.
+
+use std::pin::pin;
+use std::time::Duration;
+
+use futures::poll;
+use switchyard_core::id::Owner;
+use switchyard_core::spec::{PidMode, Resources};
+use switchyard_core::{Error, ErrorKind};
+use switchyard_fake::Method;
+use tokio::time::Instant;
+
+use crate::node::{ENDLESS, Node, refused, task_spec, until};
+const LONG: Duration = Duration::from_secs(3600);
+
+#[tokio::test]
+async fn readers_by_id_are_refused_to_another_owner() {
+    let node = Node::new().await;
+    let task = node.running(ENDLESS).await;
+    let nomad = node.gateway.scope(Owner::Nomad);
+    assert!(nomad.task_stats(&[task.id]).await.unwrap().is_empty());
+    assert_eq!(refused(nomad.inspect_task(task.id).await), ErrorKind::NotFound);
+    assert_eq!(refused(nomad.sandbox_stats(task.sandbox).await), ErrorKind::NotFound);
+    assert_eq!(refused(nomad.inspect_sandbox(task.sandbox).await), ErrorKind::NotFound);
+}
+
+#[tokio::test]
+async fn an_update_goes_on_when_its_caller_has_gone() {
+    let node = Node::new().await;
+    let task = node.running(ENDLESS).await;
+    let id = task.id.to_string();
+    let limits = Resources { cpu_shares: Some(100), ..Resources::default() };
+    let hold = node.fake.hold_answer(Method::UpdateTask);
+    {
+        let mut gone = pin!(node.scope.update_task(&id, &limits));
+        assert!(poll!(&mut gone).is_pending());
+        hold.arrived(1).await;
+    }
+    hold.release();
+    until(|| node.scope.task(&id).unwrap().details.resources == limits).await;
+    node.agrees().await;
+}
+
+#[tokio::test]
+async fn two_updates_at_once_both_take_effect() {
+    let node = Node::new().await;
+    let id = node.running(ENDLESS).await.id.to_string();
+    let memory = Resources { memory_limit_bytes: Some(1 << 20), ..Resources::default() };
+    let shares = Resources { cpu_shares: Some(100), ..Resources::default() };
+    let hold = node.fake.hold(Method::UpdateTask);
+    let mut both = pin!(async {
+        tokio::join!(node.scope.update_task(&id, &memory), node.scope.update_task(&id, &shares))
+    });
+    assert!(poll!(&mut both).is_pending());
+    hold.arrived(1).await;
+    hold.release();
+    both.await.0.unwrap();
+    let expected = Resources { cpu_shares: Some(100), ..memory.clone() };
+    assert_eq!(node.scope.task(&id).unwrap().details.resources, expected);
+    node.agrees().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_update_and_a_removal_do_not_overlap() {
+    let node = Node::new().await;
+    let id = node.running(ENDLESS).await.id.to_string();
+    let limits = Resources { cpu_shares: Some(100), ..Resources::default() };
+    let hold = node.fake.hold(Method::UpdateTask);
+    let mut update = pin!(node.scope.update_task(&id, &limits));
+    assert!(poll!(&mut update).is_pending());
+    hold.arrived(1).await;
+    let mut remove = pin!(node.scope.remove_task(&id));
+    let _ = tokio::time::timeout(Duration::from_secs(1), &mut remove).await;
+    drop(hold);
+    let _ = update.await;
+    node.is_sound();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_failed_removal_of_a_created_task_can_be_tried_again() {
+    let node = Node::new().await;
+    let task = node.task(ENDLESS).await;
+    let id = task.id.to_string();
+    node.fake.fail_next(Method::RemoveTask, Error::unavailable("containerd is away"));
+    assert_eq!(refused(node.scope.remove_task(&id).await), ErrorKind::Unavailable);
+    node.scope.remove_task(&id).await.unwrap();
+    node.agrees().await;
+}
+
+#[tokio::test]
+async fn a_stop_of_a_sandbox_being_removed_is_done() {
+    let node = Node::new().await;
+    let id = node.sandbox().await.id.to_string();
+    let hold = node.fake.hold(Method::RemoveSandbox);
+    let mut remove = pin!(node.scope.remove_sandbox(&id));
+    assert!(poll!(&mut remove).is_pending());
+    hold.arrived(1).await;
+    node.scope.stop_sandbox(&id).await.unwrap();
+    hold.release();
+    remove.await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stop_whose_signal_failed_sends_it_when_it_is_tried_again() {
+    let node = Node::new().await;
+    let task = node.running(ENDLESS).await;
+    let id = task.id.to_string();
+    node.fake.fail_next(Method::SignalTask, Error::unavailable("containerd is away"));
+    assert_eq!(refused(node.scope.stop_task(&id, LONG).await), ErrorKind::Unavailable);
+    node.scope.stop_task(&id, LONG).await.unwrap();
+    assert_eq!(node.exit(task.id).code, 143);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stop_of_an_unknown_task_ends_as_soon_as_the_task_does() {
+    let node = Node::new().await;
+    let task = node.running(ENDLESS).await;
+    node.fake.lose(task.id, "its shim does not answer").unwrap();
+    let node = node.killed().await;
+    let begun = Instant::now();
+    node.scope.stop_task(&task.id.to_string(), LONG).await.unwrap();
+    assert_eq!(begun.elapsed(), Duration::ZERO);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_unknown_task_that_ends_is_seen_to_end() {
+    let node = Node::new().await;
+    let task = node.running(ENDLESS).await;
+    node.fake.lose(task.id, "its shim does not answer").unwrap();
+    let node = node.killed().await;
+    node.fake.exit(task.id, 3).unwrap();
+    let id = task.id.to_string();
+    let exit = tokio::time::timeout(LONG, node.scope.wait_task(&id)).await.expect("nobody looks");
+    assert_eq!(exit.unwrap().code, 3);
+}
+
+#[tokio::test]
+async fn a_retried_creation_joins_though_its_pid_target_has_ended() {
+    let node = Node::new().await;
+    let target = node.running(ENDLESS).await;
+    let mut spec = task_spec("debugger", ENDLESS);
+    spec.pid = PidMode::Target(target.id);
+    let home = target.sandbox.to_string();
+    let made = node.scope.create_task(&home, spec.clone()).await.unwrap();
+    node.scope.stop_task(&target.id.to_string(), Duration::ZERO).await.unwrap();
+    assert_eq!(node.scope.create_task(&home, spec).await.unwrap().id, made.id);
+}
+
+#[tokio::test]
+async fn the_name_of_a_task_being_removed_is_not_given_out() {
+    let node = Node::new().await;
+    let task = node.task(ENDLESS).await;
+    let (home, id) = (task.sandbox.to_string(), task.id.to_string());
+    let hold = node.fake.hold(Method::RemoveTask);
+    let mut remove = pin!(node.scope.remove_task(&id));
+    assert!(poll!(&mut remove).is_pending());
+    hold.arrived(1).await;
+    let again = node.scope.create_task(&home, task_spec("task", ENDLESS)).await;
+    assert_eq!(refused(again), ErrorKind::AlreadyExists);
+    hold.release();
+    remove.await.unwrap();
+}

@@ -1,0 +1,222 @@
+//! Stopping and removing: of tasks with patience and without, of sandboxes, with failures on the way.
+
+use std::pin::pin;
+use std::time::Duration;
+
+use futures::poll;
+use switchyard_core::id::TaskId;
+use switchyard_core::spec::Signal;
+use switchyard_core::state::{ExitCause, SandboxState, TaskState};
+use switchyard_core::{Error, ErrorKind};
+use switchyard_fake::Method;
+use tokio::time::Instant;
+
+use crate::node::{ENDLESS, Node, refused, sandbox_spec, task_spec, until};
+
+const LONG: Duration = Duration::from_secs(3600);
+const SHORT: Duration = Duration::from_secs(2);
+
+#[tokio::test(start_paused = true)]
+async fn a_second_stop_sends_no_second_signal_but_keeps_its_own_patience() {
+    let node = Node::new().await;
+    let task = node.running(&["ignore-term"]).await;
+    let id = task.id.to_string();
+    let begun = Instant::now();
+    let mut patient = pin!(node.scope.stop_task(&id, LONG));
+    assert!(poll!(&mut patient).is_pending());
+    until(|| node.fake.signals(task.id) == [Signal::TERM]).await;
+    let (patient, hasty) = tokio::join!(patient, node.scope.stop_task(&id, SHORT));
+    patient.unwrap();
+    hasty.unwrap();
+    assert_eq!(node.fake.signals(task.id), [Signal::TERM, Signal::KILL]);
+    assert!(begun.elapsed() >= SHORT && begun.elapsed() < SHORT * 2, "{:?}", begun.elapsed());
+    assert_eq!(node.exit(task.id).code, 137);
+    node.agrees().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stop_ends_as_soon_as_the_task_does() {
+    let node = Node::new().await;
+    let task = node.running(ENDLESS).await;
+    let begun = Instant::now();
+    node.scope.stop_task(&task.id.to_string(), LONG).await.unwrap();
+    assert_eq!((node.exit(task.id).code, node.exit(task.id).cause), (143, ExitCause::Exited));
+    assert_eq!(node.fake.signals(task.id), [Signal::TERM]);
+    assert_eq!(begun.elapsed(), Duration::ZERO);
+}
+
+#[tokio::test]
+async fn the_stop_signal_is_the_tasks_own() {
+    let node = Node::new().await;
+    let sandbox = node.sandbox().await.id.to_string();
+    let mut spec = task_spec("task", &["sh", "-c", "trap 'exit 9' USR1; while true; do sleep 1; done"]);
+    spec.stop_signal = Signal::parse("SIGUSR1");
+    let task = node.scope.create_task(&sandbox, spec).await.unwrap();
+    node.scope.start_task(&task.id.to_string()).await.unwrap();
+    node.scope.stop_task(&task.id.to_string(), LONG).await.unwrap();
+    assert_eq!(node.exit(task.id).code, 9);
+}
+
+#[tokio::test]
+async fn a_stop_without_patience_kills() {
+    let node = Node::new().await;
+    let task = node.running(ENDLESS).await;
+    node.scope.stop_task(&task.id.to_string(), Duration::ZERO).await.unwrap();
+    assert_eq!(node.fake.signals(task.id), [Signal::KILL]);
+    assert_eq!(node.exit(task.id).code, 137);
+}
+
+#[tokio::test]
+async fn a_stop_goes_on_when_its_caller_has_gone() {
+    let node = Node::new().await;
+    let task = node.running(ENDLESS).await;
+    let hold = node.fake.hold(Method::SignalTask);
+    {
+        let id = task.id.to_string();
+        let mut gone = pin!(node.scope.stop_task(&id, LONG));
+        assert!(poll!(&mut gone).is_pending());
+        hold.arrived(1).await;
+    }
+    hold.release();
+    assert_eq!(node.scope.wait_task(&task.id.to_string()).await.unwrap().code, 143);
+}
+
+#[tokio::test]
+async fn what_does_not_run_is_stopped_without_a_signal() {
+    let node = Node::new().await;
+    let created = node.task(ENDLESS).await;
+    node.scope.stop_task(&created.id.to_string(), LONG).await.unwrap();
+    assert_eq!(node.state(created.id), TaskState::Created);
+    let spec = task_spec("done", &["true"]);
+    let ended = node.scope.create_task(&created.sandbox.to_string(), spec).await.unwrap();
+    node.scope.start_task(&ended.id.to_string()).await.unwrap();
+    node.scope.wait_task(&ended.id.to_string()).await.unwrap();
+    node.scope.stop_task(&ended.id.to_string(), LONG).await.unwrap();
+    node.scope.stop_task(&TaskId::random().to_string(), LONG).await.unwrap();
+    assert_eq!(node.exit(ended.id).code, 0);
+    assert_eq!(node.fake.count(Method::SignalTask), 0);
+    node.agrees().await;
+}
+
+#[tokio::test]
+async fn a_stop_joins_a_start_in_flight() {
+    let node = Node::new().await;
+    let task = node.task(ENDLESS).await;
+    let id = task.id.to_string();
+    let hold = node.fake.hold(Method::StartTask);
+    let mut start = pin!(node.scope.start_task(&id));
+    assert!(poll!(&mut start).is_pending());
+    hold.arrived(1).await;
+    let mut stop = pin!(node.scope.stop_task(&id, LONG));
+    assert!(poll!(&mut stop).is_pending());
+    assert_eq!(node.state(task.id), TaskState::Starting);
+    hold.release();
+    let (started, stopped) = tokio::join!(start, stop);
+    started.unwrap();
+    stopped.unwrap();
+    assert_eq!(node.exit(task.id).code, 143);
+    node.agrees().await;
+}
+
+#[tokio::test]
+async fn removal_of_a_running_task_kills_it() {
+    let node = Node::new().await;
+    let task = node.running(&["ignore-term"]).await;
+    node.scope.remove_task(&task.id.to_string()).await.unwrap();
+    assert_eq!(node.fake.signals(task.id), [Signal::KILL]);
+    assert_eq!(refused(node.scope.task(&task.id.to_string())), ErrorKind::NotFound);
+    node.scope.remove_task(&task.id.to_string()).await.unwrap();
+    assert_eq!(node.fake.count(Method::RemoveTask), 1);
+    node.agrees().await;
+}
+
+#[tokio::test]
+async fn a_failed_removal_can_be_tried_again() {
+    let node = Node::new().await;
+    let task = node.running(&["sh", "-c", "exit 4"]).await;
+    let id = task.id.to_string();
+    assert_eq!(node.scope.wait_task(&id).await.unwrap().code, 4);
+    node.fake.fail_next(Method::RemoveTask, Error::unavailable("containerd is away"));
+    assert_eq!(refused(node.scope.remove_task(&id).await), ErrorKind::Unavailable);
+    assert_eq!(node.exit(task.id).code, 4);
+    node.scope.remove_task(&id).await.unwrap();
+    node.agrees().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_end_after_sigkill_that_is_not_seen_in_time_is_told() {
+    let node = Node::new().await;
+    let task = node.task(ENDLESS).await;
+    let hold = node.fake.hold(Method::WaitTask);
+    node.scope.start_task(&task.id.to_string()).await.unwrap();
+    let stopped = node.scope.stop_task(&task.id.to_string(), Duration::ZERO).await;
+    assert_eq!(refused(stopped), ErrorKind::DeadlineExceeded);
+    hold.release();
+    node.scope.stop_task(&task.id.to_string(), LONG).await.unwrap();
+    assert_eq!(node.exit(task.id).code, 137);
+}
+
+#[tokio::test]
+async fn a_sandbox_is_stopped_once_however_many_ask() {
+    let node = Node::new().await;
+    let task = node.running(&["ignore-term"]).await;
+    let id = task.sandbox.to_string();
+    let hold = node.fake.hold(Method::StopSandbox);
+    let mut stops = pin!(async { tokio::join!(node.scope.stop_sandbox(&id), node.scope.stop_sandbox(&id)) });
+    assert!(poll!(&mut stops).is_pending());
+    hold.arrived(1).await;
+    assert_eq!(node.exit(task.id).code, 137);
+    hold.release();
+    let (first, second) = stops.await;
+    first.unwrap();
+    second.unwrap();
+    node.scope.stop_sandbox(&id).await.unwrap();
+    assert_eq!(node.fake.count(Method::StopSandbox), 1);
+    assert_eq!(node.scope.sandbox(&id).unwrap().state, SandboxState::Stopped);
+    node.agrees().await;
+}
+
+#[tokio::test]
+async fn a_sandbox_whose_stop_failed_takes_no_task_and_can_be_stopped_again() {
+    let node = Node::new().await;
+    let id = node.sandbox().await.id.to_string();
+    node.fake.fail_next(Method::StopSandbox, Error::unavailable("the network is away"));
+    assert_eq!(refused(node.scope.stop_sandbox(&id).await), ErrorKind::Unavailable);
+    assert_eq!(node.scope.sandbox(&id).unwrap().state.as_str(), "unknown");
+    let task = node.scope.create_task(&id, task_spec("task", ENDLESS)).await;
+    assert_eq!(refused(task), ErrorKind::FailedPrecondition);
+    node.scope.stop_sandbox(&id).await.unwrap();
+    node.fake.fail_next(Method::RemoveSandbox, Error::unavailable("containerd is away"));
+    assert_eq!(refused(node.scope.remove_sandbox(&id).await), ErrorKind::Unavailable);
+    assert_eq!(node.scope.sandbox(&id).unwrap().state, SandboxState::Stopped);
+    node.scope.remove_sandbox(&id).await.unwrap();
+    assert!(node.fake.leftovers().is_empty());
+    node.agrees().await;
+}
+
+#[tokio::test]
+async fn removal_of_a_sandbox_takes_its_tasks_along() {
+    let node = Node::new().await;
+    let task = node.running(&["ignore-term"]).await;
+    let id = task.sandbox.to_string();
+    node.scope.create_task(&id, task_spec("created", ENDLESS)).await.unwrap();
+    let other = node.scope.create_sandbox(sandbox_spec("other")).await.unwrap();
+    let kept = node.scope.create_task(&other.id.to_string(), task_spec("kept", ENDLESS)).await.unwrap();
+    let both = tokio::join!(node.scope.remove_sandbox(&id), node.scope.remove_sandbox(&id));
+    both.0.unwrap();
+    both.1.unwrap();
+    assert_eq!((node.fake.sandboxes(), node.fake.tasks()), (vec![other.id], vec![kept.id]));
+    assert_eq!(node.fake.count(Method::RemoveSandbox), 1);
+    node.agrees().await;
+}
+
+#[tokio::test]
+async fn a_waiter_is_told_when_the_task_is_removed_before_it_ran() {
+    let node = Node::new().await;
+    let task = node.task(ENDLESS).await;
+    let id = task.id.to_string();
+    let mut wait = pin!(node.scope.wait_task(&id));
+    assert!(poll!(&mut wait).is_pending());
+    node.scope.remove_task(&id).await.unwrap();
+    assert_eq!(refused(wait.await), ErrorKind::NotFound);
+}

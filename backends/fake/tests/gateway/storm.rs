@@ -1,0 +1,145 @@
+//! Random operations, faults and kills, all at the same time: whatever comes of each, the whole stays sound.
+
+use std::time::Duration;
+
+use futures::future::join_all;
+use proptest::prelude::*;
+use switchyard_core::Error;
+use switchyard_core::id::TaskId;
+use switchyard_fake::Method;
+
+use crate::node::{ENDLESS, Node, sandbox_spec, task_spec, until};
+
+/// Far more than any round takes on a clock that only jumps.
+const PATIENCE: Duration = Duration::from_secs(600);
+
+#[derive(Debug, Clone, Copy)]
+enum Deed {
+    CreateSandbox,
+    StopSandbox,
+    RemoveSandbox,
+    CreateTask,
+    StartTask,
+    StopTask,
+    RemoveTask,
+    Wait,
+    Exit,
+}
+
+fn deed() -> impl Strategy<Value = (Deed, u8, u64)> {
+    let kind = prop_oneof![
+        3 => Just(Deed::CreateSandbox),
+        1 => Just(Deed::StopSandbox),
+        1 => Just(Deed::RemoveSandbox),
+        4 => Just(Deed::CreateTask),
+        4 => Just(Deed::StartTask),
+        2 => Just(Deed::StopTask),
+        2 => Just(Deed::RemoveTask),
+        1 => Just(Deed::Wait),
+        1 => Just(Deed::Exit),
+    ];
+    (kind, 0..2_u8, 0..4_u64)
+}
+
+fn fault() -> impl Strategy<Value = Method> {
+    prop_oneof![
+        Just(Method::CreateSandbox),
+        Just(Method::StopSandbox),
+        Just(Method::RemoveSandbox),
+        Just(Method::CreateTask),
+        Just(Method::StartTask),
+        Just(Method::SignalTask),
+        Just(Method::WaitTask),
+        Just(Method::RemoveTask),
+    ]
+}
+
+/// Does one thing, for a caller who may go away half way.
+async fn asked_for(node: &Node, deed: (Deed, u8, u64)) {
+    let (work, pause) = (perform(node, deed), deed.2);
+    if pause == 3 {
+        let _ = tokio::time::timeout(Duration::from_millis(pause + 1), work).await;
+    } else {
+        work.await;
+    }
+}
+
+/// Does one thing; it may fail, but it must come to an end.
+async fn perform(node: &Node, (deed, name, pause): (Deed, u8, u64)) {
+    let scope = &node.scope;
+    let (pod, container) = (format!("pod {name}"), format!("task {name}"));
+    tokio::time::sleep(Duration::from_millis(pause)).await;
+    let sandboxes = scope.sandboxes().unwrap();
+    let pod_id = sandboxes.iter().find(|one| one.meta.name == pod).map(|one| one.id.to_string());
+    let tasks = scope.tasks().unwrap();
+    let task: Option<TaskId> = tasks.iter().find(|one| one.meta.name == container).map(|one| one.id);
+    let task_id = task.map_or_else(String::new, |id| id.to_string());
+    let pod_id = pod_id.unwrap_or_default();
+    let patience = Duration::from_millis(pause * 1000);
+    // What each comes to depends on the others; the round is judged as a whole.
+    match deed {
+        Deed::CreateSandbox => drop(scope.create_sandbox(sandbox_spec(&pod)).await),
+        Deed::StopSandbox => drop(scope.stop_sandbox(&pod_id).await),
+        Deed::RemoveSandbox => drop(scope.remove_sandbox(&pod_id).await),
+        Deed::CreateTask => {
+            let command = if pause == 0 { &["ignore-term"] } else { ENDLESS };
+            drop(scope.create_task(&pod_id, task_spec(&container, command)).await);
+        }
+        Deed::StartTask => drop(scope.start_task(&task_id).await),
+        Deed::StopTask => drop(scope.stop_task(&task_id, patience).await),
+        Deed::RemoveTask => drop(scope.remove_task(&task_id).await),
+        // A task may go on for ever: this waiter leaves.
+        Deed::Wait => drop(tokio::time::timeout(patience, scope.wait_task(&task_id)).await),
+        Deed::Exit => drop(task.map(|id| node.fake.exit(id, 1))),
+    }
+}
+
+async fn settled(node: &Node) {
+    let wrong =
+        || node.scope.tasks().unwrap().iter().any(|task| task.state.is_running() != node.fake.runs(task.id));
+    for _ in 0..1000 {
+        if !wrong() {
+            return;
+        }
+        // On this clock it takes no time, and lets watchers that wait to look again do so.
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    until(|| !wrong()).await;
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 300, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn no_storm_leaves_anything_unsound(
+        rounds in prop::collection::vec(
+            (prop::collection::vec(deed(), 1..12), prop::collection::vec(fault(), 0..3), any::<bool>()),
+            1..6,
+        ),
+    ) {
+        let runtime =
+            tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
+        runtime.block_on(async {
+            let mut node = Node::slow().await;
+            for (deeds, faults, killed) in rounds {
+                for method in faults {
+                    node.fake.fail_next(method, Error::unavailable("by chance"));
+                }
+                let all = join_all(deeds.into_iter().map(|deed| asked_for(&node, deed)));
+                tokio::time::timeout(PATIENCE, all).await.expect("an operation hangs");
+                settled(&node).await;
+                if killed {
+                    node = node.killed().await;
+                    node.agrees().await;
+                }
+                node.is_sound();
+            }
+            let node = node.killed().await;
+            for sandbox in node.scope.sandboxes().unwrap() {
+                node.scope.remove_sandbox(&sandbox.id.to_string()).await.unwrap();
+            }
+            assert_eq!(node.fake.leftovers(), Vec::<String>::new());
+            node.agrees().await;
+        });
+    }
+}

@@ -1,0 +1,129 @@
+//! Starting tasks, their limits, and readers.
+
+use std::pin::pin;
+use std::time::Duration;
+
+use futures::poll;
+use switchyard_core::spec::{PidMode, Resources, Signal};
+use switchyard_core::state::{ExitCause, START_FAILED_CODE, TaskState};
+use switchyard_core::{Error, ErrorKind};
+use switchyard_fake::Method;
+
+use crate::node::{ENDLESS, Node, refused, sandbox_spec, task_spec};
+
+#[tokio::test]
+async fn starts_of_one_task_join_the_one_in_flight() {
+    let node = Node::new().await;
+    let task = node.task(ENDLESS).await;
+    let id = task.id.to_string();
+    let hold = node.fake.hold(Method::StartTask);
+    let mut first = pin!(node.scope.start_task(&id));
+    assert!(poll!(&mut first).is_pending());
+    hold.arrived(1).await;
+    let mut second = pin!(node.scope.start_task(&id));
+    assert!(poll!(&mut second).is_pending());
+    hold.release();
+    let (first, second) = tokio::join!(first, second);
+    first.unwrap();
+    second.unwrap();
+    assert_eq!(node.fake.count(Method::StartTask), 1);
+    assert!(node.state(task.id).is_running());
+    node.agrees().await;
+}
+
+#[tokio::test]
+async fn a_start_in_a_stopped_sandbox_is_refused_and_changes_nothing() {
+    let node = Node::new().await;
+    let task = node.task(ENDLESS).await;
+    node.scope.stop_sandbox(&task.sandbox.to_string()).await.unwrap();
+    let started = node.scope.start_task(&task.id.to_string()).await;
+    assert_eq!(refused(started), ErrorKind::FailedPrecondition);
+    assert_eq!(node.fake.count(Method::StartTask), 0);
+    assert_eq!(node.state(task.id), TaskState::Created);
+    node.agrees().await;
+}
+
+#[tokio::test]
+async fn a_failed_start_is_the_tasks_end_and_says_why() {
+    let node = Node::new().await;
+    let task = node.task(&["/no/such/server"]).await;
+    let id = task.id.to_string();
+    assert_eq!(refused(node.scope.start_task(&id).await), ErrorKind::InvalidArgument);
+    let exit = node.scope.wait_task(&id).await.unwrap();
+    assert_eq!(exit.code, START_FAILED_CODE);
+    assert!(
+        matches!(&exit.cause, ExitCause::StartFailed(why) if why.contains("/no/such/server")),
+        "{exit:?}"
+    );
+    assert_eq!(refused(node.scope.start_task(&id).await), ErrorKind::FailedPrecondition);
+    assert_eq!(refused(node.scope.signal_task(&id, Signal::TERM).await), ErrorKind::FailedPrecondition);
+    node.scope.remove_task(&id).await.unwrap();
+    node.agrees().await;
+}
+
+#[tokio::test]
+async fn an_end_is_told_with_its_cause() {
+    let node = Node::new().await;
+    let task = node.running(ENDLESS).await;
+    node.fake.oom_kill(task.id).unwrap();
+    let exit = node.scope.wait_task(&task.id.to_string()).await.unwrap();
+    assert_eq!((exit.code, exit.cause), (137, ExitCause::OomKilled));
+    node.agrees().await;
+}
+
+#[tokio::test]
+async fn a_task_may_join_the_processes_of_a_running_task_of_its_sandbox_only() {
+    let node = Node::new().await;
+    let target = node.running(ENDLESS).await;
+    let (home, other) =
+        (target.sandbox.to_string(), node.scope.create_sandbox(sandbox_spec("other")).await.unwrap());
+    let mut spec = task_spec("debugger", ENDLESS);
+    spec.pid = PidMode::Target(target.id);
+    let elsewhere = node.scope.create_task(&other.id.to_string(), spec.clone()).await;
+    assert_eq!(refused(elsewhere), ErrorKind::InvalidArgument);
+    node.scope.create_task(&home, spec.clone()).await.unwrap();
+    node.scope.stop_task(&target.id.to_string(), Duration::ZERO).await.unwrap();
+    spec.meta.name = "late".into();
+    assert_eq!(refused(node.scope.create_task(&home, spec).await), ErrorKind::FailedPrecondition);
+    node.agrees().await;
+}
+
+#[tokio::test]
+async fn an_update_changes_what_it_names_or_nothing() {
+    let node = Node::new().await;
+    let task = node.running(ENDLESS).await;
+    let id = task.id.to_string();
+    let limits = |task: &str| node.scope.task(task).unwrap().details.resources.clone();
+    let memory = Resources { memory_limit_bytes: Some(1 << 20), ..Resources::default() };
+    node.scope.update_task(&id, &memory).await.unwrap();
+    let shares = Resources { cpu_shares: Some(100), ..Resources::default() };
+    node.scope.update_task(&id, &shares).await.unwrap();
+    let both = Resources { cpu_shares: Some(100), ..memory.clone() };
+    assert_eq!(limits(&id), both);
+    node.fake.fail_next(Method::UpdateTask, Error::unavailable("containerd is away"));
+    let more = Resources { memory_limit_bytes: Some(2 << 20), ..Resources::default() };
+    assert_eq!(refused(node.scope.update_task(&id, &more).await), ErrorKind::Unavailable);
+    assert_eq!(limits(&id), both);
+    node.agrees().await;
+    node.scope.stop_task(&id, Duration::ZERO).await.unwrap();
+    assert_eq!(refused(node.scope.update_task(&id, &more).await), ErrorKind::FailedPrecondition);
+    let node = node.killed().await;
+    assert_eq!(node.scope.task(&id).unwrap().details.resources, both);
+}
+
+#[tokio::test]
+async fn readers_answer_for_what_there_is() {
+    let node = Node::new().await;
+    let task = node.running(ENDLESS).await;
+    let gone = switchyard_core::id::TaskId::random();
+    let stats = node.scope.task_stats(&[task.id, gone]).await.unwrap();
+    assert_eq!(stats.keys().copied().collect::<Vec<_>>(), [task.id]);
+    assert!(stats[&task.id].usage.cpu.is_some());
+    assert!(!node.scope.sandbox_stats(task.sandbox).await.unwrap().interfaces.is_empty());
+    let TaskState::Running { pid, .. } = node.state(task.id) else { panic!("it runs") };
+    assert_eq!(node.scope.inspect_task(task.id).await.unwrap().pid, Some(pid));
+    assert_eq!(refused(node.scope.inspect_task(gone).await), ErrorKind::NotFound);
+    assert_eq!(refused(node.scope.reopen_log(&task.id.to_string()).await), ErrorKind::FailedPrecondition);
+    let counts = node.gateway.count_tasks();
+    assert_eq!(counts.into_values().collect::<Vec<_>>(), [1]);
+}

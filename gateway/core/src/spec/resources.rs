@@ -1,0 +1,83 @@
+//! Limits of a cgroup.
+
+use std::collections::BTreeMap;
+
+/// Limits of a cgroup. `None`: not asked for.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Resources {
+    /// Relative weight, 2 to 262144.
+    pub cpu_shares: Option<u64>,
+    /// CPU time per period in µs; negative for no limit.
+    pub cpu_quota_us: Option<i64>,
+    /// Length of the period in µs.
+    pub cpu_period_us: Option<u64>,
+    /// CPUs, as `0-2,7`.
+    pub cpuset_cpus: Option<String>,
+    /// Memory nodes, as `0`.
+    pub cpuset_mems: Option<String>,
+    /// Hard limit in bytes; -1 for none.
+    pub memory_limit_bytes: Option<i64>,
+    /// Memory plus swap in bytes; -1 for none. `None` with a memory limit means no swap.
+    pub memory_swap_limit_bytes: Option<i64>,
+    /// Soft limit in bytes.
+    pub memory_reservation_bytes: Option<i64>,
+    /// Number of processes; -1 for no limit.
+    pub pids_limit: Option<i64>,
+    /// Huge page limits.
+    pub hugepages: Vec<HugepageLimit>,
+    /// Score adjustment of the main process, -1000 to 1000.
+    pub oom_score_adj: Option<i32>,
+    /// Files of cgroup v2, verbatim.
+    pub unified: BTreeMap<String, String>,
+}
+
+/// A limit on huge pages of one size.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HugepageLimit {
+    /// Size as the kernel names it: `2MB`, `1GB`.
+    pub page_size: String,
+    /// Limit in bytes.
+    pub limit_bytes: u64,
+}
+
+impl Resources {
+    /// These limits changed by `update`: what `update` does not name stays.
+    #[must_use]
+    pub fn merged(&self, update: &Self) -> Self {
+        let Self {
+            cpu_shares,
+            cpu_quota_us,
+            cpu_period_us,
+            cpuset_cpus,
+            cpuset_mems,
+            memory_limit_bytes,
+            memory_swap_limit_bytes,
+            memory_reservation_bytes,
+            pids_limit,
+            hugepages,
+            oom_score_adj,
+            unified,
+        } = update.clone();
+        let mut merged_unified = self.unified.clone();
+        merged_unified.extend(unified);
+        let mut merged_hugepages = self.hugepages.clone();
+        for limit in hugepages {
+            merged_hugepages.retain(|old| old.page_size != limit.page_size);
+            merged_hugepages.push(limit);
+        }
+        Self {
+            cpu_shares: cpu_shares.or(self.cpu_shares),
+            cpu_quota_us: cpu_quota_us.or(self.cpu_quota_us),
+            cpu_period_us: cpu_period_us.or(self.cpu_period_us),
+            cpuset_cpus: cpuset_cpus.or_else(|| self.cpuset_cpus.clone()),
+            cpuset_mems: cpuset_mems.or_else(|| self.cpuset_mems.clone()),
+            memory_limit_bytes: memory_limit_bytes.or(self.memory_limit_bytes),
+            memory_swap_limit_bytes: memory_swap_limit_bytes.or(self.memory_swap_limit_bytes),
+            memory_reservation_bytes: memory_reservation_bytes.or(self.memory_reservation_bytes),
+            pids_limit: pids_limit.or(self.pids_limit),
+            hugepages: merged_hugepages,
+            oom_score_adj: oom_score_adj.or(self.oom_score_adj),
+            unified: merged_unified,
+        }
+    }
+}
