@@ -1,0 +1,67 @@
+//! Cuts lists into the messages of the `Stream*` calls, so that none grows too large.
+
+use futures::stream::{self, BoxStream, StreamExt};
+use prost::Message;
+use tonic::Status;
+
+/// The stream a `Stream*` call answers with.
+pub(crate) type Stream<T> = BoxStream<'static, Result<T, Status>>;
+
+/// No message holds more items than this.
+const ITEMS: usize = 1000;
+
+/// No message grows beyond this many bytes, unless one item alone does.
+const BYTES: usize = 2 << 20;
+
+/// `items` in messages that `wrap` makes; each item comes once, in order, and no message is empty.
+pub(crate) fn stream<I, T>(items: Vec<I>, wrap: impl Fn(Vec<I>) -> T) -> Stream<T>
+where
+    I: Message,
+    T: Send + 'static,
+{
+    let batches: Vec<_> = batches(items, ITEMS, BYTES).into_iter().map(|batch| Ok(wrap(batch))).collect();
+    stream::iter(batches).boxed()
+}
+
+fn batches<I: Message>(items: Vec<I>, max_items: usize, max_bytes: usize) -> Vec<Vec<I>> {
+    let mut all = Vec::new();
+    let mut batch = Vec::new();
+    let mut bytes = 0;
+    for item in items {
+        let size = item.encoded_len();
+        if !batch.is_empty() && (batch.len() == max_items || bytes + size > max_bytes) {
+            all.push(std::mem::take(&mut batch));
+            bytes = 0;
+        }
+        bytes += size;
+        batch.push(item);
+    }
+    if !batch.is_empty() {
+        all.push(batch);
+    }
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn an_empty_list_is_no_message() {
+        assert_eq!(batches(Vec::<String>::new(), 10, 10), Vec::<Vec<String>>::new());
+    }
+
+    proptest! {
+        #[test]
+        fn every_item_comes_once_in_order_and_within_the_bounds(sizes in prop::collection::vec(0_usize..40, 0..60)) {
+            let items: Vec<String> = sizes.iter().map(|n| "x".repeat(*n)).collect();
+            let cut = batches(items.clone(), 7, 64);
+            prop_assert_eq!(cut.concat(), items);
+            for batch in &cut {
+                let bytes: usize = batch.iter().map(Message::encoded_len).sum();
+                prop_assert!(!batch.is_empty() && batch.len() <= 7 && (bytes <= 64 || batch.len() == 1));
+            }
+        }
+    }
+}

@@ -1,0 +1,84 @@
+//! Settings of the CRI frontend.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+/// Settings of the CRI frontend, the section `[cri]` of the configuration.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Config {
+    /// Lets every process of a pod with a network of its own bind ports below 1024, by
+    /// `net.ipv4.ip_unprivileged_port_start=0`. A sysctl that the pod names itself wins.
+    pub unprivileged_ports: bool,
+    /// Lets every process of such a pod send pings, by `net.ipv4.ping_group_range="0 2147483647"`.
+    pub unprivileged_icmp: bool,
+    /// The system call filter of containers that ask for none.
+    pub unset_seccomp: UnsetSeccomp,
+    /// How long ExecSync waits for output that a child of the command still holds open after the command itself has ended,
+    /// in seconds; 0 waits for ever.
+    pub exec_drain_seconds: u64,
+    /// The largest message that is accepted, in bytes. Clients accept 16 MiB themselves.
+    pub max_message_bytes: usize,
+}
+
+/// What a container gets that names no seccomp profile.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum UnsetSeccomp {
+    /// No filter, as CRI says.
+    Unconfined,
+    /// The gateway's default profile.
+    RuntimeDefault,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            unprivileged_ports: true,
+            unprivileged_icmp: true,
+            unset_seccomp: UnsetSeccomp::Unconfined,
+            exec_drain_seconds: 15,
+            max_message_bytes: 16 << 20,
+        }
+    }
+}
+
+impl Config {
+    /// `exec_drain_seconds` as the core wants it.
+    pub(crate) const fn exec_drain(&self) -> Duration {
+        match self.exec_drain_seconds {
+            0 => Duration::MAX,
+            seconds => Duration::from_secs(seconds),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_empty_section_is_the_default() {
+        assert_eq!(toml::from_str::<Config>(""), Ok(Config::default()));
+    }
+
+    #[test]
+    fn an_unknown_key_is_refused() {
+        let error = toml::from_str::<Config>("unprivilegedports = true").expect_err("the key is unknown");
+        assert!(error.to_string().contains("unprivilegedports"), "{error}");
+    }
+
+    #[test]
+    fn a_seccomp_default_is_spelled_in_kebab_case() {
+        let config: Config =
+            toml::from_str("unset_seccomp = \"runtime-default\"").expect("it is well formed");
+        assert_eq!(config.unset_seccomp, UnsetSeccomp::RuntimeDefault);
+    }
+
+    #[test]
+    fn a_drain_of_zero_waits_for_ever() {
+        let config = Config { exec_drain_seconds: 0, ..Config::default() };
+        assert_eq!(config.exec_drain(), Duration::MAX);
+    }
+}

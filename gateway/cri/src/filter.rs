@@ -1,0 +1,89 @@
+//! The filters of list calls. All parts must match; ids may be given by a prefix that is unique, and one that is not, or that
+//! matches nothing, gives an empty list.
+
+use std::collections::BTreeMap;
+use std::fmt::Display;
+use std::sync::Arc;
+
+use switchyard_core::Result;
+use switchyard_core::table::{Sandbox, Task};
+
+/// Labels, by name.
+type Labels = BTreeMap<String, String>;
+
+/// Sandboxes of `all` with this id (or the only one whose id begins so; empty for any) and all these labels.
+pub(crate) fn sandboxes(all: Vec<Arc<Sandbox>>, id: &str, labels: &Labels) -> Vec<Arc<Sandbox>> {
+    narrow(all, id, |sandbox| sandbox.id)
+        .into_iter()
+        .filter(|sandbox| carries(&sandbox.meta.labels, labels))
+        .collect()
+}
+
+/// Tasks of `all` with this id, in this one of `sandboxes`, and with all these labels.
+pub(crate) fn tasks(
+    all: Vec<Arc<Task>>,
+    sandboxes: impl FnOnce() -> Result<Vec<Arc<Sandbox>>>,
+    id: &str,
+    sandbox: &str,
+    labels: &Labels,
+) -> Result<Vec<Arc<Task>>> {
+    let mut found = narrow(all, id, |task| task.id);
+    if !sandbox.is_empty() {
+        let homes = narrow(sandboxes()?, sandbox, |sandbox| sandbox.id);
+        found.retain(|task| homes.iter().any(|home| home.id == task.sandbox));
+    }
+    found.retain(|task| carries(&task.meta.labels, labels));
+    Ok(found)
+}
+
+fn carries(labels: &Labels, wanted: &Labels) -> bool {
+    wanted.iter().all(|(name, value)| labels.get(name) == Some(value))
+}
+
+fn narrow<T, I: Display>(all: Vec<Arc<T>>, prefix: &str, id: impl Fn(&T) -> I) -> Vec<Arc<T>> {
+    if prefix.is_empty() {
+        return all;
+    }
+    let mut found = all;
+    found.retain(|object| id(object).to_string().starts_with(prefix));
+    if found.len() > 1 {
+        found.clear();
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn narrowed(prefix: &str) -> Vec<&'static str> {
+        let all = ["aa11", "aa22", "bb33"].map(Arc::new).to_vec();
+        narrow(all, prefix, |text| *text).into_iter().map(|text| *text).collect()
+    }
+
+    #[test]
+    fn an_id_may_be_a_unique_prefix() {
+        assert_eq!(narrowed("bb"), ["bb33"]);
+        assert_eq!(narrowed("aa22"), ["aa22"]);
+        assert_eq!(narrowed(""), ["aa11", "aa22", "bb33"]);
+    }
+
+    #[test]
+    fn an_ambiguous_or_unknown_id_gives_nothing() {
+        assert!(narrowed("aa").is_empty());
+        assert!(narrowed("zz").is_empty());
+        assert!(narrowed("bb333").is_empty());
+    }
+
+    #[test]
+    fn labels_match_exactly_and_all_of_them() {
+        let labels = |pairs: &[(&str, &str)]| -> Labels {
+            pairs.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect()
+        };
+        let carried = labels(&[("a", "1"), ("b", "2")]);
+        assert!(carries(&carried, &labels(&[])));
+        assert!(carries(&carried, &labels(&[("a", "1"), ("b", "2")])));
+        assert!(!carries(&carried, &labels(&[("a", "1"), ("b", "3")])));
+        assert!(!carries(&carried, &labels(&[("c", "")])));
+    }
+}

@@ -1,0 +1,212 @@
+//! Containers.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::time::SystemTime;
+
+use switchyard_core::id::{Owner, SandboxId, TaskId};
+use switchyard_core::spec::{EnvVar, Meta, Output, PidMode, Stdin, Stdio, TaskSpec};
+use switchyard_core::{Error, Result};
+use switchyard_proto::cri::v1 as cri;
+
+use super::security::ContainerContext;
+use super::{absolute, mount, name, required, resources, security, signal, text, without_parents};
+use crate::config::Config;
+use crate::record::{self, ContainerRecord};
+
+/// Annotations by which older kubelets ask for CDI devices.
+const CDI_ANNOTATIONS: &str = "cdi.k8s.io/";
+
+/// The sandbox that a container is made in.
+#[derive(Debug)]
+pub(crate) struct Parent<'a> {
+    /// Its id.
+    pub(crate) id: SandboxId,
+    /// As it was asked for.
+    pub(crate) config: &'a cri::PodSandboxConfig,
+    /// Whether its handler makes mounts read-only all the way down.
+    pub(crate) recursive_readonly: bool,
+}
+
+impl Parent<'_> {
+    fn security(&self) -> Option<&cri::LinuxSandboxSecurityContext> {
+        self.config.linux.as_ref()?.security_context.as_ref()
+    }
+
+    /// Whether privileged containers may run in it.
+    pub(super) fn privileged(&self) -> bool {
+        self.security().is_some_and(|context| context.privileged)
+    }
+
+    /// The process namespace of a container that asks for the pod's. A sandbox without one of its own gives each its own.
+    fn pid(&self) -> PidMode {
+        let options = self.security().and_then(|context| context.namespace_options.as_ref());
+        match options.map_or(cri::NamespaceMode::Pod, cri::NamespaceOption::pid) {
+            cri::NamespaceMode::Pod => PidMode::Sandbox,
+            cri::NamespaceMode::Node => PidMode::Host,
+            // No sandbox is made with TARGET.
+            cri::NamespaceMode::Container | cri::NamespaceMode::Target => PidMode::Private,
+        }
+    }
+}
+
+/// A container to make, asked for at `now`; `target` finds the container whose process namespace it joins.
+pub(crate) fn container(
+    config: cri::ContainerConfig,
+    parent: &Parent<'_>,
+    settings: &Config,
+    target: &dyn Fn(&str) -> Result<TaskId>,
+    now: SystemTime,
+) -> Result<TaskSpec> {
+    let request = ContainerRecord { config: Some(config) };
+    let record = record::encode(&request);
+    let cri::ContainerConfig {
+        metadata,
+        image,
+        command,
+        args,
+        working_dir,
+        envs,
+        mounts,
+        devices,
+        labels,
+        annotations,
+        log_path,
+        stdin,
+        stdin_once,
+        tty,
+        linux,
+        windows: _,
+        cdi_devices,
+        stop_signal,
+    } = required("config", request.config)?;
+    let metadata = required("config.metadata", metadata)?;
+    name("config.metadata.name", &metadata.name)?;
+    let image = required("config.image", image)?;
+    if image.image.is_empty() {
+        return Err(Error::invalid("config.image.image", "it is empty"));
+    }
+    refuse_cdi(&cdi_devices, &annotations)?;
+    words("config.command", &command)?;
+    words("config.args", &args)?;
+    let cri::LinuxContainerConfig { resources: limits, security_context } = linux.unwrap_or_default();
+    let ContainerContext { security, user, pid } =
+        security::container_context(security_context, parent, settings, target)?;
+    Ok(TaskSpec {
+        annotations: facts(&metadata, &image, parent),
+        meta: Meta {
+            owner: Owner::Kubernetes,
+            name: format!("{}_{}_{}", metadata.name, metadata.attempt, parent.id),
+            labels,
+            created_at: now,
+            record,
+        },
+        image: image.image,
+        command,
+        args,
+        cwd: match working_dir.as_str() {
+            "" => None,
+            path => Some(absolute("config.working_dir", path)?),
+        },
+        env: environment(envs)?,
+        user,
+        mounts: mount::mounts(mounts, parent.recursive_readonly)?,
+        devices: mount::devices(devices)?,
+        security,
+        // CRI has none; the runtime's own stand.
+        rlimits: Vec::new(),
+        resources: resources::limits(limits, "config.linux.resources")?,
+        cgroup: None,
+        pid: pid.unwrap_or_else(|| parent.pid()),
+        stdio: Stdio {
+            stdin: match (stdin, stdin_once) {
+                (false, _) => Stdin::Closed,
+                (true, false) => Stdin::Open,
+                (true, true) => Stdin::Once,
+            },
+            tty,
+            output: output(&parent.config.log_directory, &log_path)?,
+        },
+        stop_signal: signal::stop_signal(stop_signal)?,
+    })
+}
+
+fn refuse_cdi(devices: &[cri::CdiDevice], annotations: &BTreeMap<String, String>) -> Result<()> {
+    let field = if !devices.is_empty() {
+        "config.CDI_devices".to_owned()
+    } else if let Some(name) = annotations.keys().find(|name| name.starts_with(CDI_ANNOTATIONS)) {
+        format!("config.annotations[{name:?}]")
+    } else {
+        return Ok(());
+    };
+    Err(Error::unimplemented(format!(
+        "{field}: devices of the Container Device Interface are not supported yet"
+    )))
+}
+
+fn words(field: &str, words: &[String]) -> Result<()> {
+    words.iter().enumerate().try_for_each(|(index, word)| text(format_args!("{field}[{index}]"), word))
+}
+
+fn environment(envs: Vec<cri::KeyValue>) -> Result<Vec<EnvVar>> {
+    let variable = |(index, cri::KeyValue { key, value })| {
+        let field = format!("config.envs[{index}]");
+        if key.is_empty() || key.contains(['=', '\0']) {
+            return Err(Error::invalid(
+                format_args!("{field}.key"),
+                format!("{key:?} is not a variable's name"),
+            ));
+        }
+        if value.contains(&0) {
+            return Err(Error::invalid(format_args!("{field}.value"), "it contains a NUL byte"));
+        }
+        Ok(EnvVar { name: key, value })
+    };
+    envs.into_iter().enumerate().map(variable).collect()
+}
+
+/// Where output goes; without a directory or a path there is no log.
+fn output(directory: &str, log_path: &str) -> Result<Output> {
+    if directory.is_empty() || log_path.is_empty() {
+        return Ok(Output::Discard);
+    }
+    let field = "config.log_path";
+    text(field, log_path)?;
+    let path = PathBuf::from(log_path);
+    if path.is_absolute() {
+        return Err(Error::invalid(
+            field,
+            format!("{path:?} must be relative to the sandbox's log directory"),
+        ));
+    }
+    without_parents(field, &path)?;
+    if log_path.ends_with('/') || path.file_name().is_none() {
+        return Err(Error::invalid(field, format!("{path:?} names no file")));
+    }
+    Ok(Output::Log(Path::new(directory).join(path)))
+}
+
+/// What tools and runtimes look for in a runtime spec.
+fn facts(
+    metadata: &cri::ContainerMetadata,
+    image: &cri::ImageSpec,
+    parent: &Parent<'_>,
+) -> BTreeMap<String, String> {
+    let user_image = match image.user_specified_image.as_str() {
+        "" => image.image.as_str(),
+        image => image,
+    };
+    let pod = parent.config.metadata.clone().unwrap_or_default();
+    let id = parent.id.to_string();
+    [
+        ("container-type", "container"),
+        ("sandbox-id", &id),
+        ("container-name", &metadata.name),
+        ("image-name", user_image),
+        ("sandbox-name", &pod.name),
+        ("sandbox-namespace", &pod.namespace),
+        ("sandbox-uid", &pod.uid),
+    ]
+    .map(|(fact, value)| (format!("io.kubernetes.cri.{fact}"), value.to_owned()))
+    .into()
+}

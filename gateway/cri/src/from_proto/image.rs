@@ -1,0 +1,167 @@
+//! Pull requests and credentials.
+
+use base64::Engine as _;
+use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
+use switchyard_core::image::{Credentials, PullRequest};
+use switchyard_core::{Error, Result};
+use switchyard_proto::cri::v1 as cri;
+
+use super::required;
+
+/// Docker's configuration files pad or do not.
+const BASE64: GeneralPurpose = GeneralPurpose::new(
+    &base64::alphabet::STANDARD,
+    GeneralPurposeConfig::new().with_decode_padding_mode(DecodePaddingMode::Indifferent),
+);
+
+/// The registry that references without a host mean, under all its names.
+const DOCKER_HUB: [&str; 3] = ["docker.io", "index.docker.io", "registry-1.docker.io"];
+
+/// An image to pull.
+pub(crate) fn pull_request(request: cri::PullImageRequest) -> Result<PullRequest> {
+    let cri::PullImageRequest {
+        image,
+        auth,
+        // The sandbox is told for placing the download's cost; images belong to nobody here.
+        sandbox_config: _,
+    } = request;
+    let cri::ImageSpec {
+        image: reference,
+        annotations: _,
+        // For status only: `image` is what to pull.
+        user_specified_image: _,
+        runtime_handler,
+        image_ref: _,
+    } = required("image", image)?;
+    if reference.is_empty() {
+        return Err(Error::invalid("image.image", "it is empty"));
+    }
+    let credentials = match auth {
+        None => Credentials::Anonymous,
+        Some(auth) => credentials(auth, &reference)?,
+    };
+    Ok(PullRequest { reference, credentials, handler: runtime_handler })
+}
+
+/// What to show the registry of `reference`. Credentials for another registry are not for its eyes.
+fn credentials(auth: cri::AuthConfig, reference: &str) -> Result<Credentials> {
+    let cri::AuthConfig { username, password, auth, server_address, identity_token, registry_token } = auth;
+    if !server_address.is_empty() && !same_registry(server_host(&server_address), registry_host(reference)) {
+        return Ok(Credentials::Anonymous);
+    }
+    if !username.is_empty() {
+        return Ok(Credentials::Basic { username, password });
+    }
+    if !auth.is_empty() {
+        let malformed = || Error::invalid("auth.auth", "it is not base64 of user:password");
+        let decoded = BASE64.decode(auth.trim()).map_err(|_| malformed())?;
+        let decoded = String::from_utf8(decoded).map_err(|_| malformed())?;
+        let (username, password) = decoded.split_once(':').ok_or_else(malformed)?;
+        // Some writers of Docker's files fill up with NULs.
+        let password = password.trim_end_matches('\0');
+        return Ok(Credentials::Basic { username: username.to_owned(), password: password.to_owned() });
+    }
+    if !identity_token.is_empty() {
+        return Ok(Credentials::IdentityToken(identity_token));
+    }
+    if !registry_token.is_empty() {
+        return Ok(Credentials::RegistryToken(registry_token));
+    }
+    Ok(Credentials::Anonymous)
+}
+
+/// The registry that a reference names, as Docker reads references.
+fn registry_host(reference: &str) -> &str {
+    match reference.split_once('/') {
+        Some((first, _)) if first.contains(['.', ':']) || first == "localhost" => first,
+        Some(_) | None => DOCKER_HUB[0],
+    }
+}
+
+/// The host of `https://registry.example/v1/` or `registry.example`.
+fn server_host(address: &str) -> &str {
+    let rest = address.split_once("://").map_or(address, |(_, rest)| rest);
+    rest.split(['/', '?']).next().unwrap_or(rest)
+}
+
+fn same_registry(one: &str, other: &str) -> bool {
+    let hub = |host: &str| DOCKER_HUB.iter().any(|name| name.eq_ignore_ascii_case(host));
+    one.eq_ignore_ascii_case(other) || (hub(one) && hub(other))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn basic(username: &str, password: &str) -> Credentials {
+        Credentials::Basic { username: username.into(), password: password.into() }
+    }
+
+    #[track_caller]
+    fn check(auth: cri::AuthConfig, reference: &str, expected: Credentials) {
+        let image = cri::ImageSpec { image: reference.into(), ..Default::default() };
+        let request =
+            cri::PullImageRequest { image: Some(image), auth: Some(auth.clone()), sandbox_config: None };
+        let pull = pull_request(request).expect("it is well formed");
+        // Credentials do not show in `Debug`, so compare and name the field.
+        assert!(pull.credentials == expected, "{auth:?} gave {:?}", pull.credentials);
+    }
+
+    #[test]
+    fn the_first_kind_of_credentials_that_is_set_wins() {
+        let mut auth = cri::AuthConfig {
+            username: "u".into(),
+            password: "p".into(),
+            auth: BASE64.encode("v:q:r"),
+            identity_token: "i".into(),
+            registry_token: "r".into(),
+            ..Default::default()
+        };
+        check(auth.clone(), "busybox", basic("u", "p"));
+        auth.username.clear();
+        check(auth.clone(), "busybox", basic("v", "q:r"));
+        auth.auth.clear();
+        check(auth.clone(), "busybox", Credentials::IdentityToken("i".into()));
+        auth.identity_token.clear();
+        check(auth.clone(), "busybox", Credentials::RegistryToken("r".into()));
+        auth.registry_token.clear();
+        check(auth, "busybox", Credentials::Anonymous);
+    }
+
+    #[test]
+    fn base64_may_lack_its_padding() {
+        let padded = BASE64.encode("a:bc");
+        assert!(padded.ends_with('='));
+        for text in [padded.as_str(), padded.trim_end_matches('=')] {
+            check(cri::AuthConfig { auth: text.into(), ..Default::default() }, "busybox", basic("a", "bc"));
+        }
+    }
+
+    #[test]
+    fn credentials_go_to_the_registry_they_are_for_and_no_other() {
+        let auth = |server: &str| cri::AuthConfig {
+            username: "u".into(),
+            server_address: server.into(),
+            ..Default::default()
+        };
+        check(auth("reg.example:5000"), "reg.example:5000/a/b:1", basic("u", ""));
+        check(auth("https://reg.example/v2/"), "reg.example/a", basic("u", ""));
+        check(auth("https://index.docker.io/v1/"), "busybox", basic("u", ""));
+        check(auth("docker.io"), "library/busybox", basic("u", ""));
+        check(auth("localhost"), "localhost/a", basic("u", ""));
+        check(auth("reg.example"), "reg.example:5000/a", Credentials::Anonymous);
+        check(auth("https://evil.example"), "reg.example/a", Credentials::Anonymous);
+        check(auth("reg.example"), "busybox", Credentials::Anonymous);
+    }
+
+    #[test]
+    fn what_cannot_be_pulled_is_refused_by_field() {
+        let error = pull_request(cri::PullImageRequest::default()).expect_err("there is no image");
+        assert_eq!(error.report(), "image: it is missing");
+        let image = Some(cri::ImageSpec { image: "a".into(), ..Default::default() });
+        let auth = Some(cri::AuthConfig { auth: "!!".into(), ..Default::default() });
+        let request = cri::PullImageRequest { image, auth, sandbox_config: None };
+        let error = pull_request(request).expect_err("it is not base64");
+        assert_eq!(error.report(), "auth.auth: it is not base64 of user:password");
+    }
+}

@@ -1,0 +1,335 @@
+//! Sandboxes.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::time::SystemTime;
+
+use switchyard_core::id::Owner;
+use switchyard_core::spec::{
+    Bandwidth, CgroupPlacement, DEFAULT_SHM_BYTES, Dns, IpcMode, Meta, PodNetwork, PortMapping, Protocol,
+    SandboxNetwork, SandboxSpec, SelinuxLabel,
+};
+use switchyard_core::{Error, Result};
+use switchyard_proto::cri::v1 as cri;
+
+use super::security::{self, SandboxNamespaces};
+use super::{
+    ID_PLACEHOLDER, absolute, known, name, name_or_nothing, numeric_id, quantity, required, text,
+    without_parents,
+};
+use crate::config::Config;
+use crate::record::{self, SandboxRecord};
+
+/// The kernel's limit on a host name, in bytes.
+const HOST_NAME_MAX: usize = 64;
+
+/// Rates that make sense for an interface, in bits per second; Kubernetes draws the same line.
+const RATES: std::ops::RangeInclusive<u64> = 1_000..=1_000_000_000_000_000;
+
+/// Kernel parameters, beside those that begin with `fs.mqueue.`, that belong to an IPC namespace.
+const IPC_SYSCTLS: [&str; 8] = [
+    "kernel.msgmax",
+    "kernel.msgmnb",
+    "kernel.msgmni",
+    "kernel.sem",
+    "kernel.shm_rmid_forced",
+    "kernel.shmall",
+    "kernel.shmmax",
+    "kernel.shmmni",
+];
+
+/// The Linux part of a sandbox's configuration.
+struct Linux {
+    cgroup: CgroupPlacement,
+    namespaces: SandboxNamespaces,
+    privileged: bool,
+    selinux: Option<SelinuxLabel>,
+    sysctls: BTreeMap<String, String>,
+}
+
+/// A sandbox to make, asked for at `now`.
+pub(crate) fn sandbox(request: SandboxRecord, settings: &Config, now: SystemTime) -> Result<SandboxSpec> {
+    let bytes = record::encode(&request);
+    let SandboxRecord { config, runtime_handler } = request;
+    let cri::PodSandboxConfig {
+        metadata,
+        hostname,
+        log_directory,
+        dns_config,
+        port_mappings,
+        labels,
+        annotations,
+        linux,
+        windows: _,
+    } = required("config", config)?;
+    let metadata = required("config.metadata", metadata)?;
+    check_metadata(&metadata)?;
+    check_hostname(&hostname)?;
+    let Linux { cgroup, namespaces, privileged, selinux, sysctls } = linux_part(linux, settings)?;
+    let ports = ports(port_mappings)?;
+    let network = if namespaces.host_network {
+        SandboxNetwork::Host
+    } else {
+        SandboxNetwork::Pod(PodNetwork {
+            ports,
+            bandwidth: bandwidth(&annotations)?,
+            args: cni_args(&metadata),
+            capabilities: BTreeMap::from([("io.kubernetes.cri.pod-annotations".to_owned(), annotations)]),
+        })
+    };
+    let cri::PodSandboxMetadata { name, uid, namespace, attempt } = metadata;
+    let facts = [
+        ("container-type", "sandbox"),
+        ("sandbox-id", ID_PLACEHOLDER),
+        ("sandbox-name", name.as_str()),
+        ("sandbox-namespace", namespace.as_str()),
+        ("sandbox-uid", uid.as_str()),
+    ];
+    let annotations =
+        facts.map(|(fact, value)| (format!("io.kubernetes.cri.{fact}"), value.to_owned())).into();
+    Ok(SandboxSpec {
+        meta: Meta {
+            owner: Owner::Kubernetes,
+            name: format!("{name}_{namespace}_{uid}_{attempt}"),
+            labels,
+            created_at: now,
+            record: bytes,
+        },
+        handler: runtime_handler,
+        // Kubelets name the node here when a pod uses its network; the host's name stays the host's.
+        hostname: if namespaces.host_network { String::new() } else { hostname },
+        sysctls: with_defaults(sysctls, &namespaces, settings)?,
+        network,
+        ipc: namespaces.ipc,
+        pid: namespaces.pid,
+        dns: dns(dns_config)?,
+        // Kubelets mount an `/etc/hosts` of their own.
+        extra_hosts: Vec::new(),
+        shm_size_bytes: DEFAULT_SHM_BYTES,
+        log_dir: log_dir(&log_directory)?,
+        cgroup,
+        privileged,
+        annotations,
+        selinux,
+    })
+}
+
+fn check_metadata(metadata: &cri::PodSandboxMetadata) -> Result<()> {
+    let cri::PodSandboxMetadata { name: pod, uid, namespace, attempt: _ } = metadata;
+    name("config.metadata.name", pod)?;
+    name("config.metadata.namespace", namespace)?;
+    // Pods written by hand for crictl often lack it.
+    name_or_nothing("config.metadata.uid", uid)
+}
+
+fn check_hostname(hostname: &str) -> Result<()> {
+    let field = "config.hostname";
+    if hostname.len() > HOST_NAME_MAX {
+        return Err(Error::invalid(field, format!("it is longer than {HOST_NAME_MAX} bytes")));
+    }
+    match hostname.chars().find(|c| !c.is_ascii_alphanumeric() && !matches!(c, '-' | '.' | '_')) {
+        None => Ok(()),
+        Some(c) => Err(Error::invalid(field, format!("it contains {c:?}"))),
+    }
+}
+
+fn log_dir(directory: &str) -> Result<PathBuf> {
+    if directory.is_empty() {
+        return Ok(PathBuf::new());
+    }
+    let path = absolute("config.log_directory", directory)?;
+    without_parents("config.log_directory", &path)?;
+    Ok(path)
+}
+
+fn linux_part(linux: Option<cri::LinuxPodSandboxConfig>, settings: &Config) -> Result<Linux> {
+    let cri::LinuxPodSandboxConfig {
+        cgroup_parent,
+        security_context,
+        sysctls,
+        // Sums for a runtime that sizes a machine by them; the kubelet itself sets the pod's cgroup.
+        overhead: _,
+        resources: _,
+    } = linux.unwrap_or_default();
+    let parent = PathBuf::from(&cgroup_parent);
+    text("config.linux.cgroup_parent", &cgroup_parent)?;
+    without_parents("config.linux.cgroup_parent", &parent)?;
+    let cri::LinuxSandboxSecurityContext {
+        namespace_options,
+        selinux_options,
+        run_as_user,
+        // What follows is for a process of the sandbox's own. It has nothing to protect and runs as the backend sees fit.
+        readonly_rootfs: _,
+        supplemental_groups,
+        privileged,
+        seccomp_profile_path,
+        run_as_group,
+        seccomp,
+        apparmor,
+        supplemental_groups_policy,
+    } = security_context.unwrap_or_default();
+    let at = |name: &str| format!("config.linux.security_context.{name}");
+    for (name, id) in [("run_as_user", run_as_user), ("run_as_group", run_as_group)] {
+        if let Some(id) = id {
+            numeric_id(at(name), id.value)?;
+        }
+    }
+    security::groups(&supplemental_groups)?;
+    known::<cri::SupplementalGroupsPolicy>(at("supplemental_groups_policy"), supplemental_groups_policy)?;
+    security::check_sandbox_profiles(seccomp, &seccomp_profile_path, apparmor, settings)?;
+    Ok(Linux {
+        cgroup: CgroupPlacement::Parent(parent),
+        namespaces: security::sandbox_namespaces(namespace_options)?,
+        privileged,
+        selinux: security::selinux_label(selinux_options)?,
+        sysctls,
+    })
+}
+
+// === network ===
+
+fn ports(mappings: Vec<cri::PortMapping>) -> Result<Vec<PortMapping>> {
+    let mut ports = Vec::new();
+    for (index, mapping) in mappings.into_iter().enumerate() {
+        let at = |name: &str| format!("config.port_mappings[{index}].{name}");
+        let cri::PortMapping { protocol, container_port, host_port, host_ip } = mapping;
+        let protocol = match known(at("protocol"), protocol)? {
+            cri::Protocol::Tcp => Protocol::Tcp,
+            cri::Protocol::Udp => Protocol::Udp,
+            cri::Protocol::Sctp => Protocol::Sctp,
+        };
+        let port = |name: &str, number: i32| {
+            u16::try_from(number)
+                .map_err(|_| Error::invalid(at(name), format!("{number} is not between 0 and 65535")))
+        };
+        let host_port = port("host_port", host_port)?;
+        let container_port = port("container_port", container_port)?;
+        // Ports that the host does not lend are listed for information.
+        if host_port == 0 {
+            continue;
+        }
+        if container_port == 0 {
+            return Err(Error::invalid(at("container_port"), "0 is not a port"));
+        }
+        let host_ip = match host_ip.as_str() {
+            "" => None,
+            ip => Some(
+                ip.parse::<IpAddr>()
+                    .map_err(|_| Error::invalid(at("host_ip"), format!("{ip:?} is not an IP address")))?,
+            ),
+        };
+        ports.push(PortMapping { protocol, container_port, host_port, host_ip });
+    }
+    Ok(ports)
+}
+
+fn bandwidth(annotations: &BTreeMap<String, String>) -> Result<Option<Bandwidth>> {
+    let rate = |direction: &str| {
+        let name = format!("kubernetes.io/{direction}-bandwidth");
+        let Some(text) = annotations.get(&name) else {
+            return Ok(None);
+        };
+        match quantity::parse(text) {
+            Some(rate) if RATES.contains(&rate) => Ok(Some(rate)),
+            Some(_) => Err(Error::invalid(
+                format_args!("config.annotations[{name:?}]"),
+                format!("{text:?} is not between 1k and 1P"),
+            )),
+            None => Err(Error::invalid(
+                format_args!("config.annotations[{name:?}]"),
+                format!("{text:?} is not a quantity such as \"10M\""),
+            )),
+        }
+    };
+    let (ingress_bits, egress_bits) = (rate("ingress")?, rate("egress")?);
+    Ok((ingress_bits.is_some() || egress_bits.is_some()).then_some(Bandwidth { ingress_bits, egress_bits }))
+}
+
+fn cni_args(metadata: &cri::PodSandboxMetadata) -> Vec<(String, String)> {
+    [
+        ("IgnoreUnknown", "1"),
+        ("K8S_POD_NAMESPACE", &metadata.namespace),
+        ("K8S_POD_NAME", &metadata.name),
+        ("K8S_POD_INFRA_CONTAINER_ID", ID_PLACEHOLDER),
+        ("K8S_POD_UID", &metadata.uid),
+    ]
+    .map(|(name, value)| (name.to_owned(), value.to_owned()))
+    .to_vec()
+}
+
+/// Resolver configuration; one that is empty means the host's, as if it were missing.
+fn dns(config: Option<cri::DnsConfig>) -> Result<Option<Dns>> {
+    let Some(cri::DnsConfig { servers, searches, options }) = config else {
+        return Ok(None);
+    };
+    for (name, list) in [("servers", &servers), ("searches", &searches), ("options", &options)] {
+        for (index, word) in list.iter().enumerate() {
+            if word.is_empty() || word.chars().any(|c| c.is_whitespace() || c.is_control()) {
+                return Err(Error::invalid(
+                    format_args!("config.dns_config.{name}[{index}]"),
+                    format!("{word:?} is not one word"),
+                ));
+            }
+        }
+    }
+    let empty = servers.is_empty() && searches.is_empty() && options.is_empty();
+    Ok((!empty).then_some(Dns { servers, searches, options }))
+}
+
+// === kernel parameters ===
+
+/// The parameters asked for, which must belong to a namespace that is the sandbox's own, and the defaults that they do not name.
+fn with_defaults(
+    mut sysctls: BTreeMap<String, String>,
+    namespaces: &SandboxNamespaces,
+    settings: &Config,
+) -> Result<BTreeMap<String, String>> {
+    for (parameter, value) in &sysctls {
+        check_sysctl(parameter, value, namespaces)?;
+    }
+    if !namespaces.host_network {
+        let defaults = [
+            (settings.unprivileged_ports, "net.ipv4.ip_unprivileged_port_start", "0"),
+            (settings.unprivileged_icmp, "net.ipv4.ping_group_range", "0 2147483647"),
+        ];
+        for (_, parameter, value) in defaults.into_iter().filter(|(wanted, ..)| *wanted) {
+            let spelled_otherwise = parameter.replace('.', "/");
+            if !sysctls.contains_key(&spelled_otherwise) {
+                sysctls.entry(parameter.to_owned()).or_insert_with(|| value.to_owned());
+            }
+        }
+    }
+    Ok(sysctls)
+}
+
+fn check_sysctl(parameter: &str, value: &str, namespaces: &SandboxNamespaces) -> Result<()> {
+    let field = format!("config.linux.sysctls[{parameter:?}]");
+    text(&field, value)?;
+    let strange = |c: char| !c.is_ascii_alphanumeric() && !matches!(c, '.' | '/' | '-' | '_' | ':' | '@');
+    if parameter.is_empty()
+        || parameter.contains("..")
+        || parameter.starts_with(['/', '.'])
+        || parameter.contains(strange)
+    {
+        return Err(Error::invalid(field, "it is not the name of a kernel parameter"));
+    }
+    // Names may be spelled with slashes; the first one tells.
+    let dotted = match parameter.find(['.', '/']) {
+        Some(at) if parameter.as_bytes()[at] == b'/' => parameter.replace('/', "."),
+        Some(_) | None => parameter.to_owned(),
+    };
+    let (what, shared) = if dotted.starts_with("net.") {
+        ("network", namespaces.host_network)
+    } else if dotted.starts_with("fs.mqueue.") || IPC_SYSCTLS.contains(&dotted.as_str()) {
+        ("IPC", namespaces.ipc == IpcMode::Host)
+    } else if dotted == "kernel.domainname" {
+        ("network", namespaces.host_network)
+    } else {
+        return Err(Error::invalid(field, "it belongs to the whole node, not to a namespace of the sandbox"));
+    };
+    if shared {
+        return Err(Error::invalid(field, format!("the sandbox uses the host's {what} namespace")));
+    }
+    Ok(())
+}

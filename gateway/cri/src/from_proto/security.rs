@@ -1,0 +1,333 @@
+//! Users, namespaces and confinement.
+
+use std::path::PathBuf;
+
+use switchyard_core::id::TaskId;
+use switchyard_core::spec::{
+    AppArmorProfile, CapabilityChanges, GroupPolicy, IpcMode, PidMode, SandboxPid, SeccompProfile, Security,
+    SelinuxLabel, UserRef, UserSpec,
+};
+use switchyard_core::{Error, Result};
+use switchyard_proto::cri::v1 as cri;
+
+use super::container::Parent;
+use super::{absolute, known, numeric_id, text};
+use crate::config::{Config, UnsetSeccomp};
+
+const FIELD: &str = "config.linux.security_context";
+
+/// Namespaces of a sandbox.
+#[derive(Debug, PartialEq)]
+pub(super) struct SandboxNamespaces {
+    /// It uses the host's network.
+    pub(super) host_network: bool,
+    /// Its process namespace.
+    pub(super) pid: SandboxPid,
+    /// Its IPC namespace.
+    pub(super) ipc: IpcMode,
+}
+
+/// What a security context says about a container.
+#[derive(Debug, Default)]
+pub(super) struct ContainerContext {
+    /// Confinement.
+    pub(super) security: Security,
+    /// Who it runs as.
+    pub(super) user: UserSpec,
+    /// Its process namespace; `None` takes the sandbox's.
+    pub(super) pid: Option<PidMode>,
+}
+
+// === namespaces ===
+
+/// Namespaces of a sandbox; those that are not given are the pod's.
+pub(super) fn sandbox_namespaces(options: Option<cri::NamespaceOption>) -> Result<SandboxNamespaces> {
+    let at = |name: &str| format!("{FIELD}.namespace_options.{name}");
+    let cri::NamespaceOption {
+        network,
+        pid,
+        ipc,
+        // A sandbox joins no container: the modes below say so.
+        target_id: _,
+        userns_options,
+    } = options.unwrap_or_default();
+    user_namespace(userns_options, &at("userns_options"))?;
+    use cri::NamespaceMode as Mode;
+    let pod_or_node = |name: &str, mode: Mode| match mode {
+        Mode::Pod => Ok(false),
+        Mode::Node => Ok(true),
+        Mode::Container | Mode::Target => {
+            Err(Error::invalid(at(name), format!("a sandbox's cannot be {}", mode.as_str_name())))
+        }
+    };
+    let host_network = pod_or_node("network", known(at("network"), network)?)?;
+    let host_ipc = pod_or_node("ipc", known(at("ipc"), ipc)?)?;
+    let pid = match known(at("pid"), pid)? {
+        Mode::Pod => SandboxPid::Shared,
+        Mode::Container => SandboxPid::PerTask,
+        Mode::Node => SandboxPid::Host,
+        Mode::Target => return Err(Error::invalid(at("pid"), "a sandbox's cannot be TARGET")),
+    };
+    let ipc = if host_ipc { IpcMode::Host } else { IpcMode::Shared };
+    Ok(SandboxNamespaces { host_network, pid, ipc })
+}
+
+/// Refuses a user namespace: no handler has them, and `Status` says so.
+fn user_namespace(options: Option<cri::UserNamespace>, field: &str) -> Result<()> {
+    let Some(cri::UserNamespace { mode, uids, gids }) = options else {
+        return Ok(());
+    };
+    match known(format_args!("{field}.mode"), mode)? {
+        cri::NamespaceMode::Node if uids.is_empty() && gids.is_empty() => Ok(()),
+        cri::NamespaceMode::Node => Err(Error::invalid(field, "mappings need the mode POD")),
+        cri::NamespaceMode::Pod => Err(Error::unimplemented(format!(
+            "{field}.mode: no handler of this node has user namespaces, as Status says: use NODE"
+        ))),
+        mode @ (cri::NamespaceMode::Container | cri::NamespaceMode::Target) => Err(Error::invalid(
+            format_args!("{field}.mode"),
+            format!("{} is neither POD nor NODE", mode.as_str_name()),
+        )),
+    }
+}
+
+/// Process namespace of a container; its network and IPC are always the sandbox's.
+fn pid_mode(
+    options: cri::NamespaceOption,
+    target: &dyn Fn(&str) -> Result<TaskId>,
+) -> Result<Option<PidMode>> {
+    let at = |name: &str| format!("{FIELD}.namespace_options.{name}");
+    let cri::NamespaceOption { network, pid, ipc, target_id, userns_options } = options;
+    known::<cri::NamespaceMode>(at("network"), network)?;
+    known::<cri::NamespaceMode>(at("ipc"), ipc)?;
+    user_namespace(userns_options, &at("userns_options"))?;
+    Ok(match known(at("pid"), pid)? {
+        cri::NamespaceMode::Pod => None,
+        cri::NamespaceMode::Container => Some(PidMode::Private),
+        cri::NamespaceMode::Node => Some(PidMode::Host),
+        cri::NamespaceMode::Target if target_id.is_empty() => {
+            return Err(Error::invalid(at("target_id"), "the mode TARGET needs it"));
+        }
+        cri::NamespaceMode::Target => {
+            Some(PidMode::Target(target(&target_id).map_err(|error| error.context(at("target_id")))?))
+        }
+    })
+}
+
+// === containers ===
+
+/// What the security context of a container says.
+pub(super) fn container_context(
+    context: Option<cri::LinuxContainerSecurityContext>,
+    parent: &Parent<'_>,
+    settings: &Config,
+    target: &dyn Fn(&str) -> Result<TaskId>,
+) -> Result<ContainerContext> {
+    let cri::LinuxContainerSecurityContext {
+        capabilities,
+        privileged,
+        namespace_options,
+        selinux_options,
+        run_as_user,
+        run_as_username,
+        readonly_rootfs,
+        supplemental_groups,
+        apparmor_profile,
+        seccomp_profile_path,
+        no_new_privs,
+        run_as_group,
+        masked_paths,
+        readonly_paths,
+        seccomp,
+        apparmor,
+        supplemental_groups_policy,
+    } = context.unwrap_or_default();
+    if privileged && !parent.privileged() {
+        return Err(Error::invalid(
+            format_args!("{FIELD}.privileged"),
+            format!("no privileged container allowed in sandbox {}", parent.id),
+        ));
+    }
+    let security = Security {
+        privileged,
+        capabilities: capability_changes(capabilities)?,
+        readonly_rootfs,
+        no_new_privileges: no_new_privs,
+        seccomp: seccomp_profile(seccomp, &seccomp_profile_path, settings)?,
+        apparmor: apparmor_of(apparmor, &apparmor_profile)?,
+        selinux: selinux_label(selinux_options)?,
+        masked_paths: paths("masked_paths", &masked_paths)?,
+        readonly_paths: paths("readonly_paths", &readonly_paths)?,
+    };
+    let user = UserSpec {
+        user: user_ref(run_as_user, run_as_username, run_as_group.is_some())?,
+        gid: run_as_group
+            .map(|group| numeric_id(format_args!("{FIELD}.run_as_group"), group.value))
+            .transpose()?,
+        supplemental: groups(&supplemental_groups)?,
+        policy: match known(format_args!("{FIELD}.supplemental_groups_policy"), supplemental_groups_policy)? {
+            cri::SupplementalGroupsPolicy::Merge => GroupPolicy::Merge,
+            cri::SupplementalGroupsPolicy::Strict => GroupPolicy::Strict,
+        },
+    };
+    let pid = match namespace_options {
+        None => None,
+        Some(options) => pid_mode(options, target)?,
+    };
+    Ok(ContainerContext { security, user, pid })
+}
+
+fn user_ref(uid: Option<cri::Int64Value>, name: String, has_group: bool) -> Result<Option<UserRef>> {
+    match (uid, name.is_empty()) {
+        (Some(_), false) => Err(Error::invalid(
+            format_args!("{FIELD}.run_as_username"),
+            "run_as_user is set as well: give one",
+        )),
+        (Some(uid), true) => {
+            Ok(Some(UserRef::Uid(numeric_id(format_args!("{FIELD}.run_as_user"), uid.value)?)))
+        }
+        (None, false) => {
+            if name.chars().any(|c| c.is_control() || c.is_whitespace()) {
+                return Err(Error::invalid(
+                    format_args!("{FIELD}.run_as_username"),
+                    format!("{name:?} is not a user's name"),
+                ));
+            }
+            Ok(Some(UserRef::Name(name)))
+        }
+        (None, true) if has_group => Err(Error::invalid(
+            format_args!("{FIELD}.run_as_group"),
+            "it needs run_as_user or run_as_username",
+        )),
+        (None, true) => Ok(None),
+    }
+}
+
+/// Groups by number.
+pub(super) fn groups(numbers: &[i64]) -> Result<Vec<u32>> {
+    let group = |(index, number): (usize, &i64)| {
+        numeric_id(format_args!("{FIELD}.supplemental_groups[{index}]"), *number)
+    };
+    numbers.iter().enumerate().map(group).collect()
+}
+
+fn paths(name: &str, paths: &[String]) -> Result<Vec<PathBuf>> {
+    let path = |(index, path): (usize, &String)| absolute(format_args!("{FIELD}.{name}[{index}]"), path);
+    paths.iter().enumerate().map(path).collect()
+}
+
+fn capability_changes(changes: Option<cri::Capability>) -> Result<CapabilityChanges> {
+    let cri::Capability { add_capabilities, drop_capabilities, add_ambient_capabilities } =
+        changes.unwrap_or_default();
+    for (name, list) in [
+        ("add_capabilities", &add_capabilities),
+        ("drop_capabilities", &drop_capabilities),
+        ("add_ambient_capabilities", &add_ambient_capabilities),
+    ] {
+        for (index, capability) in list.iter().enumerate() {
+            // Names that the kernel does not know are the runtime's to judge: it may be newer than we are.
+            if capability.is_empty() || !capability.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_') {
+                return Err(Error::invalid(
+                    format_args!("{FIELD}.capabilities.{name}[{index}]"),
+                    format!("{capability:?} is not the name of a capability"),
+                ));
+            }
+        }
+    }
+    Ok(CapabilityChanges {
+        add: add_capabilities,
+        drop: drop_capabilities,
+        add_ambient: add_ambient_capabilities,
+    })
+}
+
+// === profiles ===
+
+/// The profile in force: the new field, or else the old one.
+fn seccomp_profile(
+    profile: Option<cri::SecurityProfile>,
+    old: &str,
+    settings: &Config,
+) -> Result<SeccompProfile> {
+    if let Some(cri::SecurityProfile { profile_type, localhost_ref }) = profile {
+        let field = format!("{FIELD}.seccomp");
+        return Ok(match known(format_args!("{field}.profile_type"), profile_type)? {
+            cri::security_profile::ProfileType::RuntimeDefault => SeccompProfile::RuntimeDefault,
+            cri::security_profile::ProfileType::Unconfined => SeccompProfile::Unconfined,
+            cri::security_profile::ProfileType::Localhost => {
+                SeccompProfile::Localhost(absolute(format_args!("{field}.localhost_ref"), &localhost_ref)?)
+            }
+        });
+    }
+    let field = format_args!("{FIELD}.seccomp_profile_path");
+    match old {
+        "" => Ok(match settings.unset_seccomp {
+            UnsetSeccomp::Unconfined => SeccompProfile::Unconfined,
+            UnsetSeccomp::RuntimeDefault => SeccompProfile::RuntimeDefault,
+        }),
+        "unconfined" => Ok(SeccompProfile::Unconfined),
+        "runtime/default" | "docker/default" => Ok(SeccompProfile::RuntimeDefault),
+        other => match other.strip_prefix("localhost/") {
+            Some(path) => Ok(SeccompProfile::Localhost(absolute(field, path)?)),
+            None => Err(Error::invalid(field, format!("{other:?} names no profile"))),
+        },
+    }
+}
+
+fn apparmor_of(profile: Option<cri::SecurityProfile>, old: &str) -> Result<Option<AppArmorProfile>> {
+    let loaded = |field: &str, name: &str| {
+        let name = name.strip_prefix("localhost/").unwrap_or(name);
+        if name.is_empty() || name.chars().any(char::is_control) {
+            return Err(Error::invalid(
+                format_args!("{FIELD}.{field}"),
+                format!("{name:?} names no profile"),
+            ));
+        }
+        Ok(Some(AppArmorProfile::Localhost(name.to_owned())))
+    };
+    if let Some(cri::SecurityProfile { profile_type, localhost_ref }) = profile {
+        return match known(format_args!("{FIELD}.apparmor.profile_type"), profile_type)? {
+            cri::security_profile::ProfileType::RuntimeDefault => Ok(Some(AppArmorProfile::RuntimeDefault)),
+            cri::security_profile::ProfileType::Unconfined => Ok(Some(AppArmorProfile::Unconfined)),
+            cri::security_profile::ProfileType::Localhost => loaded("apparmor.localhost_ref", &localhost_ref),
+        };
+    }
+    match old {
+        "" => Ok(None),
+        "runtime/default" => Ok(Some(AppArmorProfile::RuntimeDefault)),
+        "unconfined" => Ok(Some(AppArmorProfile::Unconfined)),
+        other if other.starts_with("localhost/") => loaded("apparmor_profile", other),
+        other => Err(Error::invalid(
+            format_args!("{FIELD}.apparmor_profile"),
+            format!("{other:?} names no profile"),
+        )),
+    }
+}
+
+/// An SELinux label; one that says nothing is none.
+pub(super) fn selinux_label(options: Option<cri::SeLinuxOption>) -> Result<Option<SelinuxLabel>> {
+    let Some(cri::SeLinuxOption { user, role, r#type, level }) = options else {
+        return Ok(None);
+    };
+    for (name, part) in [("user", &user), ("role", &role), ("type", &r#type), ("level", &level)] {
+        let field = format!("{FIELD}.selinux_options.{name}");
+        text(&field, part)?;
+        if part.chars().any(char::is_whitespace) {
+            return Err(Error::invalid(field, format!("{part:?} contains a space")));
+        }
+    }
+    if [&user, &role, &r#type, &level].into_iter().all(String::is_empty) {
+        return Ok(None);
+    }
+    Ok(Some(SelinuxLabel { user, role, type_: r#type, level }))
+}
+
+/// Checks the profiles of a sandbox. They are for a process of its own, whose confinement is the backend's.
+pub(super) fn check_sandbox_profiles(
+    seccomp: Option<cri::SecurityProfile>,
+    seccomp_profile_path: &str,
+    apparmor: Option<cri::SecurityProfile>,
+    settings: &Config,
+) -> Result<()> {
+    seccomp_profile(seccomp, seccomp_profile_path, settings)?;
+    apparmor_of(apparmor, "").map(drop)
+}

@@ -1,0 +1,164 @@
+//! Limits and security contexts of containers.
+
+use super::*;
+
+#[test]
+fn malformed_limits_are_refused_by_field() {
+    refuses_limit(|r| r.cpu_period = 999, "cpu_period: 999 µs is not between 1000 and 1000000");
+    refuses_limit(|r| r.cpu_period = -1, "cpu_period: -1 µs is not between 1000 and 1000000");
+    refuses_limit(|r| r.cpu_quota = 999, "cpu_quota: 999 µs is below 1000, the least the kernel takes");
+    refuses_limit(|r| r.cpu_shares = -2, "cpu_shares: -2 is negative");
+    refuses_limit(
+        |r| r.memory_limit_in_bytes = -2,
+        "memory_limit_in_bytes: -2 is negative; -1 is for no limit",
+    );
+    refuses_limit(
+        |r| (r.memory_limit_in_bytes, r.memory_swap_limit_in_bytes) = (10, 9),
+        "memory_swap_limit_in_bytes: 9 is less than the memory limit of 10: it is the sum of memory and swap",
+    );
+    refuses_limit(|r| r.oom_score_adj = 1001, "oom_score_adj: 1001 is not between -1000 and 1000");
+    for list in ["a", "1-", "2-1", "1,,2", "+1", "-1"] {
+        let message = format!("cpuset_cpus: {list:?} is not a list such as \"0-3,8\"");
+        refuses_limit(|r| r.cpuset_cpus = list.into(), &message);
+    }
+    for size in ["2M", "MB", "0MB", "-1MB", "2mb", ""] {
+        let limit = cri::HugepageLimit { page_size: size.into(), limit: 1 };
+        let message = format!("hugepage_limits[0].page_size: {size:?} is not a size such as \"2MB\"");
+        refuses_limit(|r| r.hugepage_limits = vec![limit], &message);
+    }
+    for file in ["memory/high", "memory", "../x.y", ""] {
+        let message =
+            format!("unified[{file:?}]: it is not the name of a cgroup file, such as \"memory.high\"");
+        refuses_limit(|r| r.unified = map(&[(file, "1")]), &message);
+    }
+}
+
+#[test]
+fn weights_beyond_what_cgroups_know_become_the_nearest() {
+    let shares = |cpu_shares| {
+        let limits = cri::LinuxContainerResources { cpu_shares, ..Default::default() };
+        update(limits).expect("it is well formed").cpu_shares
+    };
+    assert_eq!((shares(0), shares(1), shares(2), shares(1 << 40)), (None, Some(2), Some(2), Some(262_144)));
+}
+
+#[test]
+fn an_update_names_only_what_changes() {
+    let nothing = update(cri::LinuxContainerResources::default()).expect("it is well formed");
+    assert_eq!(nothing, Resources::default());
+    let limits =
+        cri::LinuxContainerResources { cpu_quota: -5, memory_limit_in_bytes: -1, ..Default::default() };
+    let expected = Resources { cpu_quota_us: Some(-1), memory_limit_bytes: Some(-1), ..Resources::default() };
+    assert_eq!(update(limits).expect("it is well formed"), expected);
+    let error = update(cri::LinuxContainerResources { cpu_period: 1, ..Default::default() });
+    assert!(error.expect_err("it is too short").report().starts_with("linux.cpu_period: "));
+}
+
+#[test]
+fn a_malformed_security_context_is_refused_by_field() {
+    use ErrorKind::InvalidArgument as Invalid;
+    let id = |value| Some(cri::Int64Value { value });
+    let sandbox = SandboxId::from_bytes(SANDBOX);
+    refuses_context(
+        |c| c.privileged = true,
+        Invalid,
+        &format!("privileged: no privileged container allowed in sandbox {sandbox}"),
+    );
+    refuses_context(|c| c.run_as_user = id(-1), Invalid, "run_as_user: -1 is not between 0 and 4294967294");
+    refuses_context(
+        |c| c.run_as_group = id(1),
+        Invalid,
+        "run_as_group: it needs run_as_user or run_as_username",
+    );
+    refuses_context(
+        |c| (c.run_as_user, c.run_as_username) = (id(1), "a".into()),
+        Invalid,
+        "run_as_username: run_as_user is set as well: give one",
+    );
+    refuses_context(
+        |c| c.run_as_username = "a b".into(),
+        Invalid,
+        "run_as_username: \"a b\" is not a user's name",
+    );
+    refuses_context(
+        |c| c.supplemental_groups = vec![1, 4_294_967_295],
+        Invalid,
+        "supplemental_groups[1]: 4294967295 is not between 0 and 4294967294",
+    );
+    refuses_context(
+        |c| c.supplemental_groups_policy = 2,
+        Invalid,
+        "supplemental_groups_policy: 2 is not one of its values",
+    );
+    refuses_context(
+        |c| {
+            c.capabilities =
+                Some(cri::Capability { drop_capabilities: strings(&["a b"]), ..Default::default() })
+        },
+        Invalid,
+        "capabilities.drop_capabilities[0]: \"a b\" is not the name of a capability",
+    );
+    refuses_context(
+        |c| c.seccomp_profile_path = "mine".into(),
+        Invalid,
+        "seccomp_profile_path: \"mine\" names no profile",
+    );
+    refuses_context(
+        |c| c.seccomp = Some(cri::SecurityProfile { profile_type: 2, localhost_ref: "p".into() }),
+        Invalid,
+        "seccomp.localhost_ref: \"p\" is not an absolute path",
+    );
+    refuses_context(
+        |c| c.apparmor = Some(cri::SecurityProfile { profile_type: 2, localhost_ref: String::new() }),
+        Invalid,
+        "apparmor.localhost_ref: \"\" names no profile",
+    );
+    refuses_context(|c| c.apparmor_profile = "x".into(), Invalid, "apparmor_profile: \"x\" names no profile");
+    refuses_context(
+        |c| c.masked_paths = strings(&["proc"]),
+        Invalid,
+        "masked_paths[0]: \"proc\" is not an absolute path",
+    );
+}
+
+#[test]
+fn namespaces_that_a_container_cannot_have_are_refused_by_field() {
+    use ErrorKind::{InvalidArgument as Invalid, NotFound, Unimplemented};
+    let target = |id: &str| Some(cri::NamespaceOption { pid: 3, target_id: id.into(), ..Default::default() });
+    refuses_context(
+        |c| c.namespace_options = target(""),
+        Invalid,
+        "namespace_options.target_id: the mode TARGET needs it",
+    );
+    refuses_context(
+        |c| c.namespace_options = target("gone"),
+        NotFound,
+        "namespace_options.target_id: task \"gone\" does not exist",
+    );
+    let userns =
+        cri::NamespaceOption { userns_options: Some(cri::UserNamespace::default()), ..Default::default() };
+    refuses_context(
+        |c| c.namespace_options = Some(userns),
+        Unimplemented,
+        "namespace_options.userns_options.mode: no handler of this node has user namespaces, as Status says: use NODE",
+    );
+}
+
+#[test]
+fn a_privileged_container_may_run_in_a_privileged_sandbox() {
+    let mut sandbox = pod();
+    pod_context(&mut sandbox).privileged = true;
+    let mut config = app();
+    context(&mut config).privileged = true;
+    let spec = container_in(&sandbox, config, &Config::default()).expect("it is allowed");
+    assert!(spec.security.privileged);
+}
+
+#[test]
+fn a_user_namespace_that_is_the_nodes_is_no_user_namespace() {
+    let node = cri::UserNamespace { mode: cri::NamespaceMode::Node.into(), ..Default::default() };
+    let mut config = app();
+    context(&mut config).namespace_options =
+        Some(cri::NamespaceOption { userns_options: Some(node), ..Default::default() });
+    assert_eq!(container_of(config).expect("it is well formed").pid, PidMode::Private);
+}

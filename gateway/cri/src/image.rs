@@ -1,0 +1,172 @@
+//! `runtime.v1.ImageService`: decode, call the core, encode.
+
+use std::collections::BTreeMap;
+
+use switchyard_core::backend::Condition;
+use switchyard_core::gateway::Scope;
+use switchyard_core::image::Image;
+use switchyard_core::{Error, ErrorKind, Result};
+use switchyard_proto::cri::v1 as cri;
+use tonic::Request;
+
+use crate::batch;
+use crate::deadline::{Answer, answer};
+use crate::{from_proto, to_proto};
+
+/// Serves `runtime.v1.ImageService` over one scope.
+#[derive(Debug, Clone)]
+pub struct Images {
+    scope: Scope,
+}
+
+impl Images {
+    pub(crate) const fn new(scope: Scope) -> Self {
+        Self { scope }
+    }
+
+    /// CRI v1 PullImage. Many pulls of one image are one download; it stops when the last client has gone.
+    async fn pull(&self, request: cri::PullImageRequest) -> Result<cri::PullImageResponse> {
+        let request = from_proto::pull_request(request)?;
+        let handlers = self.scope.handlers();
+        if !request.handler.is_empty() && !handlers.iter().any(|handler| handler.name == request.handler) {
+            return Err(crate::runtime::unknown_handler(
+                "image.runtime_handler",
+                &request.handler,
+                &handlers,
+            ));
+        }
+        match self.scope.images()?.pull(&request).await {
+            Ok(id) => Ok(cri::PullImageResponse { image_ref: id.to_string() }),
+            // The kubelet knows a registry that is away by how the text begins. A runtime that is away is not that.
+            Err(error)
+                if error.kind() == ErrorKind::Unavailable
+                    && self.scope.status().runtime == Condition::True =>
+            {
+                Err(error.context("RegistryUnavailable"))
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// CRI v1 ListImages. A filter names one image by any reference.
+    async fn list(&self, filter: Option<cri::ImageFilter>) -> Result<Vec<cri::Image>> {
+        let reference = filter.and_then(|filter| filter.image).map(|image| image.image).unwrap_or_default();
+        let images = if reference.is_empty() {
+            self.scope.images()?.list().await?
+        } else {
+            self.scope.images()?.get(&reference).await?.into_iter().collect()
+        };
+        Ok(images.iter().map(to_proto::image).collect())
+    }
+
+    /// CRI v1 ImageStatus. An image that is not here is an answer without an image.
+    async fn find(&self, request: cri::ImageStatusRequest) -> Result<cri::ImageStatusResponse> {
+        let cri::ImageStatusRequest { image, verbose } = request;
+        let image: Option<Image> = self.scope.images()?.get(&reference(image)?).await?;
+        let info = match &image {
+            Some(image) if verbose => to_proto::image_info(image),
+            Some(_) | None => BTreeMap::new(),
+        };
+        Ok(cri::ImageStatusResponse { image: image.as_ref().map(to_proto::image), info })
+    }
+
+    /// CRI v1 RemoveImage: under all its names. Idempotent.
+    async fn remove(&self, request: cri::RemoveImageRequest) -> Result<cri::RemoveImageResponse> {
+        let cri::RemoveImageRequest { image } = request;
+        self.scope.images()?.remove(&reference(image)?).await?;
+        Ok(cri::RemoveImageResponse {})
+    }
+
+    /// CRI v1 ImageFsInfo.
+    async fn usage(&self) -> Result<cri::ImageFsInfoResponse> {
+        Ok(to_proto::image_fs_info(&self.scope.images()?.usage().await?))
+    }
+}
+
+/// The reference of an image that a request is about.
+fn reference(image: Option<cri::ImageSpec>) -> Result<String> {
+    match image {
+        Some(image) if !image.image.is_empty() => Ok(image.image),
+        Some(_) | None => Err(Error::invalid("image.image", "it is empty")),
+    }
+}
+
+#[tonic::async_trait]
+impl cri::image_service_server::ImageService for Images {
+    type StreamImagesStream = batch::Stream<cri::StreamImagesResponse>;
+
+    async fn list_images(&self, request: Request<cri::ListImagesRequest>) -> Answer<cri::ListImagesResponse> {
+        answer(request, |cri::ListImagesRequest { filter }| async {
+            Ok(cri::ListImagesResponse { images: self.list(filter).await? })
+        })
+        .await
+    }
+
+    async fn stream_images(
+        &self,
+        request: Request<cri::StreamImagesRequest>,
+    ) -> Answer<Self::StreamImagesStream> {
+        answer(request, |cri::StreamImagesRequest { filter }| async {
+            let images = self.list(filter).await?;
+            Ok(batch::stream(images, |images| cri::StreamImagesResponse { images }))
+        })
+        .await
+    }
+
+    async fn image_status(
+        &self,
+        request: Request<cri::ImageStatusRequest>,
+    ) -> Answer<cri::ImageStatusResponse> {
+        answer(request, |request| self.find(request)).await
+    }
+
+    async fn pull_image(&self, request: Request<cri::PullImageRequest>) -> Answer<cri::PullImageResponse> {
+        answer(request, |request| self.pull(request)).await
+    }
+
+    async fn remove_image(
+        &self,
+        request: Request<cri::RemoveImageRequest>,
+    ) -> Answer<cri::RemoveImageResponse> {
+        answer(request, |request| self.remove(request)).await
+    }
+
+    async fn image_fs_info(
+        &self,
+        request: Request<cri::ImageFsInfoRequest>,
+    ) -> Answer<cri::ImageFsInfoResponse> {
+        answer(request, |cri::ImageFsInfoRequest {}| self.usage()).await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::time::Duration;
+
+    use cri::image_service_server::ImageService;
+    use switchyard_core::gateway::{Gateway, Limits};
+    use switchyard_core::id::Owner;
+    use switchyard_fake::{BUSYBOX, Fake, Method};
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_pull_ends_when_its_client_no_longer_waits() {
+        let fake = Fake::with_busybox();
+        let gateway = Gateway::new(Arc::new(fake.clone()), Limits::default());
+        gateway.recover().await.expect("the fake recovers");
+        let images = Images::new(gateway.scope(Owner::Kubernetes));
+        let _held = fake.hold(Method::Pull);
+        let image = Some(cri::ImageSpec { image: BUSYBOX.into(), ..Default::default() });
+        let mut request = Request::new(cri::PullImageRequest { image, ..Default::default() });
+        request.set_timeout(Duration::from_millis(100));
+        let status = images.pull_image(request).await.expect_err("the registry hangs");
+        assert_eq!(status.code(), tonic::Code::DeadlineExceeded);
+        let missing = images.find(cri::ImageStatusRequest {
+            image: Some(cri::ImageSpec { image: BUSYBOX.into(), ..Default::default() }),
+            verbose: false,
+        });
+        assert_eq!(missing.await.expect("it answers").image, None);
+    }
+}

@@ -1,0 +1,34 @@
+//! CRI v1: the frontend that the kubelet, crictl and critest speak to.
+//!
+//! ```text
+//! cri::RunPodSandboxRequest ──from_proto──► SandboxSpec ──► Scope ──► Sandbox ──to_proto──► cri::PodSandboxStatus
+//! cri::ContainerConfig      ──from_proto──► TaskSpec    ──►       ──► Task    ──to_proto──► cri::ContainerStatus
+//! ```
+//!
+//! - Wire types go no further than `from_proto` and `to_proto`; status codes are chosen in `status.rs` alone.
+//! - The handlers in [`Runtime`] and [`Images`] decode, call the [`Scope`](switchyard_core::gateway::Scope) and encode. They decide
+//!   nothing about states, and record neither metrics nor spans: a layer around the services does.
+//! - What CRI wants echoed (metadata, labels, annotations, mounts, the image as the user wrote it) is the request itself, kept by the
+//!   core as an opaque record. The core and the backend stay free of Kubernetes.
+//!
+//! Names under which creation is idempotent: a sandbox is `name_namespace_uid_attempt`, a container `name_attempt_<sandbox id>`.
+//! The backend replaces the text `{id}` in CNI arguments and annotations of a sandbox by the sandbox's id, which is not known when
+//! the request is translated.
+
+mod batch;
+mod config;
+mod deadline;
+mod filter;
+mod from_proto;
+mod image;
+mod record;
+mod runtime;
+mod samples;
+mod service;
+mod status;
+mod to_proto;
+
+pub use config::{Config, UnsetSeccomp};
+pub use image::Images;
+pub use runtime::Runtime;
+pub use service::{Services, services};

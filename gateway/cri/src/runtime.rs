@@ -1,0 +1,346 @@
+//! `runtime.v1.RuntimeService`: decode, call the core, encode.
+//!
+//! The calls themselves are in the modules below, by what they are about; here they meet the trait that tonic serves. Streams
+//! (Exec, Attach, PortForward), container events, metrics and checkpoints answer `Unimplemented`.
+
+use switchyard_core::backend::Handler;
+use switchyard_core::gateway::Scope;
+use switchyard_core::id::{SandboxId, TaskId};
+use switchyard_core::{Error, Result};
+use switchyard_proto::cri::v1 as cri;
+use tonic::Request;
+
+use crate::batch;
+use crate::config::Config;
+use crate::deadline::{Answer, answer};
+use crate::record::Records;
+use crate::samples::Samples;
+
+mod container;
+mod node;
+mod sandbox;
+mod stats;
+
+/// Serves `runtime.v1.RuntimeService` over one scope.
+#[derive(Debug)]
+pub struct Runtime {
+    scope: Scope,
+    config: Config,
+    records: Records,
+    task_rates: Samples<TaskId>,
+    sandbox_rates: Samples<SandboxId>,
+}
+
+impl Runtime {
+    pub(crate) fn new(scope: Scope, config: Config) -> Self {
+        Self {
+            scope,
+            config,
+            records: Records::default(),
+            task_rates: Samples::default(),
+            sandbox_rates: Samples::default(),
+        }
+    }
+}
+
+/// The error for a handler that this node does not have.
+pub(crate) fn unknown_handler(field: &str, name: &str, handlers: &[Handler]) -> Error {
+    let known: Vec<_> = handlers.iter().map(|handler| handler.name.as_str()).collect();
+    Error::invalid(field, format!("there is no handler {name:?}: this node has {}", known.join(", ")))
+}
+
+/// The answer to a call that this runtime does not serve.
+fn absent<T>(call: &str) -> Result<T> {
+    Err(Error::unimplemented(format!("{call} is not served by this runtime")))
+}
+
+#[tonic::async_trait]
+impl cri::runtime_service_server::RuntimeService for Runtime {
+    type StreamPodSandboxesStream = batch::Stream<cri::StreamPodSandboxesResponse>;
+    type StreamContainersStream = batch::Stream<cri::StreamContainersResponse>;
+    type StreamContainerStatsStream = batch::Stream<cri::StreamContainerStatsResponse>;
+    type StreamPodSandboxStatsStream = batch::Stream<cri::StreamPodSandboxStatsResponse>;
+    type StreamPodSandboxMetricsStream = batch::Stream<cri::StreamPodSandboxMetricsResponse>;
+    type GetContainerEventsStream = batch::Stream<cri::ContainerEventResponse>;
+
+    // --- node ---
+
+    async fn version(&self, request: Request<cri::VersionRequest>) -> Answer<cri::VersionResponse> {
+        answer(request, |request| async move { Ok(node::version(request)) }).await
+    }
+
+    async fn status(&self, request: Request<cri::StatusRequest>) -> Answer<cri::StatusResponse> {
+        answer(request, |request| async move { Ok(self.node_status(request)) }).await
+    }
+
+    async fn runtime_config(
+        &self,
+        request: Request<cri::RuntimeConfigRequest>,
+    ) -> Answer<cri::RuntimeConfigResponse> {
+        answer(request, |request| async move { Ok(self.node_config(request)) }).await
+    }
+
+    async fn update_runtime_config(
+        &self,
+        request: Request<cri::UpdateRuntimeConfigRequest>,
+    ) -> Answer<cri::UpdateRuntimeConfigResponse> {
+        answer(request, |request| async move { Ok(node::update_config(request)) }).await
+    }
+
+    // --- sandboxes ---
+
+    async fn run_pod_sandbox(
+        &self,
+        request: Request<cri::RunPodSandboxRequest>,
+    ) -> Answer<cri::RunPodSandboxResponse> {
+        answer(request, |request| self.run_sandbox(request)).await
+    }
+
+    async fn stop_pod_sandbox(
+        &self,
+        request: Request<cri::StopPodSandboxRequest>,
+    ) -> Answer<cri::StopPodSandboxResponse> {
+        answer(request, |request| self.stop_sandbox(request)).await
+    }
+
+    async fn remove_pod_sandbox(
+        &self,
+        request: Request<cri::RemovePodSandboxRequest>,
+    ) -> Answer<cri::RemovePodSandboxResponse> {
+        answer(request, |request| self.remove_sandbox(request)).await
+    }
+
+    async fn pod_sandbox_status(
+        &self,
+        request: Request<cri::PodSandboxStatusRequest>,
+    ) -> Answer<cri::PodSandboxStatusResponse> {
+        answer(request, |request| self.sandbox_status(request)).await
+    }
+
+    async fn list_pod_sandbox(
+        &self,
+        request: Request<cri::ListPodSandboxRequest>,
+    ) -> Answer<cri::ListPodSandboxResponse> {
+        answer(request, |cri::ListPodSandboxRequest { filter }| async {
+            Ok(cri::ListPodSandboxResponse { items: self.list_sandboxes(filter)? })
+        })
+        .await
+    }
+
+    async fn stream_pod_sandboxes(
+        &self,
+        request: Request<cri::StreamPodSandboxesRequest>,
+    ) -> Answer<Self::StreamPodSandboxesStream> {
+        answer(request, |cri::StreamPodSandboxesRequest { filter }| async {
+            let all = self.list_sandboxes(filter)?;
+            Ok(batch::stream(all, |pod_sandboxes| cri::StreamPodSandboxesResponse { pod_sandboxes }))
+        })
+        .await
+    }
+
+    async fn update_pod_sandbox_resources(
+        &self,
+        request: Request<cri::UpdatePodSandboxResourcesRequest>,
+    ) -> Answer<cri::UpdatePodSandboxResourcesResponse> {
+        answer(request, |_| async { absent("UpdatePodSandboxResources") }).await
+    }
+
+    // --- containers ---
+
+    async fn create_container(
+        &self,
+        request: Request<cri::CreateContainerRequest>,
+    ) -> Answer<cri::CreateContainerResponse> {
+        answer(request, |request| self.create(request)).await
+    }
+
+    async fn start_container(
+        &self,
+        request: Request<cri::StartContainerRequest>,
+    ) -> Answer<cri::StartContainerResponse> {
+        answer(request, |request| self.start(request)).await
+    }
+
+    async fn stop_container(
+        &self,
+        request: Request<cri::StopContainerRequest>,
+    ) -> Answer<cri::StopContainerResponse> {
+        answer(request, |request| self.stop(request)).await
+    }
+
+    async fn remove_container(
+        &self,
+        request: Request<cri::RemoveContainerRequest>,
+    ) -> Answer<cri::RemoveContainerResponse> {
+        answer(request, |request| self.remove(request)).await
+    }
+
+    async fn list_containers(
+        &self,
+        request: Request<cri::ListContainersRequest>,
+    ) -> Answer<cri::ListContainersResponse> {
+        answer(request, |cri::ListContainersRequest { filter }| async {
+            Ok(cri::ListContainersResponse { containers: self.list(filter)? })
+        })
+        .await
+    }
+
+    async fn stream_containers(
+        &self,
+        request: Request<cri::StreamContainersRequest>,
+    ) -> Answer<Self::StreamContainersStream> {
+        answer(request, |cri::StreamContainersRequest { filter }| async {
+            let all = self.list(filter)?;
+            Ok(batch::stream(all, |containers| cri::StreamContainersResponse { containers }))
+        })
+        .await
+    }
+
+    async fn container_status(
+        &self,
+        request: Request<cri::ContainerStatusRequest>,
+    ) -> Answer<cri::ContainerStatusResponse> {
+        answer(request, |request| self.container_status(request)).await
+    }
+
+    async fn update_container_resources(
+        &self,
+        request: Request<cri::UpdateContainerResourcesRequest>,
+    ) -> Answer<cri::UpdateContainerResourcesResponse> {
+        answer(request, |request| self.update(request)).await
+    }
+
+    async fn reopen_container_log(
+        &self,
+        request: Request<cri::ReopenContainerLogRequest>,
+    ) -> Answer<cri::ReopenContainerLogResponse> {
+        answer(request, |request| self.reopen_log(request)).await
+    }
+
+    async fn exec_sync(&self, request: Request<cri::ExecSyncRequest>) -> Answer<cri::ExecSyncResponse> {
+        answer(request, |request| self.exec_sync(request)).await
+    }
+
+    async fn exec(&self, request: Request<cri::ExecRequest>) -> Answer<cri::ExecResponse> {
+        answer(request, |_| async { absent("Exec") }).await
+    }
+
+    async fn attach(&self, request: Request<cri::AttachRequest>) -> Answer<cri::AttachResponse> {
+        answer(request, |_| async { absent("Attach") }).await
+    }
+
+    async fn port_forward(
+        &self,
+        request: Request<cri::PortForwardRequest>,
+    ) -> Answer<cri::PortForwardResponse> {
+        answer(request, |_| async { absent("PortForward") }).await
+    }
+
+    // --- usage ---
+
+    async fn container_stats(
+        &self,
+        request: Request<cri::ContainerStatsRequest>,
+    ) -> Answer<cri::ContainerStatsResponse> {
+        answer(request, |request| self.usage_of_container(request)).await
+    }
+
+    async fn list_container_stats(
+        &self,
+        request: Request<cri::ListContainerStatsRequest>,
+    ) -> Answer<cri::ListContainerStatsResponse> {
+        answer(request, |cri::ListContainerStatsRequest { filter }| async {
+            Ok(cri::ListContainerStatsResponse { stats: self.usage_of_containers(filter).await? })
+        })
+        .await
+    }
+
+    async fn stream_container_stats(
+        &self,
+        request: Request<cri::StreamContainerStatsRequest>,
+    ) -> Answer<Self::StreamContainerStatsStream> {
+        answer(request, |cri::StreamContainerStatsRequest { filter }| async {
+            let all = self.usage_of_containers(filter).await?;
+            Ok(batch::stream(all, |container_stats| cri::StreamContainerStatsResponse { container_stats }))
+        })
+        .await
+    }
+
+    async fn pod_sandbox_stats(
+        &self,
+        request: Request<cri::PodSandboxStatsRequest>,
+    ) -> Answer<cri::PodSandboxStatsResponse> {
+        answer(request, |request| self.usage_of_sandbox(request)).await
+    }
+
+    async fn list_pod_sandbox_stats(
+        &self,
+        request: Request<cri::ListPodSandboxStatsRequest>,
+    ) -> Answer<cri::ListPodSandboxStatsResponse> {
+        answer(request, |cri::ListPodSandboxStatsRequest { filter }| async {
+            Ok(cri::ListPodSandboxStatsResponse { stats: self.usage_of_sandboxes(filter).await? })
+        })
+        .await
+    }
+
+    async fn stream_pod_sandbox_stats(
+        &self,
+        request: Request<cri::StreamPodSandboxStatsRequest>,
+    ) -> Answer<Self::StreamPodSandboxStatsStream> {
+        answer(request, |cri::StreamPodSandboxStatsRequest { filter }| async {
+            let all = self.usage_of_sandboxes(filter).await?;
+            Ok(batch::stream(all, |pod_sandbox_stats| cri::StreamPodSandboxStatsResponse {
+                pod_sandbox_stats,
+            }))
+        })
+        .await
+    }
+
+    // --- what is not served: the metrics all or none, for clients take one as a promise of the others ---
+
+    async fn list_metric_descriptors(
+        &self,
+        request: Request<cri::ListMetricDescriptorsRequest>,
+    ) -> Answer<cri::ListMetricDescriptorsResponse> {
+        answer(request, |_| async { absent("ListMetricDescriptors") }).await
+    }
+
+    async fn list_pod_sandbox_metrics(
+        &self,
+        request: Request<cri::ListPodSandboxMetricsRequest>,
+    ) -> Answer<cri::ListPodSandboxMetricsResponse> {
+        answer(request, |_| async { absent("ListPodSandboxMetrics") }).await
+    }
+
+    async fn stream_pod_sandbox_metrics(
+        &self,
+        request: Request<cri::StreamPodSandboxMetricsRequest>,
+    ) -> Answer<Self::StreamPodSandboxMetricsStream> {
+        answer(request, |_| async { absent("StreamPodSandboxMetrics") }).await
+    }
+
+    async fn get_container_events(
+        &self,
+        request: Request<cri::GetEventsRequest>,
+    ) -> Answer<Self::GetContainerEventsStream> {
+        answer(request, |_| async { absent("GetContainerEvents") }).await
+    }
+
+    async fn checkpoint_container(
+        &self,
+        request: Request<cri::CheckpointContainerRequest>,
+    ) -> Answer<cri::CheckpointContainerResponse> {
+        answer(request, |_| async { absent("CheckpointContainer") }).await
+    }
+
+    async fn checkpoint_pod(
+        &self,
+        request: Request<cri::CheckpointPodRequest>,
+    ) -> Answer<cri::CheckpointPodResponse> {
+        answer(request, |_| async { absent("CheckpointPod") }).await
+    }
+
+    async fn restore_pod(&self, request: Request<cri::RestorePodRequest>) -> Answer<cri::RestorePodResponse> {
+        answer(request, |_| async { absent("RestorePod") }).await
+    }
+}

@@ -1,0 +1,184 @@
+//! The life of containers.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use switchyard_core::id::TaskId;
+use switchyard_core::spec::ExecSpec;
+use switchyard_core::table::Sandbox;
+use switchyard_core::{Error, Result};
+use switchyard_proto::cri::v1 as cri;
+
+use super::Runtime;
+use crate::from_proto::Parent;
+use crate::{filter, from_proto, to_proto};
+
+impl Runtime {
+    /// CRI v1 CreateContainer. Idempotent under the container's name and attempt in its sandbox.
+    pub(super) async fn create(
+        &self,
+        request: cri::CreateContainerRequest,
+    ) -> Result<cri::CreateContainerResponse> {
+        let cri::CreateContainerRequest { pod_sandbox_id, config, sandbox_config } = request;
+        let sandbox = self.scope.sandbox(&pod_sandbox_id)?;
+        let record = self.records.sandbox(&sandbox);
+        // What the sandbox was made from counts, not what the caller says now, unless it cannot be read any more.
+        let home = record
+            .as_ref()
+            .and_then(|record| record.config.as_ref())
+            .or(sandbox_config.as_ref())
+            .ok_or_else(|| {
+                Error::failed_precondition(format!(
+                    "sandbox {} was made by a version of this program that is not understood: make it anew",
+                    sandbox.id
+                ))
+            })?;
+        let config = config.ok_or_else(|| Error::invalid("config", "it is missing"))?;
+        let parent =
+            Parent { id: sandbox.id, config: home, recursive_readonly: self.recursive_readonly(&sandbox) };
+        let target = |id: &str| self.target(&sandbox, id);
+        let spec = from_proto::container(config, &parent, &self.config, &target, SystemTime::now())?;
+        let task = self.scope.create_task(&sandbox.id.to_string(), spec).await?;
+        Ok(cri::CreateContainerResponse { container_id: task.id.to_string() })
+    }
+
+    fn recursive_readonly(&self, sandbox: &Sandbox) -> bool {
+        let handlers = self.scope.handlers();
+        let handler = if sandbox.handler.is_empty() {
+            handlers.first()
+        } else {
+            handlers.iter().find(|handler| handler.name == sandbox.handler)
+        };
+        handler.is_some_and(|handler| handler.recursive_readonly_mounts)
+    }
+
+    /// The container of this sandbox whose process namespace another one joins.
+    fn target(&self, sandbox: &Arc<Sandbox>, id: &str) -> Result<TaskId> {
+        let task = self.scope.task(id)?;
+        if task.sandbox != sandbox.id {
+            return Err(Error::new(
+                switchyard_core::ErrorKind::InvalidArgument,
+                format!("container {} is in another sandbox", task.id),
+            ));
+        }
+        if !task.state.is_running() {
+            return Err(Error::failed_precondition(format!(
+                "container {} is {}, not running",
+                task.id,
+                task.state.as_str()
+            )));
+        }
+        Ok(task.id)
+    }
+
+    /// CRI v1 StartContainer.
+    pub(super) async fn start(
+        &self,
+        request: cri::StartContainerRequest,
+    ) -> Result<cri::StartContainerResponse> {
+        let cri::StartContainerRequest { container_id } = request;
+        self.scope.start_task(&container_id).await?;
+        Ok(cri::StartContainerResponse {})
+    }
+
+    /// CRI v1 StopContainer. Idempotent, also for an id that names nothing. A negative grace is none.
+    pub(super) async fn stop(
+        &self,
+        request: cri::StopContainerRequest,
+    ) -> Result<cri::StopContainerResponse> {
+        let cri::StopContainerRequest { container_id, timeout } = request;
+        let grace = Duration::from_secs(u64::try_from(timeout).unwrap_or(0));
+        self.scope.stop_task(&container_id, grace).await?;
+        Ok(cri::StopContainerResponse {})
+    }
+
+    /// CRI v1 RemoveContainer. Idempotent, also for an id that names nothing.
+    pub(super) async fn remove(
+        &self,
+        request: cri::RemoveContainerRequest,
+    ) -> Result<cri::RemoveContainerResponse> {
+        let cri::RemoveContainerRequest { container_id } = request;
+        self.scope.remove_task(&container_id).await?;
+        self.records.keep_tasks(&self.scope.tasks()?);
+        Ok(cri::RemoveContainerResponse {})
+    }
+
+    /// CRI v1 ListContainers.
+    pub(super) fn list(&self, filter: Option<cri::ContainerFilter>) -> Result<Vec<cri::Container>> {
+        let cri::ContainerFilter { id, state, pod_sandbox_id, label_selector } = filter.unwrap_or_default();
+        let all = self.scope.tasks()?;
+        self.records.keep_tasks(&all);
+        let wanted = |container: &cri::Container| state.is_none_or(|wanted| wanted.state == container.state);
+        Ok(filter::tasks(all, || self.scope.sandboxes(), &id, &pod_sandbox_id, &label_selector)?
+            .iter()
+            .map(|task| to_proto::container(task, self.records.task(task).as_deref()))
+            .filter(wanted)
+            .collect())
+    }
+
+    /// CRI v1 ContainerStatus.
+    pub(super) async fn container_status(
+        &self,
+        request: cri::ContainerStatusRequest,
+    ) -> Result<cri::ContainerStatusResponse> {
+        let cri::ContainerStatusRequest { container_id, verbose } = request;
+        let task = self.scope.task(&container_id)?;
+        let record = self.records.task(&task);
+        let info = if verbose {
+            let inspection = self.scope.inspect_task(task.id).await?;
+            to_proto::container_info(&task, record.as_deref(), &inspection)
+        } else {
+            BTreeMap::new()
+        };
+        Ok(cri::ContainerStatusResponse {
+            status: Some(to_proto::container_status(&task, record.as_deref())),
+            info,
+        })
+    }
+
+    /// CRI v1 UpdateContainerResources. The limits change; the annotations of a container are those it was made with.
+    pub(super) async fn update(
+        &self,
+        request: cri::UpdateContainerResourcesRequest,
+    ) -> Result<cri::UpdateContainerResourcesResponse> {
+        let cri::UpdateContainerResourcesRequest { container_id, linux, windows: _, annotations: _ } =
+            request;
+        let update = from_proto::update(linux.unwrap_or_default())?;
+        self.scope.update_task(&container_id, &update).await?;
+        Ok(cri::UpdateContainerResourcesResponse {})
+    }
+
+    /// CRI v1 ReopenContainerLog.
+    pub(super) async fn reopen_log(
+        &self,
+        request: cri::ReopenContainerLogRequest,
+    ) -> Result<cri::ReopenContainerLogResponse> {
+        let cri::ReopenContainerLogRequest { container_id } = request;
+        self.scope.reopen_log(&container_id).await?;
+        Ok(cri::ReopenContainerLogResponse {})
+    }
+
+    /// CRI v1 ExecSync. No time, or a negative one, is no limit. A command that fails is an answer, not an error.
+    pub(super) async fn exec_sync(&self, request: cri::ExecSyncRequest) -> Result<cri::ExecSyncResponse> {
+        let cri::ExecSyncRequest { container_id, cmd, timeout } = request;
+        let limit = match u64::try_from(timeout) {
+            Ok(0) | Err(_) => None,
+            Ok(seconds) => Some(Duration::from_secs(seconds)),
+        };
+        let spec = ExecSpec {
+            command: cmd,
+            tty: false,
+            stdin: false,
+            env: Vec::new(),
+            cwd: None,
+            drain: self.config.exec_drain(),
+        };
+        let output = self.scope.exec_sync(&container_id, &spec, limit).await?;
+        Ok(cri::ExecSyncResponse {
+            stdout: output.stdout.into(),
+            stderr: output.stderr.into(),
+            exit_code: output.code,
+        })
+    }
+}

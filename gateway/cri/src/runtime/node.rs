@@ -1,0 +1,49 @@
+//! Version, status and configuration of the node.
+
+use switchyard_proto::cri::v1 as cri;
+
+use super::Runtime;
+use crate::to_proto;
+
+/// The version of the kubelet's side of CRI; a constant that kubelets check, whatever version the API has.
+const KUBE_API_VERSION: &str = "0.1.0";
+
+/// CRI v1 Version.
+pub(super) fn version(request: cri::VersionRequest) -> cri::VersionResponse {
+    // The version that a client speaks changes nothing.
+    let cri::VersionRequest { version: _ } = request;
+    cri::VersionResponse {
+        version: KUBE_API_VERSION.to_owned(),
+        runtime_name: "switchyard".to_owned(),
+        runtime_version: env!("CARGO_PKG_VERSION").to_owned(),
+        runtime_api_version: "v1".to_owned(),
+    }
+}
+
+/// CRI v1 UpdateRuntimeConfig. Addresses come from the network plugin's own configuration, so there is nothing to do.
+pub(super) fn update_config(request: cri::UpdateRuntimeConfigRequest) -> cri::UpdateRuntimeConfigResponse {
+    let cri::UpdateRuntimeConfigRequest { runtime_config } = request;
+    if let Some(network) = runtime_config.and_then(|config| config.network_config) {
+        tracing::info!(pod_cidr = network.pod_cidr, "the kubelet named the range of pod addresses");
+    }
+    cri::UpdateRuntimeConfigResponse {}
+}
+
+impl Runtime {
+    /// CRI v1 Status. Answers also before recovery.
+    pub(super) fn node_status(&self, request: cri::StatusRequest) -> cri::StatusResponse {
+        let cri::StatusRequest { verbose } = request;
+        let (backend, handlers) = (self.scope.status(), self.scope.handlers());
+        let mut status = to_proto::status(&backend, self.scope.is_recovered(), &handlers);
+        if verbose {
+            status.info = to_proto::status_info(&backend, &handlers);
+        }
+        status
+    }
+
+    /// CRI v1 RuntimeConfig. Answers also before recovery.
+    pub(super) fn node_config(&self, request: cri::RuntimeConfigRequest) -> cri::RuntimeConfigResponse {
+        let cri::RuntimeConfigRequest {} = request;
+        to_proto::runtime_config(self.scope.status().cgroup_driver)
+    }
+}

@@ -1,0 +1,90 @@
+//! The life of sandboxes.
+
+use std::collections::BTreeMap;
+use std::time::SystemTime;
+
+use switchyard_core::Result;
+use switchyard_proto::cri::v1 as cri;
+
+use super::{Runtime, unknown_handler};
+use crate::record::SandboxRecord;
+use crate::{filter, from_proto, to_proto};
+
+impl Runtime {
+    /// CRI v1 RunPodSandbox. Idempotent under the pod's name, namespace, uid and attempt.
+    pub(super) async fn run_sandbox(
+        &self,
+        request: cri::RunPodSandboxRequest,
+    ) -> Result<cri::RunPodSandboxResponse> {
+        let cri::RunPodSandboxRequest { config, runtime_handler } = request;
+        let request = SandboxRecord { config, runtime_handler };
+        let spec = from_proto::sandbox(request, &self.config, SystemTime::now())?;
+        let handlers = self.scope.handlers();
+        if !spec.handler.is_empty() && !handlers.iter().any(|handler| handler.name == spec.handler) {
+            return Err(unknown_handler("runtime_handler", &spec.handler, &handlers));
+        }
+        let sandbox = self.scope.create_sandbox(spec).await?;
+        Ok(cri::RunPodSandboxResponse { pod_sandbox_id: sandbox.id.to_string() })
+    }
+
+    /// CRI v1 StopPodSandbox. Idempotent, also for an id that names nothing.
+    pub(super) async fn stop_sandbox(
+        &self,
+        request: cri::StopPodSandboxRequest,
+    ) -> Result<cri::StopPodSandboxResponse> {
+        let cri::StopPodSandboxRequest { pod_sandbox_id } = request;
+        self.scope.stop_sandbox(&pod_sandbox_id).await?;
+        Ok(cri::StopPodSandboxResponse {})
+    }
+
+    /// CRI v1 RemovePodSandbox. Idempotent, also for an id that names nothing.
+    pub(super) async fn remove_sandbox(
+        &self,
+        request: cri::RemovePodSandboxRequest,
+    ) -> Result<cri::RemovePodSandboxResponse> {
+        let cri::RemovePodSandboxRequest { pod_sandbox_id } = request;
+        self.scope.remove_sandbox(&pod_sandbox_id).await?;
+        self.records.keep_sandboxes(&self.scope.sandboxes()?);
+        self.records.keep_tasks(&self.scope.tasks()?);
+        Ok(cri::RemovePodSandboxResponse {})
+    }
+
+    /// CRI v1 PodSandboxStatus.
+    pub(super) async fn sandbox_status(
+        &self,
+        request: cri::PodSandboxStatusRequest,
+    ) -> Result<cri::PodSandboxStatusResponse> {
+        let cri::PodSandboxStatusRequest { pod_sandbox_id, verbose } = request;
+        let sandbox = self.scope.sandbox(&pod_sandbox_id)?;
+        let record = self.records.sandbox(&sandbox);
+        let info = if verbose {
+            let inspection = self.scope.inspect_sandbox(sandbox.id).await?;
+            to_proto::sandbox_info(&sandbox, record.as_deref(), &inspection)
+        } else {
+            BTreeMap::new()
+        };
+        Ok(cri::PodSandboxStatusResponse {
+            status: Some(to_proto::sandbox_status(&sandbox, record.as_deref())),
+            info,
+            // Only for kubelets that follow events, which are not served: they would trust the time more than the list.
+            containers_statuses: Vec::new(),
+            timestamp: 0,
+        })
+    }
+
+    /// CRI v1 ListPodSandbox.
+    pub(super) fn list_sandboxes(
+        &self,
+        filter: Option<cri::PodSandboxFilter>,
+    ) -> Result<Vec<cri::PodSandbox>> {
+        let cri::PodSandboxFilter { id, state, label_selector } = filter.unwrap_or_default();
+        let all = self.scope.sandboxes()?;
+        self.records.keep_sandboxes(&all);
+        let wanted = |sandbox: &cri::PodSandbox| state.is_none_or(|wanted| wanted.state == sandbox.state);
+        Ok(filter::sandboxes(all, &id, &label_selector)
+            .iter()
+            .map(|sandbox| to_proto::pod_sandbox(sandbox, self.records.sandbox(sandbox).as_deref()))
+            .filter(wanted)
+            .collect())
+    }
+}

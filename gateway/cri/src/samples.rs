@@ -1,0 +1,114 @@
+//! Processor rates from two readings: CRI wants `usage_nano_cores`, the kernel counts nanoseconds.
+
+use std::collections::HashMap;
+use std::hash::Hash;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, SystemTime};
+
+/// Readings that are closer together than this tell more about the clock than about the processor.
+const SHORTEST: Duration = Duration::from_millis(500);
+
+/// How many objects are remembered at most.
+const CAPACITY: usize = 16_384;
+
+/// The last reading of each object, and the rate it gave.
+#[derive(Debug)]
+pub(crate) struct Samples<I> {
+    last: Mutex<HashMap<I, Sample>>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Sample {
+    at: SystemTime,
+    total_ns: u64,
+    rate: Option<u64>,
+}
+
+impl<I> Default for Samples<I> {
+    fn default() -> Self {
+        Self { last: Mutex::default() }
+    }
+}
+
+impl<I: Eq + Hash + Copy> Samples<I> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<I, Sample>> {
+        // A sample is written whole or not at all.
+        self.last.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes a reading in and gives nanoseconds of processor a second since the reading before; `None` if there is none before it,
+    /// or the counter began anew.
+    pub(crate) fn rate(&self, id: I, at: SystemTime, total_ns: u64) -> Option<u64> {
+        let mut last = self.lock();
+        let rate = match last.get(&id) {
+            None => None,
+            Some(before) => match (at.duration_since(before.at), total_ns.checked_sub(before.total_ns)) {
+                // Too close: the rate of a moment ago is the better answer.
+                (Ok(passed), Some(_)) if passed < SHORTEST => return before.rate,
+                (Ok(passed), Some(used)) => {
+                    let rate = u128::from(used) * 1_000_000_000 / passed.as_nanos();
+                    Some(u64::try_from(rate).unwrap_or(u64::MAX))
+                }
+                // The clock was set back, or the counter began anew.
+                (Err(_), _) | (_, None) => None,
+            },
+        };
+        if last.len() >= CAPACITY && !last.contains_key(&id) {
+            // Nobody asks for half of them any more: they are the older half.
+            let mut times: Vec<_> = last.values().map(|sample| sample.at).collect();
+            times.sort_unstable();
+            let middle = times[times.len() / 2];
+            last.retain(|_, sample| sample.at > middle);
+        }
+        last.insert(id, Sample { at, total_ns, rate });
+        rate
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    #[test]
+    fn one_reading_gives_no_rate_and_two_give_one() {
+        let samples = Samples::default();
+        let begin = SystemTime::UNIX_EPOCH;
+        assert_eq!(samples.rate(1, begin, 100), None);
+        assert_eq!(samples.rate(1, begin + 2 * SECOND, 1_000_000_100), Some(500_000_000));
+        assert_eq!(samples.rate(2, begin, 0), None);
+    }
+
+    #[test]
+    fn a_reading_too_close_to_the_last_repeats_its_rate() {
+        let samples = Samples::default();
+        let begin = SystemTime::UNIX_EPOCH;
+        samples.rate(1, begin, 0);
+        samples.rate(1, begin + SECOND, 7_000);
+        assert_eq!(samples.rate(1, begin + SECOND, 9_000), Some(7_000));
+        assert_eq!(samples.rate(1, begin + 2 * SECOND, 10_000), Some(3_000));
+    }
+
+    #[test]
+    fn a_counter_that_fell_or_a_clock_set_back_starts_anew() {
+        let samples = Samples::default();
+        let begin = SystemTime::UNIX_EPOCH + 10 * SECOND;
+        samples.rate(1, begin, 5_000);
+        assert_eq!(samples.rate(1, begin + SECOND, 10), None);
+        assert_eq!(samples.rate(1, begin - SECOND, 20), None);
+        assert_eq!(samples.rate(1, begin, 30), Some(10));
+    }
+
+    #[test]
+    fn memory_is_bounded() {
+        let samples = Samples::default();
+        for n in 0..CAPACITY + 10 {
+            let at = SystemTime::UNIX_EPOCH + Duration::from_secs(n as u64);
+            samples.rate(n, at, 0);
+        }
+        assert!(samples.lock().len() <= CAPACITY);
+        let at = SystemTime::UNIX_EPOCH + Duration::from_secs(CAPACITY as u64 + 100);
+        assert!(samples.rate(CAPACITY + 9, at, 91_000_000_000).is_some(), "the newest is kept");
+    }
+}

@@ -1,0 +1,44 @@
+//! The one place that chooses gRPC status codes: the kind of an error becomes a code, its report the message.
+//!
+//! Kubelets act on NotFound, DeadlineExceeded, Unimplemented and Unavailable; the rest is for people. A fault of our own is
+//! `Unknown`, as Go servers answer where they have no better word.
+
+use switchyard_core::{Error, ErrorKind};
+use tonic::{Code, Status};
+
+/// The status that tells a CRI client of `error`.
+pub(crate) fn status(error: &Error) -> Status {
+    Status::new(code(error.kind()), error.report())
+}
+
+const fn code(kind: ErrorKind) -> Code {
+    match kind {
+        ErrorKind::NotFound => Code::NotFound,
+        ErrorKind::AlreadyExists => Code::AlreadyExists,
+        ErrorKind::InvalidArgument => Code::InvalidArgument,
+        ErrorKind::FailedPrecondition => Code::FailedPrecondition,
+        ErrorKind::Unavailable => Code::Unavailable,
+        ErrorKind::ResourceExhausted => Code::ResourceExhausted,
+        ErrorKind::Unauthenticated => Code::Unauthenticated,
+        ErrorKind::DeadlineExceeded => Code::DeadlineExceeded,
+        ErrorKind::Cancelled => Code::Cancelled,
+        ErrorKind::Unimplemented => Code::Unimplemented,
+        ErrorKind::Internal => Code::Unknown,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_status_carries_the_whole_chain_of_causes() {
+        let status = status(&Error::not_found("snapshot abc").context("start task 1"));
+        assert_eq!((status.code(), status.message()), (Code::NotFound, "start task 1: snapshot abc"));
+    }
+
+    #[test]
+    fn a_fault_of_our_own_is_unknown() {
+        assert_eq!(status(&Error::internal("x")).code(), Code::Unknown);
+    }
+}

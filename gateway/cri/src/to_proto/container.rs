@@ -1,0 +1,215 @@
+//! Containers.
+
+use std::collections::BTreeMap;
+use std::time::SystemTime;
+
+use switchyard_core::backend::ResolvedUser;
+use switchyard_core::state::{Exit, ExitCause, LOST_CODE, TaskState};
+use switchyard_core::table::Task;
+use switchyard_proto::cri::v1 as cri;
+
+use super::{nanoseconds, resources, signal};
+use crate::record::ContainerRecord;
+
+/// How a task's life reads in CRI.
+#[derive(Debug, PartialEq)]
+struct Life {
+    state: cri::ContainerState,
+    started_at: i64,
+    finished_at: i64,
+    exit_code: i32,
+    reason: &'static str,
+    message: String,
+}
+
+/// The state in CRI's words. What is being removed has ended, or had never run.
+pub(crate) const fn container_state(state: &TaskState) -> cri::ContainerState {
+    match state {
+        TaskState::Created | TaskState::Starting | TaskState::Removing { exit: None, .. } => {
+            cri::ContainerState::ContainerCreated
+        }
+        TaskState::Running { .. } | TaskState::Stopping { .. } => cri::ContainerState::ContainerRunning,
+        TaskState::Exited { .. } | TaskState::Removing { exit: Some(_), .. } => {
+            cri::ContainerState::ContainerExited
+        }
+        TaskState::Unknown { .. } => cri::ContainerState::ContainerUnknown,
+    }
+}
+
+/// One container in short.
+pub(crate) fn container(task: &Task, record: Option<&ContainerRecord>) -> cri::Container {
+    cri::Container {
+        id: task.id.to_string(),
+        pod_sandbox_id: task.sandbox.to_string(),
+        metadata: Some(metadata(task, record)),
+        image: Some(image(task, record)),
+        image_ref: task.details.image_ref.clone(),
+        state: container_state(&task.state).into(),
+        created_at: nanoseconds(task.meta.created_at),
+        labels: task.meta.labels.clone(),
+        annotations: annotations(record),
+        image_id: task.details.image_id.to_string(),
+    }
+}
+
+/// One container in full.
+pub(crate) fn container_status(task: &Task, record: Option<&ContainerRecord>) -> cri::ContainerStatus {
+    let Life { state, started_at, finished_at, exit_code, reason, message } = life(&task.state);
+    let log_path = task.details.log_path.as_ref().map(|path| path.to_string_lossy().into_owned());
+    cri::ContainerStatus {
+        id: task.id.to_string(),
+        metadata: Some(metadata(task, record)),
+        state: state.into(),
+        created_at: nanoseconds(task.meta.created_at),
+        started_at,
+        finished_at,
+        exit_code,
+        image: Some(image(task, record)),
+        image_ref: task.details.image_ref.clone(),
+        reason: reason.to_owned(),
+        message,
+        labels: task.meta.labels.clone(),
+        annotations: annotations(record),
+        mounts: config(record).map(|config| config.mounts.clone()).unwrap_or_default(),
+        log_path: log_path.unwrap_or_default(),
+        resources: Some(cri::ContainerResources {
+            linux: Some(resources::limits(&task.details.resources)),
+            windows: None,
+        }),
+        image_id: task.details.image_id.to_string(),
+        user: Some(cri::ContainerUser { linux: Some(user(&task.details.user)) }),
+        stop_signal: signal::stop_signal(task.details.stop_signal).into(),
+    }
+}
+
+fn life(state: &TaskState) -> Life {
+    let begun = |started_at| Life {
+        state: container_state(state),
+        started_at,
+        finished_at: 0,
+        exit_code: 0,
+        reason: "",
+        message: String::new(),
+    };
+    match state {
+        TaskState::Created | TaskState::Starting | TaskState::Removing { exit: None, .. } => begun(0),
+        TaskState::Running { started_at, .. } | TaskState::Stopping { started_at, .. } => {
+            begun(nanoseconds(*started_at))
+        }
+        TaskState::Exited { started_at, exit } | TaskState::Removing { started_at, exit: Some(exit) } => {
+            ended(*started_at, exit)
+        }
+        TaskState::Unknown { reason } => {
+            Life { exit_code: LOST_CODE, reason: "Unknown", message: reason.clone(), ..begun(0) }
+        }
+    }
+}
+
+fn ended(started_at: Option<SystemTime>, exit: &Exit) -> Life {
+    let (reason, message) = match &exit.cause {
+        ExitCause::Exited if exit.code == 0 => ("Completed", String::new()),
+        ExitCause::Exited => ("Error", String::new()),
+        ExitCause::OomKilled => ("OOMKilled", String::new()),
+        ExitCause::StartFailed(why) => ("StartError", why.clone()),
+        ExitCause::Lost => {
+            ("Unknown", "it ended while nobody looked, and its exit code is not known".to_owned())
+        }
+    };
+    Life {
+        state: cri::ContainerState::ContainerExited,
+        // CRI wants both times of whatever has ended, also where it never ran or its start is forgotten.
+        started_at: nanoseconds(started_at.unwrap_or(exit.finished_at)),
+        finished_at: nanoseconds(exit.finished_at),
+        exit_code: exit.code,
+        reason,
+        message,
+    }
+}
+
+fn config(record: Option<&ContainerRecord>) -> Option<&cri::ContainerConfig> {
+    record.and_then(|record| record.config.as_ref())
+}
+
+/// Which container of its pod it is; where no record says it, by the label that kubelets set.
+pub(super) fn metadata(task: &Task, record: Option<&ContainerRecord>) -> cri::ContainerMetadata {
+    if let Some(metadata) = config(record).and_then(|config| config.metadata.clone()) {
+        return metadata;
+    }
+    let name = task.meta.labels.get("io.kubernetes.container.name").unwrap_or(&task.meta.name);
+    cri::ContainerMetadata { name: name.clone(), attempt: 0 }
+}
+
+/// Annotations as given; none where no record says them.
+pub(super) fn annotations(record: Option<&ContainerRecord>) -> BTreeMap<String, String> {
+    config(record).map(|config| config.annotations.clone()).unwrap_or_default()
+}
+
+/// The image as the user wrote it, never empty.
+fn image(task: &Task, record: Option<&ContainerRecord>) -> cri::ImageSpec {
+    let mut spec = config(record).and_then(|config| config.image.clone()).unwrap_or_default();
+    if !spec.user_specified_image.is_empty() {
+        spec.image.clone_from(&spec.user_specified_image);
+    }
+    if spec.image.is_empty() {
+        spec.image.clone_from(&task.details.image_ref);
+    }
+    spec
+}
+
+/// The user by numbers; CRI counts the primary group among the groups.
+fn user(user: &ResolvedUser) -> cri::LinuxContainerUser {
+    let ResolvedUser { uid, gid, groups } = user;
+    let mut supplemental_groups = vec![i64::from(*gid)];
+    supplemental_groups.extend(groups.iter().filter(|group| *group != gid).map(|group| i64::from(*group)));
+    cri::LinuxContainerUser { uid: i64::from(*uid), gid: i64::from(*gid), supplemental_groups }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::{Duration, UNIX_EPOCH};
+
+    fn at(seconds: u64) -> SystemTime {
+        UNIX_EPOCH + Duration::from_secs(seconds)
+    }
+
+    #[track_caller]
+    fn check(state: TaskState, expected: (cri::ContainerState, i64, i64, i32, &str)) {
+        let Life { state: wire, started_at, finished_at, exit_code, reason, message: _ } = life(&state);
+        let seconds = |ns: i64| ns / 1_000_000_000;
+        assert_eq!(
+            (wire, seconds(started_at), seconds(finished_at), exit_code, reason),
+            expected,
+            "{state:?}"
+        );
+    }
+
+    #[test]
+    fn times_codes_and_reasons_come_only_with_the_states_that_have_them() {
+        use cri::ContainerState as C;
+        let exit = |code, cause| Exit { code, finished_at: at(9), cause };
+        let exited = |code, cause| TaskState::Exited { started_at: Some(at(5)), exit: exit(code, cause) };
+        check(TaskState::Created, (C::ContainerCreated, 0, 0, 0, ""));
+        check(TaskState::Starting, (C::ContainerCreated, 0, 0, 0, ""));
+        check(TaskState::Running { pid: 1, started_at: at(5) }, (C::ContainerRunning, 5, 0, 0, ""));
+        check(TaskState::Stopping { pid: 1, started_at: at(5) }, (C::ContainerRunning, 5, 0, 0, ""));
+        check(exited(0, ExitCause::Exited), (C::ContainerExited, 5, 9, 0, "Completed"));
+        check(exited(3, ExitCause::Exited), (C::ContainerExited, 5, 9, 3, "Error"));
+        check(exited(137, ExitCause::OomKilled), (C::ContainerExited, 5, 9, 137, "OOMKilled"));
+        check(exited(255, ExitCause::Lost), (C::ContainerExited, 5, 9, 255, "Unknown"));
+        let failed = TaskState::Exited { started_at: None, exit: Exit::start_failed(at(9), "no such file") };
+        check(failed.clone(), (C::ContainerExited, 9, 9, 128, "StartError"));
+        assert_eq!(life(&failed).message, "no such file");
+        let removing =
+            TaskState::Removing { started_at: Some(at(5)), exit: Some(exit(0, ExitCause::Exited)) };
+        check(removing, (C::ContainerExited, 5, 9, 0, "Completed"));
+        check(TaskState::Removing { started_at: None, exit: None }, (C::ContainerCreated, 0, 0, 0, ""));
+        check(TaskState::Unknown { reason: "gone".into() }, (C::ContainerUnknown, 0, 0, 255, "Unknown"));
+    }
+
+    #[test]
+    fn the_primary_group_is_counted_among_the_groups_once() {
+        let wire = user(&ResolvedUser { uid: 1, gid: 2, groups: vec![3, 2] });
+        assert_eq!(wire.supplemental_groups, [2, 3]);
+    }
+}

@@ -1,0 +1,201 @@
+//! The `info` of verbose answers: JSON for people and their scripts, under the keys that containerd's users know.
+
+use std::collections::BTreeMap;
+
+use serde_json::{Map, Value, json};
+use switchyard_core::backend::{BackendStatus, CgroupDriver, Handler, Inspection};
+use switchyard_core::image::Image;
+use switchyard_core::state::{SandboxState, TaskState};
+use switchyard_core::table::{Sandbox, Task};
+use switchyard_proto::cri::v1 as cri;
+
+use crate::record::{ContainerRecord, SandboxRecord};
+
+/// The map of an answer with one entry.
+type Info = BTreeMap<String, String>;
+
+/// What there is to say of a sandbox.
+pub(crate) fn sandbox_info(
+    sandbox: &Sandbox,
+    record: Option<&SandboxRecord>,
+    inspection: &Inspection,
+) -> Info {
+    let mut info = inspected(inspection);
+    info.insert("processStatus".to_owned(), json!(sandbox.state.as_str()));
+    info.insert("runtimeHandler".to_owned(), json!(sandbox.handler));
+    info.insert("netNamespaceClosed".to_owned(), json!(sandbox.details.netns.is_none()));
+    info.insert(
+        "config".to_owned(),
+        record.and_then(|record| record.config.as_ref()).map_or(Value::Null, pod_config),
+    );
+    if let SandboxState::Unknown { reason } = &sandbox.state {
+        info.insert("reason".to_owned(), json!(reason));
+    }
+    if !inspection.cni_result.is_empty() {
+        info.insert("cniResult".to_owned(), parsed(&inspection.cni_result));
+    }
+    wrapped("info", info)
+}
+
+/// What there is to say of a container.
+pub(crate) fn container_info(task: &Task, record: Option<&ContainerRecord>, inspection: &Inspection) -> Info {
+    let mut info = inspected(inspection);
+    info.insert("sandboxID".to_owned(), json!(task.sandbox.to_string()));
+    info.insert("removing".to_owned(), json!(matches!(task.state, TaskState::Removing { .. })));
+    info.insert(
+        "config".to_owned(),
+        record.and_then(|record| record.config.as_ref()).map_or(Value::Null, container_config),
+    );
+    wrapped("info", info)
+}
+
+/// What there is to say of an image.
+pub(crate) fn image_info(image: &Image) -> Info {
+    let volumes: Vec<_> = image.volumes.iter().map(|path| path.to_string_lossy()).collect();
+    let config = json!({ "User": image.user, "Volumes": volumes, "Labels": image.labels });
+    wrapped("info", Map::from_iter([("imageSpec".to_owned(), json!({ "config": config }))]))
+}
+
+/// What there is to say of the node.
+pub(crate) fn status_info(backend: &BackendStatus, handlers: &[Handler]) -> Info {
+    let driver = match backend.cgroup_driver {
+        CgroupDriver::Systemd => "systemd",
+        CgroupDriver::Cgroupfs => "cgroupfs",
+    };
+    let handlers: Vec<_> = handlers.iter().map(|handler| &handler.name).collect();
+    let mut config: Map<String, Value> =
+        backend.facts.iter().map(|(name, fact)| (name.clone(), json!(fact))).collect();
+    config.insert("backend".to_owned(), json!(backend.version));
+    config.insert("cgroupDriver".to_owned(), json!(driver));
+    config.insert("handlers".to_owned(), json!(handlers));
+    wrapped("config", config)
+}
+
+fn wrapped(key: &str, info: Map<String, Value>) -> Info {
+    Info::from([(key.to_owned(), Value::Object(info).to_string())])
+}
+
+fn inspected(inspection: &Inspection) -> Map<String, Value> {
+    let Inspection {
+        pid,
+        runtime_type,
+        snapshotter,
+        snapshot_key,
+        runtime_spec,
+        // For sandboxes only.
+        cni_result: _,
+    } = inspection;
+    let mut info = Map::new();
+    info.insert("pid".to_owned(), json!(pid.unwrap_or(0)));
+    info.insert("runtimeType".to_owned(), json!(runtime_type));
+    info.insert("snapshotter".to_owned(), json!(snapshotter));
+    info.insert("snapshotKey".to_owned(), json!(snapshot_key));
+    info.insert("runtimeSpec".to_owned(), parsed(runtime_spec));
+    info
+}
+
+/// JSON as it is, other text as a string, nothing as null.
+fn parsed(text: &str) -> Value {
+    if text.is_empty() { Value::Null } else { serde_json::from_str(text).unwrap_or_else(|_| json!(text)) }
+}
+
+fn pod_config(config: &cri::PodSandboxConfig) -> Value {
+    let linux = config.linux.as_ref().map(|linux| {
+        json!({
+            "cgroup_parent": linux.cgroup_parent,
+            "sysctls": linux.sysctls,
+            "security_context": linux.security_context.as_ref().map(|context| json!({
+                "privileged": context.privileged,
+                "namespace_options": context.namespace_options.as_ref().map(namespaces),
+            })),
+        })
+    });
+    let dns = config
+        .dns_config
+        .as_ref()
+        .map(|dns| json!({ "servers": dns.servers, "searches": dns.searches, "options": dns.options }));
+    let port = |port: &cri::PortMapping| {
+        json!({
+            "protocol": port.protocol,
+            "container_port": port.container_port,
+            "host_port": port.host_port,
+            "host_ip": port.host_ip,
+        })
+    };
+    json!({
+        "metadata": config.metadata.as_ref().map(|metadata| json!({
+            "name": metadata.name,
+            "uid": metadata.uid,
+            "namespace": metadata.namespace,
+            "attempt": metadata.attempt,
+        })),
+        "hostname": config.hostname,
+        "log_directory": config.log_directory,
+        "dns_config": dns,
+        "port_mappings": config.port_mappings.iter().map(port).collect::<Vec<_>>(),
+        "labels": config.labels,
+        "annotations": config.annotations,
+        "linux": linux,
+    })
+}
+
+fn container_config(config: &cri::ContainerConfig) -> Value {
+    let env = |env: &cri::KeyValue| json!({ "key": env.key, "value": String::from_utf8_lossy(&env.value) });
+    let mount = |mount: &cri::Mount| {
+        json!({
+            "container_path": mount.container_path,
+            "host_path": mount.host_path,
+            "readonly": mount.readonly,
+            "propagation": mount.propagation,
+            "selinux_relabel": mount.selinux_relabel,
+            "recursive_read_only": mount.recursive_read_only,
+        })
+    };
+    let device = |device: &cri::Device| {
+        json!({
+            "container_path": device.container_path,
+            "host_path": device.host_path,
+            "permissions": device.permissions,
+        })
+    };
+    json!({
+        "metadata": config.metadata.as_ref().map(|metadata| json!({
+            "name": metadata.name,
+            "attempt": metadata.attempt,
+        })),
+        "image": config.image.as_ref().map(|image| json!({
+            "image": image.image,
+            "user_specified_image": image.user_specified_image,
+            "runtime_handler": image.runtime_handler,
+            "annotations": image.annotations,
+        })),
+        "command": config.command,
+        "args": config.args,
+        "working_dir": config.working_dir,
+        "envs": config.envs.iter().map(env).collect::<Vec<_>>(),
+        "mounts": config.mounts.iter().map(mount).collect::<Vec<_>>(),
+        "devices": config.devices.iter().map(device).collect::<Vec<_>>(),
+        "labels": config.labels,
+        "annotations": config.annotations,
+        "log_path": config.log_path,
+        "stdin": config.stdin,
+        "stdin_once": config.stdin_once,
+        "tty": config.tty,
+        "linux": config.linux.as_ref().and_then(|linux| linux.security_context.as_ref()).map(|context| json!({
+            "security_context": {
+                "privileged": context.privileged,
+                "namespace_options": context.namespace_options.as_ref().map(namespaces),
+                "run_as_user": context.run_as_user.map(|user| user.value),
+                "run_as_username": context.run_as_username,
+                "run_as_group": context.run_as_group.map(|group| group.value),
+                "supplemental_groups": context.supplemental_groups,
+                "readonly_rootfs": context.readonly_rootfs,
+                "no_new_privs": context.no_new_privs,
+            },
+        })),
+    })
+}
+
+fn namespaces(options: &cri::NamespaceOption) -> Value {
+    json!({ "network": options.network, "pid": options.pid, "ipc": options.ipc, "target_id": options.target_id })
+}

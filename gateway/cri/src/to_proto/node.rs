@@ -1,0 +1,59 @@
+//! The node: conditions, handlers and features.
+
+use switchyard_core::backend::{BackendStatus, CgroupDriver, Condition, Handler};
+use switchyard_proto::cri::v1 as cri;
+
+/// How the node is. Until what a predecessor left has been recovered the runtime is not ready, whatever the backend says.
+pub(crate) fn status(backend: &BackendStatus, recovered: bool, handlers: &[Handler]) -> cri::StatusResponse {
+    let recovering = Condition::False {
+        reason: "Recovering".to_owned(),
+        message: "the gateway is recovering what its predecessor left".to_owned(),
+    };
+    let runtime = if recovered { &backend.runtime } else { &recovering };
+    cri::StatusResponse {
+        status: Some(cri::RuntimeStatus {
+            conditions: vec![condition("RuntimeReady", runtime), condition("NetworkReady", &backend.network)],
+        }),
+        info: std::collections::BTreeMap::new(),
+        runtime_handlers: runtime_handlers(handlers),
+        features: Some(cri::RuntimeFeatures {
+            supplemental_groups_policy: true,
+            user_namespaces_host_network: false,
+            mount_options: false,
+        }),
+    }
+}
+
+/// The settings that the kubelet must agree with.
+pub(crate) fn runtime_config(driver: CgroupDriver) -> cri::RuntimeConfigResponse {
+    let driver = match driver {
+        CgroupDriver::Systemd => cri::CgroupDriver::Systemd,
+        CgroupDriver::Cgroupfs => cri::CgroupDriver::Cgroupfs,
+    };
+    cri::RuntimeConfigResponse {
+        linux: Some(cri::LinuxRuntimeConfiguration { cgroup_driver: driver.into() }),
+    }
+}
+
+fn condition(name: &str, condition: &Condition) -> cri::RuntimeCondition {
+    let (status, reason, message) = match condition {
+        Condition::True => (true, String::new(), String::new()),
+        Condition::False { reason, message } => (false, reason.clone(), message.clone()),
+    };
+    cri::RuntimeCondition { r#type: name.to_owned(), status, reason, message }
+}
+
+/// Every handler, and the default one once more without a name.
+fn runtime_handlers(handlers: &[Handler]) -> Vec<cri::RuntimeHandler> {
+    let wire = |name: &str, handler: &Handler| cri::RuntimeHandler {
+        name: name.to_owned(),
+        features: Some(cri::RuntimeHandlerFeatures {
+            recursive_read_only_mounts: handler.recursive_readonly_mounts,
+            // `from_proto` refuses them for every handler.
+            user_namespaces: false,
+        }),
+    };
+    let default = handlers.first().map(|handler| wire("", handler));
+    let named = handlers.iter().filter(|handler| !handler.name.is_empty());
+    default.into_iter().chain(named.map(|handler| wire(&handler.name, handler))).collect()
+}

@@ -1,0 +1,40 @@
+//! Limits of a container, as they are in force.
+
+use switchyard_core::spec::{HugepageLimit, Resources};
+use switchyard_proto::cri::v1 as cri;
+
+/// Limits; what is not limited is zero.
+pub(super) fn limits(resources: &Resources) -> cri::LinuxContainerResources {
+    let Resources {
+        cpu_shares,
+        cpu_quota_us,
+        cpu_period_us,
+        cpuset_cpus,
+        cpuset_mems,
+        memory_limit_bytes,
+        memory_swap_limit_bytes,
+        // CRI has no word for these two.
+        memory_reservation_bytes: _,
+        pids_limit: _,
+        hugepages,
+        oom_score_adj,
+        unified,
+    } = resources;
+    let signed = |number: Option<u64>| number.map_or(0, |n| i64::try_from(n).unwrap_or(i64::MAX));
+    let hugepage = |limit: &HugepageLimit| cri::HugepageLimit {
+        page_size: limit.page_size.clone(),
+        limit: limit.limit_bytes,
+    };
+    cri::LinuxContainerResources {
+        cpu_period: signed(*cpu_period_us),
+        cpu_quota: cpu_quota_us.unwrap_or(0),
+        cpu_shares: signed(*cpu_shares),
+        memory_limit_in_bytes: memory_limit_bytes.unwrap_or(0),
+        oom_score_adj: i64::from(oom_score_adj.unwrap_or(0)),
+        cpuset_cpus: cpuset_cpus.clone().unwrap_or_default(),
+        cpuset_mems: cpuset_mems.clone().unwrap_or_default(),
+        hugepage_limits: hugepages.iter().map(hugepage).collect(),
+        unified: unified.clone(),
+        memory_swap_limit_in_bytes: memory_swap_limit_bytes.unwrap_or(0),
+    }
+}

@@ -1,0 +1,267 @@
+//! What comes out: echoes of the request, and what stands in for a request that cannot be read.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use switchyard_core::backend::{
+    BackendStatus, CgroupDriver, Condition, Handler, ResolvedUser, SandboxDetails, SandboxStats, TaskDetails,
+};
+use switchyard_core::id::{Owner, SandboxId, TaskId};
+use switchyard_core::image::ImageId;
+use switchyard_core::spec::{HugepageLimit, Meta, Resources, Signal};
+use switchyard_core::state::{SandboxState, TaskState};
+use switchyard_core::stats::{CpuUsage, InterfaceStats, IoUsage, Pressure, PressureLine, TaskStats, Usage};
+use switchyard_core::table::{Sandbox, Task};
+use switchyard_proto::cri::v1 as cri;
+
+use super::*;
+use crate::record::{ContainerRecord, SandboxRecord};
+
+fn meta(labels: &[(&str, &str)]) -> Arc<Meta> {
+    Arc::new(Meta {
+        owner: Owner::Kubernetes,
+        name: "the-name".into(),
+        labels: labels.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect(),
+        created_at: UNIX_EPOCH + Duration::from_nanos(5),
+        record: Vec::new(),
+    })
+}
+
+fn sandbox(state: SandboxState) -> Sandbox {
+    Sandbox {
+        id: SandboxId::from_bytes([1; 32]),
+        meta: meta(&[("io.kubernetes.pod.name", "pod"), ("io.kubernetes.pod.namespace", "ns")]),
+        handler: "crun".into(),
+        details: SandboxDetails {
+            ips: vec!["10.0.0.2".parse().unwrap(), "fd00::2".parse().unwrap()],
+            netns: Some("/run/netns/x".into()),
+            pid: None,
+        },
+        state,
+    }
+}
+
+fn task() -> Task {
+    Task {
+        id: TaskId::from_bytes([2; 32]),
+        sandbox: SandboxId::from_bytes([1; 32]),
+        meta: meta(&[("io.kubernetes.container.name", "app")]),
+        details: TaskDetails {
+            image_id: ImageId::new("sha256:id"),
+            image_ref: "reg/app@sha256:digest".into(),
+            user: ResolvedUser { uid: 1, gid: 2, groups: Vec::new() },
+            stop_signal: Signal::TERM,
+            resources: Resources {
+                cpu_shares: Some(512),
+                memory_limit_bytes: Some(1 << 20),
+                hugepages: vec![HugepageLimit { page_size: "2MB".into(), limit_bytes: 4 }],
+                ..Resources::default()
+            },
+            log_path: Some("/logs/app/0.log".into()),
+        },
+        state: TaskState::Created,
+    }
+}
+
+fn record(image: &str, user_specified_image: &str) -> ContainerRecord {
+    ContainerRecord {
+        config: Some(cri::ContainerConfig {
+            metadata: Some(cri::ContainerMetadata { name: "app".into(), attempt: 3 }),
+            image: Some(cri::ImageSpec {
+                image: image.into(),
+                user_specified_image: user_specified_image.into(),
+                ..Default::default()
+            }),
+            annotations: BTreeMap::from([("a".into(), "b".into())]),
+            mounts: vec![cri::Mount { container_path: "/x".into(), ..Default::default() }],
+            ..Default::default()
+        }),
+    }
+}
+
+#[test]
+fn only_a_ready_sandbox_has_addresses() {
+    let status = sandbox_status(&sandbox(SandboxState::Ready), None);
+    let network = status.network.expect("it is ready");
+    assert_eq!(network.ip, "10.0.0.2");
+    assert_eq!(network.additional_ips, [cri::PodIp { ip: "fd00::2".into() }]);
+    for state in [
+        SandboxState::Stopping,
+        SandboxState::Stopped,
+        SandboxState::Removing,
+        SandboxState::Unknown { reason: "x".into() },
+    ] {
+        let status = sandbox_status(&sandbox(state), None);
+        assert_eq!((status.network, status.state), (None, cri::PodSandboxState::SandboxNotready.into()));
+    }
+}
+
+#[test]
+fn a_sandbox_echoes_its_request() {
+    let options = cri::NamespaceOption { pid: 1, ..Default::default() };
+    let metadata =
+        cri::PodSandboxMetadata { name: "p".into(), uid: "u".into(), namespace: "n".into(), attempt: 4 };
+    let record = SandboxRecord {
+        config: Some(cri::PodSandboxConfig {
+            metadata: Some(metadata.clone()),
+            annotations: BTreeMap::from([("a".into(), "b".into())]),
+            linux: Some(cri::LinuxPodSandboxConfig {
+                security_context: Some(cri::LinuxSandboxSecurityContext {
+                    namespace_options: Some(options.clone()),
+                    ..Default::default()
+                }),
+                ..Default::default()
+            }),
+            ..Default::default()
+        }),
+        runtime_handler: "crun".into(),
+    };
+    let status = sandbox_status(&sandbox(SandboxState::Ready), Some(&record));
+    assert_eq!(status.metadata, Some(metadata));
+    assert_eq!(status.annotations, BTreeMap::from([("a".into(), "b".into())]));
+    assert_eq!(status.linux.and_then(|linux| linux.namespaces).and_then(|n| n.options), Some(options));
+    assert_eq!((status.created_at, status.runtime_handler.as_str()), (5, "crun"));
+}
+
+#[test]
+fn a_sandbox_whose_record_cannot_be_read_is_described_by_its_labels() {
+    let status = sandbox_status(&sandbox(SandboxState::Ready), None);
+    let metadata = status.metadata.expect("clients insist on it");
+    assert_eq!((metadata.name.as_str(), metadata.namespace.as_str()), ("pod", "ns"));
+    assert_eq!(status.labels.len(), 2);
+}
+
+#[test]
+fn a_container_echoes_its_request() {
+    let record = record("sha256:id", "nginx:1");
+    let status = container_status(&task(), Some(&record));
+    assert_eq!(status.metadata, Some(cri::ContainerMetadata { name: "app".into(), attempt: 3 }));
+    assert_eq!(status.image.expect("clients insist on it").image, "nginx:1");
+    assert_eq!(status.mounts.len(), 1);
+    assert_eq!((status.image_ref.as_str(), status.image_id.as_str()), ("reg/app@sha256:digest", "sha256:id"));
+    assert_eq!((status.log_path.as_str(), status.stop_signal), ("/logs/app/0.log", 23));
+    let limits = status.resources.and_then(|resources| resources.linux).expect("they are always told");
+    assert_eq!((limits.cpu_shares, limits.memory_limit_in_bytes, limits.cpu_quota), (512, 1 << 20, 0));
+    assert_eq!(limits.hugepage_limits, [cri::HugepageLimit { page_size: "2MB".into(), limit: 4 }]);
+}
+
+#[test]
+fn the_image_of_a_container_is_never_empty() {
+    let image = |record: Option<&ContainerRecord>| container(&task(), record).image.expect("it is set").image;
+    assert_eq!(image(Some(&record("busybox", ""))), "busybox");
+    assert_eq!(image(None), "reg/app@sha256:digest");
+}
+
+#[test]
+fn a_container_whose_record_cannot_be_read_is_described_by_its_labels() {
+    let listed = container(&task(), None);
+    assert_eq!(listed.metadata, Some(cri::ContainerMetadata { name: "app".into(), attempt: 0 }));
+}
+
+#[test]
+fn a_container_without_readings_has_attributes_only() {
+    let stats = container_stats(&task(), None, None, None);
+    assert!(stats.attributes.is_some());
+    assert_eq!((stats.cpu, stats.memory, stats.writable_layer), (None, None, None));
+}
+
+#[test]
+fn stall_times_become_nanoseconds() {
+    let line = |total_us| PressureLine { total_us, avg10: 1.5, ..PressureLine::default() };
+    let io = IoUsage { at: UNIX_EPOCH, pressure: Some(Pressure { some: line(7), full: line(3) }) };
+    let stats = TaskStats { usage: Usage { io: Some(io), ..Usage::default() }, writable_layer: None };
+    let psi =
+        container_stats(&task(), None, Some(&stats), None).io.and_then(|io| io.psi).expect("it is read");
+    let (some, full) = (psi.some.expect("it is set"), psi.full.expect("it is set"));
+    assert_eq!((some.total, full.total, some.avg10), (7_000, 3_000, 1.5));
+}
+
+#[test]
+fn a_sandbox_tells_its_main_interface_apart_from_the_others() {
+    let named = |name: &str| InterfaceStats { name: name.into(), rx_bytes: 1, ..InterfaceStats::default() };
+    let network = |names: &[&str]| {
+        let stats = SandboxStats {
+            usage: Usage::default(),
+            interfaces: names.iter().map(|name| named(name)).collect(),
+        };
+        let stats = sandbox_stats(&sandbox(SandboxState::Ready), None, &stats, None, Vec::new(), UNIX_EPOCH);
+        stats.linux.and_then(|linux| linux.network).map(|network| {
+            let others: Vec<_> = network.interfaces.into_iter().map(|other| other.name).collect();
+            (network.default_interface.expect("it is set").name, others.join(" "))
+        })
+    };
+    assert_eq!(network(&["lo", "net1", "eth0"]), Some(("eth0".into(), "net1".into())));
+    assert_eq!(network(&["lo", "net1"]), Some(("net1".into(), String::new())));
+    assert_eq!(network(&["lo"]), None);
+}
+
+#[test]
+fn processor_use_comes_with_its_rate() {
+    let cpu = CpuUsage {
+        at: UNIX_EPOCH,
+        total_ns: 9,
+        user_ns: None,
+        system_ns: None,
+        throttled_periods: None,
+        throttled_ns: None,
+        pressure: None,
+    };
+    let stats = TaskStats { usage: Usage { cpu: Some(cpu), ..Usage::default() }, writable_layer: None };
+    let cpu = container_stats(&task(), None, Some(&stats), Some(4)).cpu.expect("it is read");
+    assert_eq!(cpu.usage_core_nano_seconds, Some(cri::UInt64Value { value: 9 }));
+    assert_eq!(cpu.usage_nano_cores, Some(cri::UInt64Value { value: 4 }));
+}
+
+fn backend() -> BackendStatus {
+    BackendStatus {
+        runtime: Condition::True,
+        network: Condition::False { reason: "NetworkPluginNotReady".into(), message: "no conf".into() },
+        version: "containerd 1.6".into(),
+        cgroup_driver: CgroupDriver::Cgroupfs,
+        facts: BTreeMap::from([("stateDir".into(), "/run/x".into())]),
+    }
+}
+
+#[test]
+fn a_node_that_recovers_is_not_ready() {
+    let conditions = |recovered| {
+        let status = status(&backend(), recovered, &[]).status.expect("it is set");
+        status.conditions.into_iter().map(|c| (c.r#type, c.status, c.reason)).collect::<Vec<_>>()
+    };
+    let network = ("NetworkReady".to_owned(), false, "NetworkPluginNotReady".to_owned());
+    assert_eq!(conditions(true), [("RuntimeReady".into(), true, String::new()), network.clone()]);
+    assert_eq!(conditions(false), [("RuntimeReady".into(), false, "Recovering".into()), network]);
+}
+
+#[test]
+fn the_default_handler_is_also_listed_without_a_name() {
+    let handler = |name: &str, recursive_readonly_mounts| Handler {
+        name: name.into(),
+        recursive_readonly_mounts,
+        user_namespaces: false,
+    };
+    let status = status(&backend(), true, &[handler("runc", true), handler("crun", false)]);
+    let listed: Vec<_> = status
+        .runtime_handlers
+        .into_iter()
+        .map(|handler| (handler.name, handler.features.expect("it is set").recursive_read_only_mounts))
+        .collect();
+    assert_eq!(listed, [("".into(), true), ("runc".into(), true), ("crun".into(), false)]);
+}
+
+#[test]
+fn the_facts_of_a_backend_are_in_the_configuration() {
+    let info = status_info(&backend(), &[]);
+    let config: serde_json::Value = serde_json::from_str(&info["config"]).expect("it is JSON");
+    assert_eq!(config["stateDir"], "/run/x");
+    assert_eq!(config["cgroupDriver"], "cgroupfs");
+}
+
+#[test]
+fn the_cgroup_driver_is_always_told() {
+    let driver =
+        |driver| runtime_config(driver).linux.expect("kubelets fall back without it").cgroup_driver();
+    assert_eq!(driver(CgroupDriver::Cgroupfs), cri::CgroupDriver::Cgroupfs);
+    assert_eq!(driver(CgroupDriver::Systemd), cri::CgroupDriver::Systemd);
+}

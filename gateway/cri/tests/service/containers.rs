@@ -1,0 +1,333 @@
+//! Containers.
+
+use switchyard_core::Error;
+use switchyard_core::id::TaskId;
+use switchyard_core::spec::Signal;
+use switchyard_fake::Method;
+use switchyard_proto::cri::v1 as cri;
+use tonic::Code;
+
+use crate::support::{Node, app, code, map, pod};
+
+fn id(text: &str) -> TaskId {
+    text.parse().expect("the service gives ids")
+}
+
+async fn stop(node: &mut Node, id: &str, timeout: i64) {
+    let request = cri::StopContainerRequest { container_id: id.to_owned(), timeout };
+    node.runtime.stop_container(request).await.expect("it is stopped");
+}
+
+async fn remove(node: &mut Node, id: &str) {
+    let request = cri::RemoveContainerRequest { container_id: id.to_owned() };
+    node.runtime.remove_container(request).await.expect("it is removed");
+}
+
+async fn list(node: &mut Node, filter: cri::ContainerFilter) -> Vec<String> {
+    let request = cri::ListContainersRequest { filter: Some(filter) };
+    let items = node.runtime.list_containers(request).await.expect("it answers").into_inner().containers;
+    items.into_iter().map(|item| item.id).collect()
+}
+
+async fn usage(node: &mut Node) -> Vec<cri::ContainerStats> {
+    let request = cri::ListContainerStatsRequest::default();
+    node.runtime.list_container_stats(request).await.expect("it answers").into_inner().stats
+}
+
+#[tokio::test]
+async fn a_container_is_created_runs_ends_and_goes() {
+    let mut node = Node::new().await;
+    node.pull().await;
+    let sandbox = node.run(pod("web")).await.expect("it is well formed");
+    let container = node.create(&sandbox, app("app")).await.expect("it is well formed");
+    let created = node.status(&container).await.expect("it is there");
+    assert_eq!(created.state(), cri::ContainerState::ContainerCreated);
+    assert_eq!((created.started_at, created.finished_at, created.reason.as_str()), (0, 0, ""));
+    node.start(&container).await.expect("it can be started");
+    let running = node.status(&container).await.expect("it is there");
+    assert_eq!(running.state(), cri::ContainerState::ContainerRunning);
+    assert!(running.started_at >= running.created_at && running.finished_at == 0);
+    assert_eq!(code(node.start(&container).await), Code::FailedPrecondition);
+    for _ in 0..2 {
+        stop(&mut node, &container, 10).await;
+    }
+    let exited = node.status(&container).await.expect("it is there");
+    assert_eq!(exited.state(), cri::ContainerState::ContainerExited);
+    assert!(exited.finished_at >= exited.started_at && exited.started_at > 0);
+    assert_eq!(node.fake.signals(id(&container)), [Signal::TERM]);
+    for _ in 0..2 {
+        remove(&mut node, &container).await;
+        assert_eq!(code(node.status(&container).await), Code::NotFound);
+    }
+    node.is_sound();
+}
+
+#[tokio::test]
+async fn a_container_is_echoed_as_it_was_asked_for_also_after_a_restart() {
+    let mut node = Node::new().await;
+    let image = node.pull().await;
+    let sandbox = node.run(pod("web")).await.expect("it is well formed");
+    let config = app("app");
+    let container = node.create(&sandbox, config.clone()).await.expect("it is well formed");
+    node.start(&container).await.expect("it can be started");
+    let before = node.status(&container).await.expect("it is there");
+    assert_eq!(before.metadata, config.metadata);
+    assert_eq!((&before.labels, &before.annotations), (&config.labels, &config.annotations));
+    assert_eq!(before.mounts, config.mounts);
+    assert_eq!(before.log_path, "/var/log/pods/shop_web/app/0.log");
+    assert_eq!(before.image.clone().expect("clients insist on it").image, "busybox");
+    assert_eq!(before.image_id, image);
+    assert!(before.image_ref.contains("@sha256:"), "{}", before.image_ref);
+    let limits = before.resources.clone().and_then(|resources| resources.linux).expect("they are told");
+    assert_eq!((limits.cpu_shares, limits.memory_limit_in_bytes), (512, 64 << 20));
+    let mut node = node.restarted().await;
+    assert_eq!(node.status(&container).await.expect("it is recovered"), before);
+    node.is_sound();
+}
+
+#[tokio::test]
+async fn a_retried_creation_gets_the_same_container_and_another_under_its_name_is_refused() {
+    let mut node = Node::new().await;
+    node.pull().await;
+    let sandbox = node.run(pod("web")).await.expect("it is well formed");
+    let container = node.create(&sandbox, app("app")).await.expect("it is well formed");
+    assert_eq!(node.create(&sandbox, app("app")).await.expect("it is the same request"), container);
+    let mut other = app("app");
+    other.tty = true;
+    assert_eq!(code(node.create(&sandbox, other).await), Code::AlreadyExists);
+    let elsewhere = node.run(pod("db")).await.expect("it is well formed");
+    assert_ne!(node.create(&elsewhere, app("app")).await.expect("names are per sandbox"), container);
+}
+
+#[tokio::test]
+async fn what_cannot_be_created_leaves_nothing_behind() {
+    let mut node = Node::new().await;
+    assert_eq!(code(node.create("nothing", app("app")).await), Code::NotFound);
+    let sandbox = node.run(pod("web")).await.expect("it is well formed");
+    assert_eq!(code(node.create(&sandbox, app("app")).await), Code::NotFound, "the image is not here");
+    node.pull().await;
+    let mut config = app("app");
+    config.working_dir = "srv".to_owned();
+    let refusal = node.create(&sandbox, config).await.expect_err("it is malformed");
+    assert_eq!(refusal.code(), Code::InvalidArgument);
+    assert_eq!(refusal.message(), "config.working_dir: \"srv\" is not an absolute path");
+    let request = cri::StopPodSandboxRequest { pod_sandbox_id: sandbox.clone() };
+    node.runtime.stop_pod_sandbox(request).await.expect("it is stopped");
+    assert_eq!(code(node.create(&sandbox, app("app")).await), Code::FailedPrecondition);
+    assert_eq!(node.fake.tasks(), Vec::<TaskId>::new());
+}
+
+#[tokio::test]
+async fn a_failed_start_is_told_by_the_call_and_by_the_status() {
+    let mut node = Node::new().await;
+    node.pull().await;
+    let sandbox = node.run(pod("web")).await.expect("it is well formed");
+    let container = node.create(&sandbox, app("app")).await.expect("it is well formed");
+    node.fake.fail_next(Method::StartTask, Error::invalid("command", "no such file"));
+    assert_eq!(code(node.start(&container).await), Code::InvalidArgument);
+    let status = node.status(&container).await.expect("it is there");
+    assert_eq!(status.state(), cri::ContainerState::ContainerExited);
+    assert_eq!((status.exit_code, status.reason.as_str()), (128, "StartError"));
+    assert!(status.message.contains("no such file"), "{}", status.message);
+    assert!(status.started_at > 0 && status.finished_at > 0);
+}
+
+#[tokio::test]
+async fn the_end_of_a_container_has_its_code_and_reason() {
+    let mut node = Node::new().await;
+    node.pull().await;
+    let sandbox = node.run(pod("web")).await.expect("it is well formed");
+    for (name, code, reason) in [("good", 0, "Completed"), ("bad", 7, "Error"), ("oom", 137, "OOMKilled")] {
+        let container = node.create(&sandbox, app(name)).await.expect("it is well formed");
+        node.start(&container).await.expect("it can be started");
+        match name {
+            "oom" => node.fake.oom_kill(id(&container)).expect("it runs"),
+            _ => node.fake.exit(id(&container), code).expect("it runs"),
+        }
+        node.ended(&container).await;
+        let status = node.status(&container).await.expect("it is there");
+        assert_eq!((status.exit_code, status.reason.as_str()), (code, reason));
+    }
+}
+
+#[tokio::test]
+async fn stopping_and_removing_what_is_not_there_succeeds_and_all_else_does_not() {
+    let mut node = Node::new().await;
+    let container_id = "f".repeat(64);
+    stop(&mut node, &container_id, 1).await;
+    stop(&mut node, "", -1).await;
+    remove(&mut node, &container_id).await;
+    assert_eq!(code(node.status(&container_id).await), Code::NotFound);
+    assert_eq!(code(node.start(&container_id).await), Code::NotFound);
+    assert_eq!(code(node.exec(&container_id, &["true"], 1).await), Code::NotFound);
+    let request = cri::ContainerStatsRequest { container_id: container_id.clone() };
+    assert_eq!(code(node.runtime.container_stats(request).await), Code::NotFound);
+    let request = cri::ReopenContainerLogRequest { container_id: container_id.clone() };
+    assert_eq!(code(node.runtime.reopen_container_log(request).await), Code::NotFound);
+    let request = cri::UpdateContainerResourcesRequest { container_id, ..Default::default() };
+    assert_eq!(code(node.runtime.update_container_resources(request).await), Code::NotFound);
+}
+
+#[tokio::test]
+async fn a_grace_of_zero_or_less_kills_at_once() {
+    let mut node = Node::new().await;
+    let (sandbox, first) = node.running().await;
+    stop(&mut node, &first, 0).await;
+    assert_eq!(node.fake.signals(id(&first)), [Signal::KILL]);
+    let second = node.create(&sandbox, app("second")).await.expect("it is well formed");
+    node.start(&second).await.expect("it can be started");
+    stop(&mut node, &second, -5).await;
+    assert_eq!(node.fake.signals(id(&second)), [Signal::KILL]);
+}
+
+#[tokio::test]
+async fn exec_gives_output_and_code_and_ends_in_time() {
+    let mut node = Node::new().await;
+    let (_, container) = node.running().await;
+    let ran = node.exec(&container, &["echo", "hello"], 10).await.expect("it runs");
+    assert_eq!((ran.stdout.as_slice(), ran.exit_code), (b"hello\n".as_slice(), 0));
+    let failed = node.exec(&container, &["false"], 0).await.expect("a failing command is an answer");
+    assert_eq!(failed.exit_code, 1);
+    assert_eq!(code(node.exec(&container, &[], 0).await), Code::InvalidArgument);
+    assert_eq!(code(node.exec(&container, &["sleep", "1000"], 1).await), Code::DeadlineExceeded);
+    assert_eq!(node.fake.processes(), 0);
+    stop(&mut node, &container, 0).await;
+    assert_eq!(code(node.exec(&container, &["true"], 1).await), Code::FailedPrecondition);
+}
+
+#[tokio::test]
+async fn new_limits_are_told_and_old_ones_stand_if_they_fail() {
+    let mut node = Node::new().await;
+    let (_, container) = node.running().await;
+    let request = |cpu_shares| cri::UpdateContainerResourcesRequest {
+        container_id: container.clone(),
+        linux: Some(cri::LinuxContainerResources { cpu_shares, ..Default::default() }),
+        ..Default::default()
+    };
+    node.runtime.update_container_resources(request(1024)).await.expect("they are taken");
+    node.fake.fail_next(Method::UpdateTask, Error::internal("no cgroup"));
+    assert_eq!(code(node.runtime.update_container_resources(request(2048)).await), Code::Unknown);
+    assert_eq!(code(node.runtime.update_container_resources(request(-1)).await), Code::InvalidArgument);
+    let limits = node.status(&container).await.expect("it is there").resources.and_then(|r| r.linux);
+    let limits = limits.expect("they are told");
+    assert_eq!((limits.cpu_shares, limits.memory_limit_in_bytes), (1024, 64 << 20));
+}
+
+#[tokio::test]
+async fn filters_of_containers_all_have_to_match() {
+    let mut node = Node::new().await;
+    let (web, first) = node.running().await;
+    let second = node.create(&web, app("second")).await.expect("it is well formed");
+    let db = node.run(pod("db")).await.expect("it is well formed");
+    let third = node.create(&db, app("app")).await.expect("it is well formed");
+    let filter = |id: &str, sandbox: &str, state: Option<cri::ContainerState>, labels: &[(&str, &str)]| {
+        cri::ContainerFilter {
+            id: id.to_owned(),
+            state: state.map(|state| cri::ContainerStateValue { state: state.into() }),
+            pod_sandbox_id: sandbox.to_owned(),
+            label_selector: map(labels),
+        }
+    };
+    use cri::ContainerState::{ContainerCreated, ContainerRunning};
+    assert_eq!(list(&mut node, filter("", "", None, &[])).await.len(), 3);
+    assert_eq!(list(&mut node, filter("", &web, None, &[])).await.len(), 2);
+    assert_eq!(list(&mut node, filter("", &db[..20], None, &[])).await, [third.as_str()]);
+    assert_eq!(list(&mut node, filter("", "", Some(ContainerRunning), &[])).await, [first.as_str()]);
+    assert_eq!(list(&mut node, filter("", &web, Some(ContainerCreated), &[])).await, [second.as_str()]);
+    assert_eq!(list(&mut node, filter(&first[..12], "", None, &[])).await, [first.as_str()]);
+    let named = [("io.kubernetes.container.name", "second")];
+    assert_eq!(list(&mut node, filter("", "", None, &named)).await, [second.as_str()]);
+    assert_eq!(list(&mut node, filter(&first, &db, None, &[])).await, Vec::<String>::new());
+    assert_eq!(list(&mut node, filter("", "nowhere", None, &[])).await, Vec::<String>::new());
+}
+
+#[tokio::test]
+async fn usage_is_told_of_containers_that_have_not_ended() {
+    let mut node = Node::new().await;
+    let (sandbox, container) = node.running().await;
+    let created = node.create(&sandbox, app("created")).await.expect("it is well formed");
+    let mut stats = usage(&mut node).await;
+    stats.sort_by_key(|stats| stats.cpu.is_none());
+    let ids: Vec<_> =
+        stats.iter().map(|stats| stats.attributes.as_ref().expect("it is set").id.clone()).collect();
+    assert_eq!(ids, [container.clone(), created]);
+    assert!(stats[0].memory.is_some() && stats[0].writable_layer.is_some());
+    assert_eq!((&stats[1].cpu, &stats[1].memory), (&None, &None));
+    stop(&mut node, &container, 0).await;
+    assert_eq!(usage(&mut node).await.len(), 1);
+    let request = cri::ContainerStatsRequest { container_id: container };
+    let ended = node.runtime.container_stats(request).await.expect("it is there").into_inner().stats;
+    assert_eq!(ended.expect("attributes are always told").cpu, None);
+}
+
+#[tokio::test]
+async fn a_log_is_reopened_only_while_its_container_runs() {
+    let mut node = Node::new().await;
+    let (_, container) = node.running().await;
+    let request = cri::ReopenContainerLogRequest { container_id: container.clone() };
+    node.runtime.reopen_container_log(request.clone()).await.expect("it runs");
+    stop(&mut node, &container, 0).await;
+    assert_eq!(code(node.runtime.reopen_container_log(request).await), Code::FailedPrecondition);
+}
+
+#[tokio::test]
+async fn only_a_running_container_of_the_same_pod_can_be_a_target() {
+    let mut node = Node::new().await;
+    let (web, running) = node.running().await;
+    let db = node.run(pod("db")).await.expect("it is well formed");
+    let created = node.create(&web, app("created")).await.expect("it is well formed");
+    let debugger = |target: &str| {
+        let mut config = app("debug");
+        let options = cri::NamespaceOption {
+            pid: cri::NamespaceMode::Target.into(),
+            target_id: target.to_owned(),
+            ..Default::default()
+        };
+        config.linux.as_mut().expect("it is set").security_context =
+            Some(cri::LinuxContainerSecurityContext {
+                namespace_options: Some(options),
+                ..Default::default()
+            });
+        config
+    };
+    assert_eq!(code(node.create(&db, debugger(&running)).await), Code::InvalidArgument);
+    assert_eq!(code(node.create(&web, debugger(&created)).await), Code::FailedPrecondition);
+    assert_eq!(code(node.create(&web, debugger("nothing")).await), Code::NotFound);
+    node.create(&web, debugger(&running)).await.expect("it runs in the same pod");
+}
+
+#[tokio::test]
+async fn verbose_status_of_a_container_is_json() {
+    let mut node = Node::new().await;
+    let (sandbox, container) = node.running().await;
+    let request = cri::ContainerStatusRequest { container_id: container, verbose: true };
+    let info = node.runtime.container_status(request).await.expect("it answers").into_inner().info;
+    let info: serde_json::Value = serde_json::from_str(&info["info"]).expect("it is JSON");
+    assert_eq!(info["sandboxID"], sandbox);
+    assert!(info["pid"].as_u64().is_some_and(|pid| pid > 0), "{info}");
+    assert_eq!(info["snapshotter"], "memory");
+}
+
+#[tokio::test]
+async fn streams_give_every_container_of_the_lists_once() {
+    let mut node = Node::new().await;
+    let (_, container) = node.running().await;
+    let mut listed = node
+        .runtime
+        .stream_containers(cri::StreamContainersRequest::default())
+        .await
+        .expect("it answers")
+        .into_inner();
+    let batch = listed.message().await.expect("it is sent").expect("there is one container");
+    assert_eq!(batch.containers.iter().map(|c| &c.id).collect::<Vec<_>>(), [&container]);
+    assert_eq!(listed.message().await.expect("it ends well"), None);
+    let mut stats = node
+        .runtime
+        .stream_container_stats(cri::StreamContainerStatsRequest::default())
+        .await
+        .expect("it answers")
+        .into_inner();
+    let batch = stats.message().await.expect("it is sent").expect("there is one container");
+    assert_eq!(batch.container_stats.len(), 1);
+    assert_eq!(stats.message().await.expect("it ends well"), None);
+}

@@ -1,0 +1,104 @@
+//! Images.
+
+use switchyard_core::Error;
+use switchyard_fake::{BUSYBOX, Method};
+use switchyard_proto::cri::v1 as cri;
+use tonic::Code;
+
+use crate::support::{Node, code, spec};
+
+async fn find(node: &mut Node, reference: &str) -> Option<cri::Image> {
+    let request = cri::ImageStatusRequest { image: Some(spec(reference)), verbose: false };
+    node.images.image_status(request).await.expect("it answers").into_inner().image
+}
+
+async fn list(node: &mut Node, filter: &str) -> Vec<cri::Image> {
+    let filter = Some(cri::ImageFilter { image: Some(spec(filter)) });
+    node.images.list_images(cri::ListImagesRequest { filter }).await.expect("it answers").into_inner().images
+}
+
+#[tokio::test]
+async fn a_pulled_image_is_found_by_the_reference_that_the_pull_gave() {
+    let mut node = Node::new().await;
+    let image_ref = node.pull().await;
+    let image = find(&mut node, &image_ref).await.expect("it was pulled");
+    assert_eq!(image.id, image_ref);
+    assert_eq!(image.repo_tags, [BUSYBOX]);
+    assert_eq!(find(&mut node, BUSYBOX).await, Some(image));
+}
+
+#[tokio::test]
+async fn a_missing_image_is_an_answer_without_an_image() {
+    let mut node = Node::new().await;
+    assert_eq!(find(&mut node, "nowhere.example/nothing").await, None);
+    assert_eq!(find(&mut node, "?? no reference ??").await, None);
+}
+
+#[tokio::test]
+async fn a_filter_names_one_image() {
+    let mut node = Node::new().await;
+    node.pull().await;
+    assert_eq!(list(&mut node, "").await.len(), 1);
+    assert_eq!(list(&mut node, BUSYBOX).await.len(), 1);
+    assert_eq!(list(&mut node, "other").await, []);
+    let streamed = node.images.stream_images(cri::StreamImagesRequest { filter: None }).await;
+    let mut streamed = streamed.expect("it answers").into_inner();
+    let batch = streamed.message().await.expect("it is sent").expect("there is one image");
+    assert_eq!(batch.images, list(&mut node, "").await);
+    assert_eq!(streamed.message().await.expect("it ends well"), None);
+}
+
+#[tokio::test]
+async fn removing_an_image_is_idempotent() {
+    let mut node = Node::new().await;
+    node.pull().await;
+    for _ in 0..2 {
+        let request = cri::RemoveImageRequest { image: Some(spec(BUSYBOX)) };
+        node.images.remove_image(request).await.expect("it is removed");
+        assert_eq!(find(&mut node, BUSYBOX).await, None);
+    }
+}
+
+#[tokio::test]
+async fn a_request_without_an_image_is_refused() {
+    let mut node = Node::new().await;
+    assert_eq!(code(node.images.pull_image(cri::PullImageRequest::default()).await), Code::InvalidArgument);
+    assert_eq!(
+        code(node.images.remove_image(cri::RemoveImageRequest::default()).await),
+        Code::InvalidArgument
+    );
+    assert_eq!(
+        code(node.images.image_status(cri::ImageStatusRequest::default()).await),
+        Code::InvalidArgument
+    );
+    let image = Some(cri::ImageSpec { runtime_handler: "kata".to_owned(), ..spec(BUSYBOX) });
+    let request = cri::PullImageRequest { image, ..Default::default() };
+    let refusal = node.images.pull_image(request).await.expect_err("there is no such handler");
+    assert_eq!(refusal.code(), Code::InvalidArgument);
+    assert_eq!(refusal.message(), "image.runtime_handler: there is no handler \"kata\": this node has runc");
+}
+
+#[tokio::test]
+async fn a_registry_that_is_away_is_named_as_kubelets_look_for_it() {
+    let mut node = Node::new().await;
+    node.fake.fail_next(Method::Pull, Error::unavailable("connect to 10.0.0.1:443"));
+    let request = cri::PullImageRequest { image: Some(spec(BUSYBOX)), ..Default::default() };
+    let refusal = node.images.pull_image(request).await.expect_err("the registry is away");
+    assert_eq!(refusal.code(), Code::Unavailable);
+    assert!(refusal.message().starts_with("RegistryUnavailable: "), "{}", refusal.message());
+}
+
+#[tokio::test]
+async fn an_image_that_no_registry_has_is_not_found() {
+    let mut node = Node::new().await;
+    let request = cri::PullImageRequest { image: Some(spec("nothing")), ..Default::default() };
+    assert_eq!(code(node.images.pull_image(request).await), Code::NotFound);
+}
+
+#[tokio::test]
+async fn disk_usage_is_never_an_empty_list() {
+    let mut node = Node::new().await;
+    let usage = node.images.image_fs_info(cri::ImageFsInfoRequest {}).await.expect("it answers").into_inner();
+    assert!(!usage.image_filesystems.is_empty());
+    assert_eq!(usage.image_filesystems, usage.container_filesystems);
+}

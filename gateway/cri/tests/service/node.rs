@@ -1,0 +1,94 @@
+//! The node as a whole: who it says it is, and what it does not serve.
+
+use switchyard_fake::Fake;
+use switchyard_proto::cri::v1 as cri;
+use tonic::Code;
+
+use crate::support::{Node, app, code, pod};
+
+#[tokio::test]
+async fn every_version_field_is_set_and_the_first_is_what_kubelets_insist_on() {
+    let mut node = Node::new().await;
+    let version =
+        node.runtime.version(cri::VersionRequest::default()).await.expect("it answers").into_inner();
+    assert_eq!((version.version.as_str(), version.runtime_name.as_str()), ("0.1.0", "switchyard"));
+    assert_eq!(version.runtime_api_version, "v1");
+    assert_eq!(version.runtime_version.split('.').count(), 3);
+}
+
+#[tokio::test]
+async fn status_has_both_conditions_and_info_only_when_asked() {
+    let mut node = Node::new().await;
+    let plain =
+        node.runtime.status(cri::StatusRequest { verbose: false }).await.expect("it answers").into_inner();
+    let conditions: Vec<_> =
+        plain.status.expect("it is set").conditions.into_iter().map(|c| (c.r#type, c.status)).collect();
+    assert_eq!(conditions, [("RuntimeReady".to_owned(), true), ("NetworkReady".to_owned(), true)]);
+    assert!(plain.info.is_empty());
+    assert!(plain.features.expect("it is set").supplemental_groups_policy);
+    let names: Vec<_> = plain.runtime_handlers.into_iter().map(|handler| handler.name).collect();
+    assert_eq!(names, ["", "runc"]);
+    let verbose =
+        node.runtime.status(cri::StatusRequest { verbose: true }).await.expect("it answers").into_inner();
+    assert!(verbose.info["config"].contains("cgroupfs"), "{:?}", verbose.info);
+}
+
+#[tokio::test]
+async fn the_cgroup_driver_is_told_and_changes_of_the_network_are_taken() {
+    let mut node = Node::new().await;
+    let config =
+        node.runtime.runtime_config(cri::RuntimeConfigRequest {}).await.expect("it answers").into_inner();
+    assert_eq!(config.linux.expect("it is set").cgroup_driver(), cri::CgroupDriver::Cgroupfs);
+    let network_config = Some(cri::NetworkConfig { pod_cidr: "10.0.0.0/24".to_owned() });
+    let change =
+        cri::UpdateRuntimeConfigRequest { runtime_config: Some(cri::RuntimeConfig { network_config }) };
+    node.runtime.update_runtime_config(change).await.expect("it is taken");
+}
+
+#[tokio::test]
+async fn before_recovery_only_version_and_status_answer() {
+    let mut node = Node::unrecovered(Fake::with_busybox()).await;
+    node.runtime.version(cri::VersionRequest::default()).await.expect("it answers");
+    let status = node.runtime.status(cri::StatusRequest::default()).await.expect("it answers").into_inner();
+    let ready = &status.status.expect("it is set").conditions[0];
+    assert_eq!((ready.status, ready.reason.as_str()), (false, "Recovering"));
+    assert_eq!(code(node.run(pod("web")).await), Code::Unavailable);
+    assert_eq!(code(node.pod_status("00").await), Code::Unavailable);
+    assert_eq!(code(node.create("00", app("a")).await), Code::Unavailable);
+    let stop = cri::StopPodSandboxRequest { pod_sandbox_id: "00".to_owned() };
+    assert_eq!(code(node.runtime.stop_pod_sandbox(stop).await), Code::Unavailable);
+    assert_eq!(
+        code(node.runtime.list_containers(cri::ListContainersRequest::default()).await),
+        Code::Unavailable
+    );
+    assert_eq!(code(node.images.list_images(cri::ListImagesRequest::default()).await), Code::Unavailable);
+    node.is_sound();
+}
+
+#[tokio::test]
+async fn what_is_not_served_says_so() {
+    let mut node = Node::new().await;
+    macro_rules! absent {
+        ($($call:ident($request:ident)),* $(,)?) => {
+            $(
+                let answer = node.runtime.$call(cri::$request::default()).await;
+                let status = answer.err().unwrap_or_else(|| panic!("{} is not served", stringify!($call)));
+                assert_eq!(status.code(), Code::Unimplemented, "{}", stringify!($call));
+                assert!(status.message().ends_with("is not served by this runtime"), "{}", status.message());
+            )*
+        };
+    }
+    absent!(
+        exec(ExecRequest),
+        attach(AttachRequest),
+        port_forward(PortForwardRequest),
+        update_pod_sandbox_resources(UpdatePodSandboxResourcesRequest),
+        list_metric_descriptors(ListMetricDescriptorsRequest),
+        list_pod_sandbox_metrics(ListPodSandboxMetricsRequest),
+        stream_pod_sandbox_metrics(StreamPodSandboxMetricsRequest),
+        get_container_events(GetEventsRequest),
+        checkpoint_container(CheckpointContainerRequest),
+        checkpoint_pod(CheckpointPodRequest),
+        restore_pod(RestorePodRequest),
+    );
+}

@@ -1,0 +1,251 @@
+//! Sandboxes.
+
+use std::time::SystemTime;
+
+use switchyard_core::Error;
+use switchyard_core::id::Owner;
+use switchyard_core::spec::{
+    CgroupPlacement, DEFAULT_SHM_BYTES, IpcMode, Meta, SandboxNetwork, SandboxPid, SandboxSpec,
+};
+use switchyard_fake::Method;
+use switchyard_proto::cri::v1 as cri;
+use tonic::Code;
+
+use crate::support::{Node, code, map, pod};
+
+async fn stop(node: &mut Node, id: &str) {
+    let request = cri::StopPodSandboxRequest { pod_sandbox_id: id.to_owned() };
+    node.runtime.stop_pod_sandbox(request).await.expect("it is stopped");
+}
+
+async fn remove(node: &mut Node, id: &str) {
+    let request = cri::RemovePodSandboxRequest { pod_sandbox_id: id.to_owned() };
+    node.runtime.remove_pod_sandbox(request).await.expect("it is removed");
+}
+
+async fn list(node: &mut Node, filter: cri::PodSandboxFilter) -> Vec<String> {
+    let request = cri::ListPodSandboxRequest { filter: Some(filter) };
+    let items = node.runtime.list_pod_sandbox(request).await.expect("it answers").into_inner().items;
+    items.into_iter().map(|item| item.id).collect()
+}
+
+/// A sandbox that some other program made through the core.
+fn foreign(owner: Owner, record: Vec<u8>) -> SandboxSpec {
+    SandboxSpec {
+        meta: Meta {
+            owner,
+            name: "other".to_owned(),
+            labels: map(&[("io.kubernetes.pod.name", "old")]),
+            created_at: SystemTime::now(),
+            record,
+        },
+        handler: String::new(),
+        hostname: String::new(),
+        network: SandboxNetwork::Isolated,
+        ipc: IpcMode::Shared,
+        pid: SandboxPid::PerTask,
+        dns: None,
+        extra_hosts: Vec::new(),
+        sysctls: map(&[]),
+        shm_size_bytes: DEFAULT_SHM_BYTES,
+        log_dir: "".into(),
+        cgroup: CgroupPlacement::default(),
+        privileged: false,
+        annotations: map(&[]),
+        selinux: None,
+    }
+}
+
+#[tokio::test]
+async fn a_pod_is_ready_with_an_address_then_not_ready_without_one_then_gone() {
+    let mut node = Node::new().await;
+    let id = node.run(pod("web")).await.expect("it is well formed");
+    let ready = node.pod_status(&id).await.expect("it is there");
+    assert_eq!(ready.state(), cri::PodSandboxState::SandboxReady);
+    assert!(!ready.network.expect("it is ready").ip.is_empty());
+    assert!(ready.created_at > 0);
+    for _ in 0..2 {
+        stop(&mut node, &id).await;
+        let stopped = node.pod_status(&id).await.expect("it is kept");
+        assert_eq!((stopped.state(), stopped.network), (cri::PodSandboxState::SandboxNotready, None));
+    }
+    for _ in 0..2 {
+        remove(&mut node, &id).await;
+        assert_eq!(code(node.pod_status(&id).await), Code::NotFound);
+    }
+    assert_eq!(node.fake.leftovers(), Vec::<String>::new());
+    node.is_sound();
+}
+
+#[tokio::test]
+async fn a_pod_is_echoed_as_it_was_asked_for_also_after_a_restart() {
+    let mut node = Node::new().await;
+    let config = pod("web");
+    let id = node.run(config.clone()).await.expect("it is well formed");
+    let before = node.pod_status(&id).await.expect("it is there");
+    assert_eq!(before.metadata, config.metadata);
+    assert_eq!((&before.labels, &before.annotations), (&config.labels, &config.annotations));
+    let options = before.linux.clone().and_then(|linux| linux.namespaces).and_then(|n| n.options);
+    let asked = config.linux.and_then(|linux| linux.security_context).and_then(|c| c.namespace_options);
+    assert_eq!(options, asked);
+    let mut node = node.restarted().await;
+    assert_eq!(node.pod_status(&id).await.expect("it is recovered"), before);
+    node.is_sound();
+}
+
+#[tokio::test]
+async fn a_retried_run_gets_the_same_sandbox_and_another_pod_under_its_name_is_refused() {
+    let mut node = Node::new().await;
+    let id = node.run(pod("web")).await.expect("it is well formed");
+    assert_eq!(node.run(pod("web")).await.expect("it is the same request"), id);
+    let mut other = pod("web");
+    other.hostname = "elsewhere".to_owned();
+    assert_eq!(code(node.run(other).await), Code::AlreadyExists);
+    assert_eq!(node.fake.count(Method::CreateSandbox), 1);
+}
+
+#[tokio::test]
+async fn runs_at_the_same_time_share_one_sandbox() {
+    let node = Node::new().await;
+    let run = || {
+        let mut runtime = node.runtime.clone();
+        let request = cri::RunPodSandboxRequest { config: Some(pod("web")), ..Default::default() };
+        async move { runtime.run_pod_sandbox(request).await.expect("it is made").into_inner().pod_sandbox_id }
+    };
+    let (one, other) = tokio::join!(run(), run());
+    assert_eq!(one, other);
+    assert_eq!(node.fake.count(Method::CreateSandbox), 1);
+}
+
+#[tokio::test]
+async fn a_malformed_or_failed_run_leaves_nothing_behind() {
+    let mut node = Node::new().await;
+    let mut config = pod("web");
+    config.hostname = "not a name".to_owned();
+    let refusal = node.run(config).await.expect_err("it is malformed");
+    assert_eq!(refusal.code(), Code::InvalidArgument);
+    assert_eq!(refusal.message(), "config.hostname: it contains ' '");
+    let request = cri::RunPodSandboxRequest { config: Some(pod("web")), runtime_handler: "kata".to_owned() };
+    assert_eq!(code(node.runtime.run_pod_sandbox(request).await), Code::InvalidArgument);
+    assert_eq!(node.fake.count(Method::CreateSandbox), 0);
+    node.fake.fail_next(Method::CreateSandbox, Error::unavailable("no network"));
+    assert_eq!(code(node.run(pod("web")).await), Code::Unavailable);
+    assert_eq!(list(&mut node, cri::PodSandboxFilter::default()).await, Vec::<String>::new());
+    assert_eq!(node.fake.leftovers(), Vec::<String>::new());
+}
+
+#[tokio::test]
+async fn stopping_and_removing_what_is_not_there_succeeds_and_asking_for_it_does_not() {
+    let mut node = Node::new().await;
+    for id in ["", "nothing", &"0".repeat(64)] {
+        stop(&mut node, id).await;
+        remove(&mut node, id).await;
+        assert_eq!(code(node.pod_status(id).await), Code::NotFound);
+        let request = cri::PodSandboxStatsRequest { pod_sandbox_id: id.to_owned() };
+        assert_eq!(code(node.runtime.pod_sandbox_stats(request).await), Code::NotFound);
+    }
+}
+
+#[tokio::test]
+async fn filters_of_pods_all_have_to_match() {
+    let mut node = Node::new().await;
+    let web = node.run(pod("web")).await.expect("it is well formed");
+    let db = node.run(pod("db")).await.expect("it is well formed");
+    stop(&mut node, &db).await;
+    let filter =
+        |id: &str, state: Option<cri::PodSandboxState>, labels: &[(&str, &str)]| cri::PodSandboxFilter {
+            id: id.to_owned(),
+            state: state.map(|state| cri::PodSandboxStateValue { state: state.into() }),
+            label_selector: map(labels),
+        };
+    use cri::PodSandboxState::{SandboxNotready, SandboxReady};
+    assert_eq!(list(&mut node, filter("", None, &[("tier", "front")])).await.len(), 2);
+    assert_eq!(list(&mut node, filter("", Some(SandboxReady), &[])).await, [web.as_str()]);
+    assert_eq!(list(&mut node, filter("", Some(SandboxNotready), &[])).await, [db.as_str()]);
+    assert_eq!(list(&mut node, filter("", None, &[("io.kubernetes.pod.name", "db")])).await, [db.as_str()]);
+    assert_eq!(list(&mut node, filter(&web, Some(SandboxReady), &[("tier", "front")])).await, [web.as_str()]);
+    assert_eq!(list(&mut node, filter(&web[..16], None, &[])).await, [web.as_str()]);
+    assert_eq!(list(&mut node, filter(&web, Some(SandboxNotready), &[])).await, Vec::<String>::new());
+    assert_eq!(list(&mut node, filter("zz", None, &[])).await, Vec::<String>::new());
+}
+
+#[tokio::test]
+async fn a_stream_gives_every_pod_of_the_list_once() {
+    let mut node = Node::new().await;
+    for name in ["a", "b", "c"] {
+        node.run(pod(name)).await.expect("it is well formed");
+    }
+    let listed = node.runtime.list_pod_sandbox(cri::ListPodSandboxRequest::default()).await;
+    let listed = listed.expect("it answers").into_inner().items;
+    let streamed = node.runtime.stream_pod_sandboxes(cri::StreamPodSandboxesRequest::default()).await;
+    let mut streamed = streamed.expect("it answers").into_inner();
+    let mut all = Vec::new();
+    while let Some(batch) = streamed.message().await.expect("it is sent") {
+        assert!(!batch.pod_sandboxes.is_empty());
+        all.extend(batch.pod_sandboxes);
+    }
+    assert_eq!(all, listed);
+}
+
+#[tokio::test]
+async fn what_another_owner_made_is_not_there() {
+    let mut node = Node::new().await;
+    let scope = node.gateway.scope(Owner::Nomad);
+    let id = scope.create_sandbox(foreign(Owner::Nomad, vec![1])).await.expect("it is made").id.to_string();
+    assert_eq!(list(&mut node, cri::PodSandboxFilter::default()).await, Vec::<String>::new());
+    assert_eq!(code(node.pod_status(&id).await), Code::NotFound);
+    remove(&mut node, &id).await;
+    assert_eq!(node.fake.leftovers().len(), 1, "the removal touched nothing");
+}
+
+#[tokio::test]
+async fn a_pod_whose_record_cannot_be_read_is_still_listed_and_removed() {
+    let mut node = Node::new().await;
+    let scope = node.gateway.scope(Owner::Kubernetes);
+    let spec = foreign(Owner::Kubernetes, vec![99, 1, 2]);
+    let id = scope.create_sandbox(spec).await.expect("it is made").id.to_string();
+    let status = node.pod_status(&id).await.expect("it is described by its labels");
+    assert_eq!(status.metadata.expect("clients insist on it").name, "old");
+    assert_eq!(code(node.create(&id, crate::support::app("a")).await), Code::FailedPrecondition);
+    remove(&mut node, &id).await;
+    assert_eq!(node.fake.leftovers(), Vec::<String>::new());
+}
+
+#[tokio::test]
+async fn a_large_pod_fits_into_a_message() {
+    let mut node = Node::new().await;
+    let mut config = pod("web");
+    config.annotations = map(&[("large", &"x".repeat(6 << 20))]);
+    let id = node.run(config.clone()).await.expect("it is below the limit");
+    assert_eq!(node.pod_status(&id).await.expect("it is there").annotations, config.annotations);
+}
+
+#[tokio::test]
+async fn a_pods_usage_has_its_network_and_its_containers() {
+    let mut node = Node::new().await;
+    let (sandbox, container) = node.running().await;
+    let request = cri::PodSandboxStatsRequest { pod_sandbox_id: sandbox.clone() };
+    let one = node.runtime.pod_sandbox_stats(request).await.expect("it answers").into_inner();
+    let linux = one.stats.and_then(|stats| stats.linux).expect("it is set");
+    let network = linux.network.and_then(|network| network.default_interface).expect("it has an interface");
+    assert_eq!(network.name, "eth0");
+    let id = linux.containers[0].attributes.as_ref().map(|attributes| attributes.id.clone());
+    assert_eq!(id, Some(container));
+    let stats = node.runtime.list_pod_sandbox_stats(cri::ListPodSandboxStatsRequest::default()).await;
+    let stats = stats.expect("it answers").into_inner().stats;
+    assert_eq!(stats.len(), 1);
+    stop(&mut node, &sandbox).await;
+    let stats = node.runtime.list_pod_sandbox_stats(cri::ListPodSandboxStatsRequest::default()).await;
+    assert_eq!(stats.expect("it answers").into_inner().stats, []);
+}
+
+#[tokio::test]
+async fn verbose_status_of_a_pod_is_json() {
+    let mut node = Node::new().await;
+    let id = node.run(pod("web")).await.expect("it is well formed");
+    let request = cri::PodSandboxStatusRequest { pod_sandbox_id: id, verbose: true };
+    let info = node.runtime.pod_sandbox_status(request).await.expect("it answers").into_inner().info;
+    let info: serde_json::Value = serde_json::from_str(&info["info"]).expect("it is JSON");
+    assert_eq!(info["config"]["metadata"]["name"], "web");
+    assert!(info["pid"].is_u64());
+}
