@@ -1,0 +1,204 @@
+//! Admin HTTP: what operators, probes and the command line ask the daemon.
+//!
+//! | path | answers |
+//! | --- | --- |
+//! | `/` | this list |
+//! | `/livez` | 200 as long as the daemon answers at all |
+//! | `/readyz`, `/healthz` | 200 if all needed parts work, else 503 and the parts; `?verbose` lists them always |
+//! | `/readyz/{part}` | the same for one part; 404 if there is none of that name |
+//! | `/metrics` | Prometheus' text form |
+//! | `/statusz` | [`StatusReport`] as JSON |
+//! | `/v1/objects` | [`Objects`](crate::status::Objects) as JSON; on the unix socket only |
+//!
+//! It is served on a TCP address, loopback by default, and on `<run>/admin.sock`.
+
+use std::collections::HashMap;
+use std::fmt::Write as _;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use axum::Router;
+use axum::body::Body;
+use axum::extract::{Path, Query, State};
+use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE, X_CONTENT_TYPE_OPTIONS};
+use axum::http::{HeaderValue, StatusCode};
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+use serde::Serialize;
+
+use crate::metrics::{CONTENT_TYPE as METRICS_TYPE, Metrics, NodeCounts, REVISION, VERSION};
+use crate::status::{Part, PartView, Source, StatusReport, count_views, rfc3339};
+
+/// How long counting images may take before a page leaves them out.
+const COUNT_LIMIT: Duration = Duration::from_secs(2);
+
+const TEXT: &str = "text/plain; charset=utf-8";
+
+/// Who can reach a listener.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Reach {
+    /// Every user of the node, and maybe others: nothing that names objects.
+    Network,
+    /// Root, by the unix socket.
+    Local,
+}
+
+/// What the pages are made from.
+#[derive(Clone)]
+pub struct Admin {
+    source: Arc<dyn Source>,
+    metrics: Arc<Metrics>,
+    started: SystemTime,
+}
+
+impl std::fmt::Debug for Admin {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Admin").field("started", &self.started).finish_non_exhaustive()
+    }
+}
+
+impl Admin {
+    /// Pages about this source; the daemon counts as started now.
+    #[must_use]
+    pub fn new(source: Arc<dyn Source>, metrics: Arc<Metrics>) -> Self {
+        Self { source, metrics, started: SystemTime::now() }
+    }
+
+    /// The pages for a listener.
+    pub fn router(&self, reach: Reach) -> Router {
+        let router = Router::new()
+            .route("/", get(async move || text(StatusCode::OK, index(reach))))
+            .route("/livez", get(async || text(StatusCode::OK, "ok\n".into())))
+            .route("/readyz", get(readyz))
+            .route("/readyz/{part}", get(readyz_part))
+            .route("/healthz", get(readyz))
+            .route("/metrics", get(metrics))
+            .route("/statusz", get(statusz));
+        let router = match reach {
+            Reach::Network => router,
+            Reach::Local => router.route("/v1/objects", get(objects)),
+        };
+        router.with_state(self.clone())
+    }
+
+    /// What `/statusz` says.
+    pub async fn report(&self) -> StatusReport {
+        let parts = self.source.parts();
+        StatusReport {
+            version: VERSION.into(),
+            revision: REVISION.into(),
+            pid: std::process::id(),
+            started_at: rfc3339(self.started),
+            ready: !parts.iter().any(Part::is_missed),
+            parts: parts.iter().map(part_view).collect(),
+            sandboxes: count_views(&self.source.count_sandboxes()),
+            tasks: count_views(&self.source.count_tasks()),
+            images: self.images().await,
+        }
+    }
+
+    async fn images(&self) -> Option<u64> {
+        tokio::time::timeout(COUNT_LIMIT, self.source.count_images()).await.ok().flatten()
+    }
+}
+
+async fn readyz(State(admin): State<Admin>, Query(query): Query<HashMap<String, String>>) -> Response {
+    probe("readyz", &admin.source.parts(), query.contains_key("verbose"))
+}
+
+async fn readyz_part(
+    State(admin): State<Admin>,
+    Path(name): Path<String>,
+    Query(query): Query<HashMap<String, String>>,
+) -> Response {
+    let part = admin.source.parts().into_iter().find(|part| part.name == name);
+    match part {
+        // Asked for by name, a part is needed.
+        Some(part) => probe(&name, &[Part { needed: true, ..part }], query.contains_key("verbose")),
+        None => {
+            text(StatusCode::NOT_FOUND, format!("there is no part {name:?}; /readyz?verbose lists them\n"))
+        }
+    }
+}
+
+/// The answer of a probe, in the form Kubernetes' own components give.
+fn probe(name: &str, parts: &[Part], verbose: bool) -> Response {
+    let ready = !parts.iter().any(Part::is_missed);
+    if ready && !verbose {
+        return text(StatusCode::OK, "ok\n".into());
+    }
+    let mut body = String::new();
+    for part in parts {
+        let line = match (part.is_up(), part.needed) {
+            (true, _) => format!("[+]{} ok: {}\n", part.name, part.detail()),
+            (false, true) => format!("[-]{} failed: {}\n", part.name, part.detail()),
+            (false, false) => format!("[!]{} failed, not needed: {}\n", part.name, part.detail()),
+        };
+        body.push_str(&line);
+    }
+    let verdict = if ready { "passed" } else { "failed" };
+    writeln!(body, "{name} check {verdict}").expect("writing to a string cannot fail");
+    text(if ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE }, body)
+}
+
+async fn metrics(State(admin): State<Admin>) -> Response {
+    let counts = NodeCounts {
+        sandboxes: admin.source.count_sandboxes(),
+        tasks: admin.source.count_tasks(),
+        images: admin.images().await,
+        parts: admin.source.parts(),
+    };
+    match admin.metrics.render(&counts) {
+        Ok(body) => respond(StatusCode::OK, METRICS_TYPE, body),
+        Err(error) => {
+            tracing::error!(%error, "metrics cannot be encoded");
+            text(StatusCode::INTERNAL_SERVER_ERROR, "metrics cannot be encoded; the log says why\n".into())
+        }
+    }
+}
+
+async fn statusz(State(admin): State<Admin>) -> Response {
+    json(&admin.report().await)
+}
+
+async fn objects(State(admin): State<Admin>) -> Response {
+    json(&admin.source.objects())
+}
+
+fn index(reach: Reach) -> String {
+    let local = match reach {
+        Reach::Network => "",
+        Reach::Local => "/v1/objects\n",
+    };
+    format!("Switchyard {VERSION}\n/livez\n/readyz?verbose\n/metrics\n/statusz\n{local}")
+}
+
+fn part_view(part: &Part) -> PartView {
+    PartView { name: part.name.into(), up: part.is_up(), needed: part.needed, detail: part.detail().into() }
+}
+
+fn json(value: &impl Serialize) -> Response {
+    match serde_json::to_vec(value) {
+        Ok(mut body) => {
+            body.push(b'\n');
+            respond(StatusCode::OK, "application/json", body)
+        }
+        Err(error) => {
+            tracing::error!(%error, "a page cannot be encoded");
+            text(StatusCode::INTERNAL_SERVER_ERROR, "the page cannot be encoded; the log says why\n".into())
+        }
+    }
+}
+
+fn text(status: StatusCode, body: String) -> Response {
+    respond(status, TEXT, body.into_bytes())
+}
+
+fn respond(status: StatusCode, kind: &'static str, body: Vec<u8>) -> Response {
+    let headers = [
+        (CONTENT_TYPE, HeaderValue::from_static(kind)),
+        (CACHE_CONTROL, HeaderValue::from_static("no-store")),
+        (X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff")),
+    ];
+    (status, headers, Body::from(body)).into_response()
+}

@@ -1,0 +1,94 @@
+//! Clients over unix sockets: gRPC, and one HTTP request.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use bytes::Bytes;
+use http::{Request, StatusCode, Uri};
+use http_body_util::{BodyExt, Empty};
+use hyper_util::rt::TokioIo;
+use tokio::net::UnixStream;
+use tonic::transport::{Channel, Endpoint};
+
+/// Why a request over a unix socket got no answer.
+#[derive(Debug, thiserror::Error)]
+pub enum RequestError {
+    /// Nobody listens.
+    #[error("cannot connect to {}: is the daemon running, and are you root?", socket.display())]
+    Connect {
+        /// The socket.
+        socket: PathBuf,
+        /// The cause.
+        #[source]
+        source: io::Error,
+    },
+    /// The connection broke.
+    #[error("no answer on {}", socket.display())]
+    Http {
+        /// The socket.
+        socket: PathBuf,
+        /// The cause.
+        #[source]
+        source: hyper::Error,
+    },
+}
+
+/// A gRPC channel over a unix socket; it connects again after the server was restarted.
+///
+/// # Errors
+/// The socket cannot be connected.
+pub async fn grpc(socket: &Path) -> Result<Channel, tonic::transport::Error> {
+    let socket = socket.to_owned();
+    // The address is never looked up: the connector has the socket.
+    let connector = tower::service_fn(move |_: Uri| {
+        let socket = socket.clone();
+        async move { UnixStream::connect(socket).await.map(TokioIo::new) }
+    });
+    Endpoint::from_static("http://localhost").connect_with_connector(connector).await
+}
+
+/// GETs one page.
+///
+/// # Errors
+/// [`RequestError`]; an answer of any status is none.
+pub async fn get(socket: &Path, path: &str) -> Result<(StatusCode, Bytes), RequestError> {
+    let fail = |source| RequestError::Http { socket: socket.to_owned(), source };
+    let stream = UnixStream::connect(socket)
+        .await
+        .map_err(|source| RequestError::Connect { socket: socket.to_owned(), source })?;
+    let (mut sender, connection) =
+        hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(fail)?;
+    let request = Request::builder()
+        .uri(path)
+        .header(http::header::HOST, "localhost")
+        .body(Empty::<Bytes>::new())
+        .expect("the paths that are asked for are well-formed");
+    let exchange = async {
+        let response = sender.send_request(request).await?;
+        let status = response.status();
+        let body = response.into_body().collect().await?.to_bytes();
+        Ok((status, body))
+    };
+    // The connection does the work, and has nothing to do once the answer is here.
+    tokio::select! {
+        answer = exchange => answer.map_err(fail),
+        Err(error) = connection => Err(fail(error)),
+    }
+}
+
+/// The message of an error and those of all its causes, joined by `: `.
+#[must_use]
+pub fn report(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut next = error.source();
+    while let Some(cause) = next {
+        let cause_text = cause.to_string();
+        // Some libraries repeat the cause in their own message.
+        if !text.ends_with(&cause_text) {
+            text.push_str(": ");
+            text.push_str(&cause_text);
+        }
+        next = cause.source();
+    }
+    text
+}

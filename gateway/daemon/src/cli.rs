@@ -1,0 +1,253 @@
+//! The command line. Exit status: 0 done, 1 failed, 2 usage.
+
+use std::io;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{Args, Parser, Subcommand};
+
+use crate::channel::report;
+use crate::config::{self, ConfigError, DEFAULT_FILE, DOCUMENTED, Loaded, Sources};
+use crate::detach::{self, ALREADY_RUNNING, Detach, DetachError};
+use crate::metrics::{REVISION, VERSION};
+use crate::output::{Format, print, print_error, print_json};
+use crate::serve::ServeError;
+use crate::shutdown::Shutdown;
+use crate::{serve, telemetry};
+
+mod cri;
+mod daemon;
+
+/// Threads that run the daemon's tasks: they wait more than they work, and each has memory of its own.
+const WORKERS: usize = 2;
+
+/// Threads for calls that block, at most.
+const BLOCKING: usize = 64;
+
+/// Switchyard runs containers for Nomad, Kubernetes and Docker Swarm on one node.
+#[derive(Debug, Parser)]
+#[command(name = "switchyard", version, propagate_version = false, max_term_width = 110)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Run the daemon in the foreground.
+    Serve(ServeArgs),
+    /// Run the process that writes container logs; the daemon starts it by itself unless logkeeper.mode is "external".
+    Logkeeper {
+        /// The control socket.
+        #[arg(long, value_name = "PATH")]
+        socket: PathBuf,
+        /// Where output waits between container and log; on tmpfs.
+        #[arg(long, value_name = "DIR")]
+        state_dir: PathBuf,
+    },
+    /// Show or check the configuration.
+    #[command(subcommand)]
+    Config(ConfigCommand),
+    /// Show whether the daemon is ready, part by part, and how many objects it has.
+    Status(daemon::Target),
+    /// List sandboxes and tasks of all owners.
+    Ps(daemon::Target),
+    /// Speak CRI to a runtime, for a look or a try.
+    Cri(cri::Cri),
+    /// Show the version of this build.
+    Version {
+        /// Text or JSON.
+        #[arg(long, short, value_enum, default_value_t)]
+        output: Format,
+    },
+    /// Become a program that outlives its starter.
+    #[command(hide = true)]
+    Detach {
+        /// Where its process is noted.
+        #[arg(long)]
+        pid_file: PathBuf,
+        /// Where its output goes.
+        #[arg(long)]
+        log: PathBuf,
+        /// The program and its arguments.
+        #[arg(last = true, required = true)]
+        command: Vec<String>,
+    },
+}
+
+#[derive(Debug, Args)]
+struct ServeArgs {
+    #[command(flatten)]
+    sources: SourceArgs,
+    /// As log.level: a level, or filters such as "info,switchyard_cri=debug".
+    #[arg(long, value_name = "LEVEL")]
+    log_level: Option<String>,
+}
+
+#[derive(Debug, Args)]
+struct SourceArgs {
+    /// The configuration file; /etc/switchyard/config.toml if it is there.
+    #[arg(long, short, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// Set a key above all other sources, as in `--set paths.run=/run/other`.
+    #[arg(long, value_name = "KEY=VALUE")]
+    set: Vec<String>,
+}
+
+#[derive(Debug, Subcommand)]
+enum ConfigCommand {
+    /// Print the documented defaults: a complete configuration file.
+    Default,
+    /// Print the configuration that is in force with these files, this environment and these flags.
+    Dump {
+        #[command(flatten)]
+        sources: SourceArgs,
+        /// Say where each value comes from.
+        #[arg(long)]
+        origin: bool,
+    },
+    /// Check a configuration file and its drop-ins: exit status 0 if they can be used, 1 if not.
+    Check {
+        /// The file; /etc/switchyard/config.toml if it is there.
+        file: Option<PathBuf>,
+    },
+}
+
+/// Why a command failed.
+#[derive(Debug, thiserror::Error)]
+enum CliError {
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    #[error("`--set {0}` sets no key: write it as --set section.key=value")]
+    Set(String),
+    #[error(transparent)]
+    Telemetry(#[from] telemetry::TelemetryError),
+    #[error("cannot start the daemon's threads")]
+    Runtime(#[source] io::Error),
+    #[error("cannot find this program's own file")]
+    Exe(#[source] io::Error),
+    #[error(transparent)]
+    Serve(#[from] ServeError),
+    #[error(transparent)]
+    Logkeeper(#[from] switchyard_logkeeper::Error),
+    #[error(transparent)]
+    Detach(DetachError),
+    #[error(transparent)]
+    Daemon(#[from] daemon::DaemonError),
+    #[error(transparent)]
+    Cri(#[from] cri::CriError),
+    #[error("cannot write the output")]
+    Output(#[from] io::Error),
+}
+
+/// Runs the command that the process was started with.
+#[must_use]
+pub fn main() -> ExitCode {
+    // clap itself prints what is wrong with the usage, and ends with status 2.
+    let cli = Cli::parse();
+    match run(cli.command) {
+        Ok(code) => code,
+        Err(error) => {
+            let already = matches!(error, CliError::Detach(DetachError::AlreadyRunning { .. }));
+            // There is nobody left to tell if standard error is gone too.
+            let _ = print_error(format!("switchyard: {}\n", report(&error)));
+            if already { ExitCode::from(ALREADY_RUNNING) } else { ExitCode::FAILURE }
+        }
+    }
+}
+
+fn run(command: Command) -> Result<ExitCode, CliError> {
+    match command {
+        Command::Serve(args) => serve_command(&args)?,
+        Command::Logkeeper { socket, state_dir } => logkeeper(socket, state_dir)?,
+        Command::Config(command) => config_command(command)?,
+        Command::Status(target) => return Ok(block_on(daemon::status(&target))??),
+        Command::Ps(target) => block_on(daemon::ps(&target))??,
+        Command::Cri(command) => return Ok(block_on(cri::run(command))??),
+        Command::Version { output } => version(output)?,
+        Command::Detach { pid_file, log, command } => {
+            return Err(CliError::Detach(detach::run(&Detach { pid_file, log, command })));
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Runs one short command on this thread.
+fn block_on<F: Future>(command: F) -> Result<F::Output, CliError> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    Ok(runtime.map_err(CliError::Runtime)?.block_on(command))
+}
+
+fn serve_command(args: &ServeArgs) -> Result<(), CliError> {
+    let mut sources = sources(&args.sources)?;
+    if let Some(level) = &args.log_level {
+        sources.flags.push(config::Flag {
+            flag: "--log-level".into(),
+            key: "log.level".into(),
+            value: level.clone(),
+        });
+    }
+    let loaded = config::load(&sources)?;
+    telemetry::init(&loaded.config.log)?;
+    let exe = std::env::current_exe().map_err(CliError::Exe)?;
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(WORKERS)
+        .max_blocking_threads(BLOCKING)
+        .enable_all()
+        .build()
+        .map_err(CliError::Runtime)?;
+    let daemon = serve::run(loaded, crate::wiring::Wiring::real(), &exe, Shutdown::default());
+    let ended = runtime.block_on(Box::pin(daemon));
+    // A call that blocks must not hold up the end.
+    runtime.shutdown_timeout(std::time::Duration::from_secs(1));
+    Ok(ended?)
+}
+
+fn logkeeper(socket: PathBuf, state_dir: PathBuf) -> Result<(), CliError> {
+    telemetry::init(&config::Log::default())?;
+    Ok(switchyard_logkeeper::run(switchyard_logkeeper::Config::new(socket, state_dir))?)
+}
+
+fn config_command(command: ConfigCommand) -> Result<(), CliError> {
+    match command {
+        ConfigCommand::Default => print(DOCUMENTED)?,
+        ConfigCommand::Dump { sources: args, origin } => print(config::load(&sources(&args)?)?.dump(origin))?,
+        ConfigCommand::Check { file } => {
+            let Loaded { files, .. } = config::load(&Sources { file, ..Sources::default() })?;
+            let read: Vec<_> = files.iter().map(|file| file.display().to_string()).collect();
+            match read.as_slice() {
+                [] => print(format!("{DEFAULT_FILE} is not there: the defaults are in force\n"))?,
+                read => print(format!("{}: ok\n", read.join(", ")))?,
+            }
+        }
+    }
+    Ok(())
+}
+
+fn sources(args: &SourceArgs) -> Result<Sources, CliError> {
+    let flag = |text: &String| match text.split_once('=') {
+        Some((key, value)) if !key.is_empty() => {
+            Ok(config::Flag { flag: format!("--set {key}"), key: key.to_owned(), value: value.to_owned() })
+        }
+        Some(_) | None => Err(CliError::Set(text.clone())),
+    };
+    Ok(Sources {
+        file: args.config.clone(),
+        env: std::env::vars_os()
+            .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
+            .collect(),
+        flags: args.set.iter().map(flag).collect::<Result<_, _>>()?,
+    })
+}
+
+fn version(output: Format) -> io::Result<()> {
+    match output {
+        Format::Text => print(format!("switchyard {VERSION} ({REVISION})\n")),
+        Format::Json => print_json(&serde_json::json!({
+            "name": "switchyard",
+            "version": VERSION,
+            "revision": REVISION,
+            "cri": "v1",
+        })),
+    }
+}

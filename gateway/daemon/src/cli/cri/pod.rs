@@ -1,0 +1,279 @@
+//! Pods: run, stop, remove; and commands in their containers.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use clap::Args;
+use serde_json::json;
+use switchyard_core::id::SandboxId;
+use switchyard_proto::cri::v1 as cri;
+
+use super::{Client, CriError, image_spec, refused};
+use crate::output::{Format, print, print_error, print_json};
+
+/// Where logs go unless another directory is named; one directory a pod.
+const LOG_DIR: &str = "/var/log/switchyard";
+
+/// The annotation by which removal finds the log directory that was made for a pod.
+const LOG_DIR_ANNOTATION: &str = "cli.switchyard/log-dir";
+
+/// What to run.
+#[derive(Debug, Args)]
+pub(super) struct RunArgs {
+    /// The pod's name.
+    #[arg(long)]
+    name: String,
+    /// Use the host's network.
+    #[arg(long)]
+    host_network: bool,
+    /// The runtime handler; the runtime's default if none is given.
+    #[arg(long, value_name = "NAME", default_value = "")]
+    handler: String,
+    /// Where the log goes; a directory of the pod's own below /var/log/switchyard if none is given.
+    #[arg(long, value_name = "DIR")]
+    log_dir: Option<PathBuf>,
+    /// The image.
+    image: String,
+    /// The command, in place of the image's own.
+    #[arg(last = true)]
+    command: Vec<String>,
+}
+
+/// What was made.
+struct Made {
+    pod: String,
+    container: String,
+    ip: String,
+}
+
+impl Client {
+    /// Pulls the image if it is absent, and runs it in a new pod; nothing is left of a pod whose container does not start.
+    pub(super) async fn run(&mut self, args: RunArgs) -> Result<(), CriError> {
+        if self.find_image(&args.image).await?.is_none() {
+            self.pull(&args.image).await?;
+        }
+        let config = pod_config(&args)?;
+        let request = self.request(cri::RunPodSandboxRequest {
+            config: Some(config.clone()),
+            runtime_handler: args.handler.clone(),
+        });
+        let pod = self.runtime.run_pod_sandbox(request).await.map_err(refused("RunPodSandbox"))?;
+        let pod = pod.into_inner().pod_sandbox_id;
+        let made = match self.start_in(&pod, config, args).await {
+            Ok(made) => made,
+            Err(error) => {
+                if let Err(left) = self.remove_pod(pod.clone()).await {
+                    print_error(format!("switchyard: pod {pod} is left behind: {left}\n"))?;
+                }
+                return Err(error);
+            }
+        };
+        match self.output {
+            Format::Json => {
+                print_json(&json!({ "pod": made.pod, "container": made.container, "ip": made.ip }))?;
+            }
+            Format::Text => {
+                print(format!(
+                    "pod        {}\ncontainer  {}\nip         {}\n",
+                    made.pod, made.container, made.ip
+                ))?;
+            }
+        }
+        Ok(())
+    }
+
+    async fn start_in(
+        &mut self,
+        pod: &str,
+        sandbox_config: cri::PodSandboxConfig,
+        args: RunArgs,
+    ) -> Result<Made, CriError> {
+        let config = cri::ContainerConfig {
+            metadata: Some(cri::ContainerMetadata { name: args.name, attempt: 0 }),
+            image: Some(image_spec(&args.image)),
+            command: args.command,
+            log_path: "0.log".into(),
+            linux: Some(cri::LinuxContainerConfig {
+                security_context: Some(cri::LinuxContainerSecurityContext {
+                    namespace_options: Some(namespaces(args.host_network)),
+                    ..Default::default()
+                }),
+                ..Default::default()
+            }),
+            ..Default::default()
+        };
+        let request = self.request(cri::CreateContainerRequest {
+            pod_sandbox_id: pod.to_owned(),
+            config: Some(config),
+            sandbox_config: Some(sandbox_config),
+        });
+        let created = self.runtime.create_container(request).await.map_err(refused("CreateContainer"))?;
+        let container = created.into_inner().container_id;
+        let request = self.request(cri::StartContainerRequest { container_id: container.clone() });
+        self.runtime.start_container(request).await.map_err(refused("StartContainer"))?;
+        let ip = self.address_of(pod).await?;
+        Ok(Made { pod: pod.to_owned(), container, ip })
+    }
+
+    /// The pod's primary address; empty with the host's network.
+    async fn address_of(&mut self, pod: &str) -> Result<String, CriError> {
+        let request =
+            self.request(cri::PodSandboxStatusRequest { pod_sandbox_id: pod.to_owned(), verbose: false });
+        let answer = self.runtime.pod_sandbox_status(request).await.map_err(refused("PodSandboxStatus"))?;
+        let status = answer.into_inner().status;
+        let status = status.ok_or(CriError::Incomplete { call: "PodSandboxStatus", what: "a status" })?;
+        Ok(status.network.unwrap_or_default().ip)
+    }
+
+    /// Runs a command to its end and prints what it wrote.
+    pub(super) async fn exec(
+        &mut self,
+        container: String,
+        command: Vec<String>,
+    ) -> Result<ExitCode, CriError> {
+        // The call's own deadline bounds it; CRI's would have to be shorter.
+        let request =
+            self.request(cri::ExecSyncRequest { container_id: container, cmd: command, timeout: 0 });
+        let answer = self.runtime.exec_sync(request).await.map_err(refused("ExecSync"))?.into_inner();
+        match self.output {
+            Format::Json => print_json(&json!({
+                "stdout": String::from_utf8_lossy(&answer.stdout),
+                "stderr": String::from_utf8_lossy(&answer.stderr),
+                "exit_code": answer.exit_code,
+            }))?,
+            Format::Text => {
+                print(&answer.stdout)?;
+                print_error(&answer.stderr)?;
+                if answer.exit_code != 0 {
+                    print_error(format!("switchyard: the command ended with {}\n", answer.exit_code))?;
+                }
+            }
+        }
+        Ok(if answer.exit_code == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    }
+
+    /// Stops a pod.
+    pub(super) async fn stop(&mut self, pod: String) -> Result<(), CriError> {
+        let request = self.request(cri::StopPodSandboxRequest { pod_sandbox_id: pod.clone() });
+        self.runtime.stop_pod_sandbox(request).await.map_err(refused("StopPodSandbox"))?;
+        self.done("stopped", &pod)
+    }
+
+    /// Stops and removes a pod.
+    pub(super) async fn remove(&mut self, pod: String) -> Result<(), CriError> {
+        self.remove_pod(pod.clone()).await?;
+        self.done("removed", &pod)
+    }
+
+    async fn remove_pod(&mut self, pod: String) -> Result<(), CriError> {
+        let logs = self.log_dir_of(&pod).await?;
+        // Removal stops a pod by force; asked to stop first, its processes get their time.
+        let request = self.request(cri::StopPodSandboxRequest { pod_sandbox_id: pod.clone() });
+        self.runtime.stop_pod_sandbox(request).await.map_err(refused("StopPodSandbox"))?;
+        let request = self.request(cri::RemovePodSandboxRequest { pod_sandbox_id: pod });
+        self.runtime.remove_pod_sandbox(request).await.map_err(refused("RemovePodSandbox"))?;
+        if let Some(logs) = logs {
+            match fs::remove_dir_all(&logs) {
+                Err(source) if source.kind() != io::ErrorKind::NotFound => {
+                    return Err(CriError::LogDir { doing: "remove", path: logs, source });
+                }
+                Ok(()) | Err(_) => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// The log directory that [`run`](Self::run) made for this pod alone, if it did.
+    async fn log_dir_of(&mut self, pod: &str) -> Result<Option<PathBuf>, CriError> {
+        let request =
+            self.request(cri::PodSandboxStatusRequest { pod_sandbox_id: pod.to_owned(), verbose: false });
+        let status = match self.runtime.pod_sandbox_status(request).await {
+            Ok(answer) => answer.into_inner().status.unwrap_or_default(),
+            // Removal of what is not there is the runtime's to judge.
+            Err(status) if status.code() == tonic::Code::NotFound => return Ok(None),
+            Err(status) => return Err(refused("PodSandboxStatus")(status)),
+        };
+        let dir = status.annotations.get(LOG_DIR_ANNOTATION).map(PathBuf::from);
+        Ok(dir.filter(|dir| is_own_log_dir(dir)))
+    }
+
+    /// Says what became of an object.
+    pub(super) fn done(&self, what: &str, object: &str) -> Result<(), CriError> {
+        match self.output {
+            Format::Json => print_json(&json!({ what: object }))?,
+            Format::Text => print(format!("{what} {object}\n"))?,
+        }
+        Ok(())
+    }
+}
+
+/// Whether a path is a directory right below [`LOG_DIR`]: anybody can write an annotation.
+fn is_own_log_dir(dir: &Path) -> bool {
+    dir.parent() == Some(Path::new(LOG_DIR)) && dir.file_name().is_some()
+}
+
+fn pod_config(args: &RunArgs) -> Result<cri::PodSandboxConfig, CriError> {
+    let uid = SandboxId::random().to_string()[..32].to_owned();
+    let mut annotations = BTreeMap::new();
+    let logs = match &args.log_dir {
+        Some(dir) => std::path::absolute(dir)?,
+        None => {
+            let dir = PathBuf::from(LOG_DIR).join(format!("default_{}_{uid}", args.name.replace('/', "_")));
+            annotations.insert(LOG_DIR_ANNOTATION.into(), dir.display().to_string());
+            dir
+        }
+    };
+    fs::create_dir_all(&logs).map_err(|source| CriError::LogDir {
+        doing: "make",
+        path: logs.clone(),
+        source,
+    })?;
+    Ok(cri::PodSandboxConfig {
+        metadata: Some(cri::PodSandboxMetadata {
+            name: args.name.clone(),
+            uid,
+            namespace: "default".into(),
+            attempt: 0,
+        }),
+        hostname: if args.host_network { String::new() } else { args.name.clone() },
+        log_directory: logs.display().to_string(),
+        annotations,
+        linux: Some(cri::LinuxPodSandboxConfig {
+            security_context: Some(cri::LinuxSandboxSecurityContext {
+                namespace_options: Some(namespaces(args.host_network)),
+                ..Default::default()
+            }),
+            ..Default::default()
+        }),
+        ..Default::default()
+    })
+}
+
+/// A process namespace for each container; network as asked for.
+fn namespaces(host_network: bool) -> cri::NamespaceOption {
+    let network = if host_network { cri::NamespaceMode::Node } else { cri::NamespaceMode::Pod };
+    cri::NamespaceOption {
+        network: network.into(),
+        pid: cri::NamespaceMode::Container.into(),
+        ipc: cri::NamespaceMode::Pod.into(),
+        ..Default::default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_directories_of_this_command_are_ever_removed() {
+        assert!(is_own_log_dir(Path::new("/var/log/switchyard/default_web_0123")));
+        for path in
+            ["/var/log/switchyard", "/var/log/switchyard/..", "/var/log/switchyard/a/b", "/etc", "x", ""]
+        {
+            assert!(!is_own_log_dir(Path::new(path)), "{path}");
+        }
+    }
+}

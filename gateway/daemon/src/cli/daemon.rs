@@ -1,0 +1,154 @@
+//! `switchyard status` and `switchyard ps`: what the daemon says over its admin socket.
+
+use std::io;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::Args;
+use http::StatusCode;
+use serde::de::DeserializeOwned;
+
+use crate::channel::{self, RequestError};
+use crate::output::{Format, print, print_json, short, table};
+use crate::status::{Objects, StatusReport};
+
+/// How long the daemon may take to answer.
+const LIMIT: Duration = Duration::from_secs(10);
+
+/// Which daemon is asked, and how its answer is shown.
+#[derive(Debug, Args)]
+pub(super) struct Target {
+    /// The daemon's admin socket.
+    #[arg(
+        long,
+        value_name = "PATH",
+        env = "SWITCHYARD_ADMIN_SOCKET",
+        default_value = "/run/switchyard/admin.sock"
+    )]
+    socket: PathBuf,
+    /// Text or JSON.
+    #[arg(long, short, value_enum, default_value_t)]
+    output: Format,
+}
+
+/// Why the daemon's answer cannot be shown.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum DaemonError {
+    #[error(transparent)]
+    Request(#[from] RequestError),
+    #[error("the daemon did not answer {0} within {LIMIT:?}")]
+    Deadline(&'static str),
+    #[error("the daemon answered {path} with {status}: {text}")]
+    Refused { path: &'static str, status: StatusCode, text: String },
+    #[error("the daemon's answer to {path} is not understood: is it of this version?")]
+    Answer {
+        path: &'static str,
+        #[source]
+        source: serde_json::Error,
+    },
+    #[error("cannot write the output")]
+    Output(#[from] io::Error),
+}
+
+/// Shows the parts and counts; exit status 1 if the daemon is not ready.
+pub(super) async fn status(target: &Target) -> Result<ExitCode, DaemonError> {
+    let report: StatusReport = ask(target, "/statusz").await?;
+    match target.output {
+        Format::Json => print_json(&report)?,
+        Format::Text => {
+            let ready = if report.ready { "ready" } else { "not ready" };
+            let parts: Vec<_> = report
+                .parts
+                .iter()
+                .map(|part| {
+                    let state = match (part.up, part.needed) {
+                        (true, _) => "ok",
+                        (false, true) => "failed",
+                        (false, false) => "failed (not needed)",
+                    };
+                    [part.name.clone(), state.to_owned(), part.detail.clone()]
+                })
+                .collect();
+            let counts: Vec<_> = [("sandboxes", &report.sandboxes), ("tasks", &report.tasks)]
+                .into_iter()
+                .flat_map(|(kind, counts)| counts.iter().map(move |count| (kind, count)))
+                .map(|(kind, count)| {
+                    [kind.to_owned(), count.owner.clone(), count.state.clone(), count.count.to_string()]
+                })
+                .collect();
+            let images = report.images.map_or_else(|| "unknown".to_owned(), |images| images.to_string());
+            let mut text = format!(
+                "switchyard {} is {ready}, process {} since {}\n\n",
+                report.version, report.pid, report.started_at
+            );
+            text.push_str(&table(["PART", "STATE", "DETAIL"], &parts));
+            text.push('\n');
+            if !counts.is_empty() {
+                text.push_str(&table(["KIND", "OWNER", "STATE", "COUNT"], &counts));
+            }
+            text.push_str(&format!("images: {images}\n"));
+            print(text)?;
+        }
+    }
+    Ok(if report.ready { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Lists sandboxes and tasks of all owners.
+pub(super) async fn ps(target: &Target) -> Result<(), DaemonError> {
+    let objects: Objects = ask(target, "/v1/objects").await?;
+    match target.output {
+        Format::Json => print_json(&objects)?,
+        Format::Text => {
+            let sandboxes: Vec<_> = objects
+                .sandboxes
+                .iter()
+                .map(|sandbox| {
+                    let ips: Vec<_> = sandbox.ips.iter().map(ToString::to_string).collect();
+                    [
+                        short(&sandbox.id),
+                        sandbox.owner.clone(),
+                        sandbox.name.clone(),
+                        sandbox.state.clone(),
+                        ips.join(","),
+                        sandbox.created_at.clone(),
+                    ]
+                })
+                .collect();
+            let tasks: Vec<_> = objects
+                .tasks
+                .iter()
+                .map(|task| {
+                    let state = match (task.pid, task.exit_code) {
+                        (Some(pid), _) => format!("{} ({pid})", task.state),
+                        (None, Some(code)) => format!("{} ({code})", task.state),
+                        (None, None) => task.state.clone(),
+                    };
+                    [
+                        short(&task.id),
+                        short(&task.sandbox),
+                        task.owner.clone(),
+                        task.name.clone(),
+                        state,
+                        task.image.clone(),
+                    ]
+                })
+                .collect();
+            let mut text = table(["SANDBOX", "OWNER", "NAME", "STATE", "IP", "CREATED"], &sandboxes);
+            text.push('\n');
+            text.push_str(&table(["TASK", "SANDBOX", "OWNER", "NAME", "STATE", "IMAGE"], &tasks));
+            print(text)?;
+        }
+    }
+    Ok(())
+}
+
+async fn ask<T: DeserializeOwned>(target: &Target, path: &'static str) -> Result<T, DaemonError> {
+    let answer = tokio::time::timeout(LIMIT, channel::get(&target.socket, path)).await;
+    let (status, body) = answer.map_err(|_| DaemonError::Deadline(path))??;
+    if status != StatusCode::OK {
+        let text = String::from_utf8_lossy(&body).trim().to_owned();
+        return Err(DaemonError::Refused { path, status, text });
+    }
+    serde_json::from_slice(&body).map_err(|source| DaemonError::Answer { path, source })
+}

@@ -1,0 +1,262 @@
+//! Configuration: what each section holds, and its defaults. The only user of figment is [`load`].
+//!
+//! Order, later wins: the documented defaults (`config.toml` of the repository) < the file < `config.d/*.toml` beside it <
+//! `SWITCHYARD_SECTION__KEY` < flags. A key that no section knows is an error, wherever it comes from.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use serde::Deserialize;
+
+mod document;
+mod dump;
+mod error;
+mod load;
+mod nearest;
+mod validate;
+
+#[cfg(test)]
+mod tests;
+
+pub use document::Location;
+pub use error::ConfigError;
+pub use load::{DEFAULT_FILE, Flag, Loaded, Sources, load};
+pub use switchyard_containerd::config::{Cgroup, Config as Containerd, Mode, Network, Registry};
+pub use switchyard_cri::UnsetSeccomp;
+
+/// The documented defaults, as `switchyard config default` prints them.
+pub const DOCUMENTED: &str = include_str!("../../../config.toml");
+
+/// The version of the configuration's form that this build reads.
+pub const VERSION: u32 = 1;
+
+/// The whole configuration.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Config {
+    /// Version of the form of the file; every file states it.
+    pub version: u32,
+    /// Where things are kept.
+    pub paths: Paths,
+    /// What is logged, and how.
+    pub log: Log,
+    /// The admin HTTP server.
+    pub admin: Admin,
+    /// The CRI server.
+    pub cri: Cri,
+    /// The containerd that runs containers.
+    pub containerd: Containerd,
+    /// Container networks.
+    pub network: Network,
+    /// Image registries.
+    pub registry: Registry,
+    /// Cgroups.
+    pub cgroup: Cgroup,
+    /// The process that writes container logs.
+    pub logkeeper: Logkeeper,
+    /// Processes that the daemon starts itself.
+    pub managed: Managed,
+}
+
+/// Where things are kept.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Paths {
+    /// What outlives a reboot; mode 0700.
+    pub state: PathBuf,
+    /// Sockets and what belongs to this boot; mode 0711. It should be on tmpfs.
+    pub run: PathBuf,
+}
+
+/// What is logged, and how.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Log {
+    /// A level, or directives as `info,switchyard_cri=debug`.
+    pub level: String,
+    /// The form of a line.
+    pub format: LogFormat,
+}
+
+/// The form of a log line.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum LogFormat {
+    /// Text on a terminal, JSON elsewhere.
+    Auto,
+    /// For people.
+    Text,
+    /// One JSON object a line.
+    Json,
+}
+
+/// The admin HTTP server.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Admin {
+    /// Address of the TCP listener; port 0 takes a free one. The address in use is in `<run>/admin.addr`.
+    pub listen: SocketAddr,
+}
+
+/// The CRI server.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Cri {
+    /// Whether CRI is served.
+    pub enabled: bool,
+    /// The socket; `None` is `<run>/cri.sock`.
+    pub socket: Option<PathBuf>,
+    /// A group, by name or number, that may use the socket besides root.
+    pub socket_group: Option<String>,
+    /// Lets every process of a pod with a network of its own bind ports below 1024.
+    pub unprivileged_ports: bool,
+    /// Lets every process of such a pod send pings.
+    pub unprivileged_icmp: bool,
+    /// The system call filter of containers that ask for none.
+    pub unset_seccomp: UnsetSeccomp,
+    /// How long ExecSync waits for output after its command has ended, in seconds; 0 waits for ever.
+    pub exec_drain_seconds: u64,
+    /// The largest request that is accepted, in bytes.
+    pub max_message_bytes: usize,
+}
+
+/// Processes that the daemon starts itself: containerd and the logkeeper in mode `managed`.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Managed {
+    /// Score of the managed containerd for the kernel's OOM killer; kept at what the daemon may set.
+    pub oom_score: i32,
+    /// How long a process may take to answer after its start, in seconds.
+    pub start_timeout_seconds: u64,
+}
+
+/// The process that writes container logs.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Logkeeper {
+    /// Who starts it.
+    pub mode: Mode,
+    /// Its socket; `None` is `<run>/logkeeper/logkeeper.sock`.
+    pub socket: Option<PathBuf>,
+    /// Its spool directory, if managed; `None` is `<run>/logkeeper/state`. It must be on tmpfs.
+    pub state_dir: Option<PathBuf>,
+}
+
+// === defaults ===
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            version: VERSION,
+            paths: Paths::default(),
+            log: Log::default(),
+            admin: Admin::default(),
+            cri: Cri::default(),
+            containerd: Containerd::default(),
+            network: Network::default(),
+            registry: Registry::default(),
+            cgroup: Cgroup::default(),
+            logkeeper: Logkeeper::default(),
+            managed: Managed::default(),
+        }
+    }
+}
+
+impl Default for Paths {
+    fn default() -> Self {
+        Self { state: "/var/lib/switchyard".into(), run: "/run/switchyard".into() }
+    }
+}
+
+impl Default for Log {
+    fn default() -> Self {
+        Self { level: "info".into(), format: LogFormat::Auto }
+    }
+}
+
+impl Default for Admin {
+    fn default() -> Self {
+        Self { listen: SocketAddr::from((Ipv4Addr::LOCALHOST, 9640)) }
+    }
+}
+
+impl Default for Cri {
+    fn default() -> Self {
+        Self {
+            enabled: true,
+            socket: None,
+            socket_group: None,
+            unprivileged_ports: true,
+            unprivileged_icmp: true,
+            unset_seccomp: UnsetSeccomp::Unconfined,
+            exec_drain_seconds: 15,
+            max_message_bytes: 16 << 20,
+        }
+    }
+}
+
+impl Default for Managed {
+    fn default() -> Self {
+        Self { oom_score: -999, start_timeout_seconds: 30 }
+    }
+}
+
+impl Default for Logkeeper {
+    fn default() -> Self {
+        Self { mode: Mode::Managed, socket: None, state_dir: None }
+    }
+}
+
+// === paths that follow from others ===
+
+impl Config {
+    /// The CRI socket.
+    #[must_use]
+    pub fn cri_socket(&self) -> PathBuf {
+        self.cri.socket.clone().unwrap_or_else(|| self.paths.run.join("cri.sock"))
+    }
+
+    /// The containerd socket.
+    #[must_use]
+    pub fn containerd_socket(&self) -> PathBuf {
+        match self.containerd.mode {
+            Mode::Managed => self.paths.run.join("containerd/containerd.sock"),
+            Mode::External => self.containerd.address.clone(),
+        }
+    }
+
+    /// The logkeeper's socket.
+    #[must_use]
+    pub fn logkeeper_socket(&self) -> PathBuf {
+        self.logkeeper.socket.clone().unwrap_or_else(|| self.paths.run.join("logkeeper/logkeeper.sock"))
+    }
+
+    /// The logkeeper's spool directory.
+    #[must_use]
+    pub fn logkeeper_state(&self) -> PathBuf {
+        self.logkeeper.state_dir.clone().unwrap_or_else(|| self.paths.run.join("logkeeper/state"))
+    }
+}
+
+impl Paths {
+    /// The socket the command line uses.
+    #[must_use]
+    pub fn admin_socket(&self) -> PathBuf {
+        admin_socket(&self.run)
+    }
+}
+
+impl Managed {
+    /// How long a process may take to answer after its start.
+    #[must_use]
+    pub const fn start_timeout(&self) -> Duration {
+        Duration::from_secs(self.start_timeout_seconds)
+    }
+}
+
+/// The socket the command line uses, for a run directory.
+#[must_use]
+pub fn admin_socket(run: &Path) -> PathBuf {
+    run.join("admin.sock")
+}

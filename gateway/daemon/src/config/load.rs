@@ -1,0 +1,296 @@
+//! Reads the layers of the configuration, merges them and explains what is wrong with them.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use figment::error::{Actual, Kind};
+use figment::value::{Dict, Map, Value};
+use figment::{Figment, Metadata, Profile, Provider};
+
+use super::document::{Document, Location};
+use super::error::ConfigError;
+use super::nearest::nearest;
+use super::{Config, DOCUMENTED, VERSION, validate};
+
+/// The file that is read where none is named; it may be missing.
+pub const DEFAULT_FILE: &str = "/etc/switchyard/config.toml";
+
+/// What begins the name of every variable of the environment that is configuration; they also have `__` in them.
+const ENV_PREFIX: &str = "SWITCHYARD_";
+
+/// Where configuration comes from.
+#[derive(Debug, Clone, Default)]
+pub struct Sources {
+    /// The file; it must be there. `None` is [`DEFAULT_FILE`], which need not.
+    pub file: Option<PathBuf>,
+    /// The environment.
+    pub env: Vec<(String, String)>,
+    /// Flags: as typed, the dotted key, and the value.
+    pub flags: Vec<Flag>,
+}
+
+/// A flag of the command line that sets a key.
+#[derive(Debug, Clone)]
+pub struct Flag {
+    /// The flag, for messages.
+    pub flag: String,
+    /// The dotted key.
+    pub key: String,
+    /// The value, as TOML or as a bare word.
+    pub value: String,
+}
+
+/// A configuration, and where each value of it comes from.
+#[derive(Debug)]
+pub struct Loaded {
+    /// The configuration.
+    pub config: Config,
+    /// The files that were read, in order.
+    pub files: Vec<PathBuf>,
+    pub(super) layers: Layers,
+    pub(super) merged: toml::Table,
+}
+
+/// The layers, the lowest first.
+#[derive(Debug)]
+pub(super) struct Layers(Vec<Layer>);
+
+#[derive(Debug)]
+struct Layer {
+    values: Dict,
+    source: Source,
+}
+
+#[derive(Debug)]
+enum Source {
+    Defaults,
+    File { path: PathBuf, document: Document },
+    Env { name: String, path: Vec<String> },
+    Flag { flag: String, path: Vec<String> },
+}
+
+/// Reads and merges all sources, and checks the result.
+///
+/// # Errors
+/// The first fault found, with its place.
+pub fn load(sources: &Sources) -> Result<Loaded, ConfigError> {
+    let mut layers = vec![Layer { values: parse_values(DOCUMENTED), source: Source::Defaults }];
+    let mut files = Vec::new();
+    for path in files_of(sources)? {
+        if let Some(layer) = read_layer(&path, sources.file.is_none())? {
+            layers.push(layer);
+            files.push(path);
+        }
+    }
+    let mut env: Vec<_> = sources.env.iter().filter_map(|(name, value)| env_layer(name, value)).collect();
+    // The environment has no order of its own; this one makes errors repeatable.
+    env.sort_by(|a, b| a.0.cmp(&b.0));
+    layers.extend(env.into_iter().map(|(_, layer)| layer));
+    layers.extend(sources.flags.iter().map(flag_layer));
+    let layers = Layers(layers);
+
+    let figment = layers.0.iter().fold(Figment::new(), |figment, layer| figment.merge(layer));
+    let config: Config = figment.extract().map_err(|error| layers.explain(error))?;
+    let merged = figment.extract().map_err(|error| layers.explain(error))?;
+    validate::check(&config).map_err(|(key, why)| {
+        let path: Vec<String> = key.split('.').map(str::to_owned).collect();
+        ConfigError::Invalid { location: layers.origin_of(&path), key, why }
+    })?;
+    Ok(Loaded { config, files, layers, merged })
+}
+
+/// The file and its drop-ins, in the order in which they are read.
+fn files_of(sources: &Sources) -> Result<Vec<PathBuf>, ConfigError> {
+    let main = sources.file.clone().unwrap_or_else(|| PathBuf::from(DEFAULT_FILE));
+    let dir = main.parent().unwrap_or(Path::new("")).join("config.d");
+    let fail = |source| ConfigError::Read { path: dir.clone(), source };
+    let mut drop_ins = Vec::new();
+    match std::fs::read_dir(&dir) {
+        Ok(entries) => {
+            for entry in entries {
+                let path = entry.map_err(fail)?.path();
+                let hidden = path.file_name().is_none_or(|name| name.to_string_lossy().starts_with('.'));
+                if path.extension().is_some_and(|ext| ext == "toml") && !hidden {
+                    drop_ins.push(path);
+                }
+            }
+        }
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+        Err(error) => return Err(fail(error)),
+    }
+    drop_ins.sort();
+    Ok(std::iter::once(main).chain(drop_ins).collect())
+}
+
+fn read_layer(path: &Path, may_be_missing: bool) -> Result<Option<Layer>, ConfigError> {
+    let text = match std::fs::read_to_string(path) {
+        Ok(text) => text,
+        Err(error) if may_be_missing && error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(source) => return Err(ConfigError::Read { path: path.to_owned(), source }),
+    };
+    let at = |line| Location::File { path: path.to_owned(), line };
+    let document = Document::parse(&text)
+        .map_err(|(line, message)| ConfigError::Syntax { location: at(line), message })?;
+    let values = parse_values(&text);
+    match values.get("version") {
+        None => return Err(ConfigError::NoVersion(path.to_owned())),
+        Some(version) if version.to_i128() != Some(i128::from(VERSION)) => {
+            let line = document.line_of(&["version".to_owned()]).unwrap_or(1);
+            return Err(ConfigError::Version { location: at(line), found: show(version) });
+        }
+        Some(_) => {}
+    }
+    Ok(Some(Layer { values, source: Source::File { path: path.to_owned(), document } }))
+}
+
+fn parse_values(text: &str) -> Dict {
+    toml::from_str(text).expect("the text has been parsed as TOML before")
+}
+
+fn env_layer(name: &str, value: &str) -> Option<(String, Layer)> {
+    let key = name.strip_prefix(ENV_PREFIX).filter(|key| key.contains("__"))?;
+    let path: Vec<String> = key.split("__").map(str::to_lowercase).collect();
+    let layer = Layer {
+        values: nest(&path, value),
+        source: Source::Env { name: name.to_owned(), path: path.clone() },
+    };
+    Some((name.to_owned(), layer))
+}
+
+fn flag_layer(flag: &Flag) -> Layer {
+    let path: Vec<String> = flag.key.split('.').map(str::to_owned).collect();
+    Layer { values: nest(&path, &flag.value), source: Source::Flag { flag: flag.flag.clone(), path } }
+}
+
+/// One value below its path. The text is TOML, or else a bare word.
+fn nest(path: &[String], text: &str) -> Dict {
+    let value: Value = match format!("value = {text}").parse::<toml::Table>() {
+        Ok(table) if table.len() == 1 => {
+            Value::serialize(&table["value"]).expect("TOML values are figment values")
+        }
+        Ok(_) | Err(_) => Value::from(text),
+    };
+    let (first, rest) = path.split_first().expect("a path has at least one step");
+    let inner = rest.iter().rev().fold(value, |value, step| Value::from(Dict::from([(step.clone(), value)])));
+    Dict::from([(first.clone(), inner)])
+}
+
+impl Provider for &Layer {
+    fn metadata(&self) -> Metadata {
+        Metadata::named("Switchyard configuration")
+    }
+
+    fn data(&self) -> Result<Map<Profile, Dict>, figment::Error> {
+        Ok(Map::from([(Profile::Default, self.values.clone())]))
+    }
+}
+
+// === impl Layers ===
+
+impl Layers {
+    /// Where the value at this path comes from: the highest layer that has it.
+    pub(super) fn origin_of(&self, path: &[String]) -> Location {
+        self.0.iter().rev().find_map(|layer| layer.locate(path)).unwrap_or(Location::Default)
+    }
+
+    fn explain(&self, error: figment::Error) -> ConfigError {
+        let figment::Error { path, kind, .. } = error;
+        let key = path.join(".");
+        let wrong = |expected: String, found: String| ConfigError::WrongType {
+            location: self.origin_of(&path),
+            key: key.clone(),
+            expected,
+            found,
+        };
+        match kind {
+            Kind::UnknownField(field, known) => {
+                // The path leads to the unknown key itself, or to its section: which of them is figment's own affair.
+                let section = path.strip_suffix(std::slice::from_ref(&field)).unwrap_or(&path);
+                let full = [section, std::slice::from_ref(&field)].concat();
+                let hint = match nearest(&field, known.iter().copied()) {
+                    Some(meant) => format!("did you mean \"{meant}\"?"),
+                    None => format!("known keys are {}", known.join(", ")),
+                };
+                ConfigError::UnknownKey {
+                    location: self.origin_of(&full),
+                    section: section.join("."),
+                    key: field,
+                    hint,
+                }
+            }
+            Kind::InvalidType(found, expected) | Kind::InvalidValue(found, expected) => {
+                wrong(article(&expected), show_actual(&found))
+            }
+            Kind::InvalidLength(found, expected) => wrong(expected, format!("{found} items")),
+            Kind::UnknownVariant(found, known) => {
+                let words: Vec<String> = known.iter().map(|word| format!("{word:?}")).collect();
+                wrong(format!("one of {}", words.join(", ")), format!("{found:?}"))
+            }
+            kind @ (Kind::Message(_)
+            | Kind::MissingField(_)
+            | Kind::DuplicateField(_)
+            | Kind::ISizeOutOfRange(_)
+            | Kind::USizeOutOfRange(_)
+            | Kind::Unsupported(_)
+            | Kind::UnsupportedKey(..)) => {
+                ConfigError::Invalid { location: self.origin_of(&path), key, why: kind.to_string() }
+            }
+        }
+    }
+}
+
+impl Layer {
+    fn locate(&self, path: &[String]) -> Option<Location> {
+        match &self.source {
+            Source::Defaults => None,
+            Source::File { path: file, document } => {
+                document.line_of(path).map(|line| Location::File { path: file.clone(), line })
+            }
+            Source::Env { name, path: set } => set.starts_with(path).then(|| Location::Env(name.clone())),
+            Source::Flag { flag, path: set } => set.starts_with(path).then(|| Location::Flag(flag.clone())),
+        }
+    }
+}
+
+// === words ===
+
+/// serde's names of types are Rust's; these are TOML's.
+fn article(expected: &str) -> String {
+    match expected {
+        "u8" | "u16" | "u32" | "u64" | "u128" | "usize" => "an integer that is not negative".into(),
+        "i8" | "i16" | "i32" | "i64" | "i128" | "isize" => "an integer".into(),
+        "path string" => "a string (a path)".into(),
+        "a boolean" => "true or false".into(),
+        "a sequence" => "an array".into(),
+        "a map" => "a table".into(),
+        other if other.starts_with("struct ") => "a table".into(),
+        other => other.into(),
+    }
+}
+
+fn show_actual(actual: &Actual) -> String {
+    match actual {
+        Actual::Bool(value) => format!("the boolean {value}"),
+        Actual::Unsigned(value) => format!("the integer {value}"),
+        Actual::Signed(value) => format!("the integer {value}"),
+        Actual::Float(value) => format!("the number {value}"),
+        Actual::Char(value) => format!("the string \"{value}\""),
+        Actual::Str(value) => format!("the string {value:?}"),
+        Actual::Seq => "an array".into(),
+        Actual::Map => "a table".into(),
+        Actual::Bytes(_)
+        | Actual::Unit
+        | Actual::Option
+        | Actual::NewtypeStruct
+        | Actual::Enum
+        | Actual::UnitVariant
+        | Actual::NewtypeVariant
+        | Actual::TupleVariant
+        | Actual::StructVariant
+        | Actual::Other(_) => actual.to_string(),
+    }
+}
+
+fn show(value: &Value) -> String {
+    value.to_i128().map(|number| number.to_string()).unwrap_or_else(|| show_actual(&value.to_actual()))
+}

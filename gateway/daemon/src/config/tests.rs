@@ -1,0 +1,248 @@
+//! Tests of the layers, their order and the messages about faults.
+
+use std::fs;
+use std::path::Path;
+
+use tempfile::TempDir;
+
+use super::*;
+
+struct Etc {
+    dir: TempDir,
+}
+
+impl Etc {
+    fn new(text: &str) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        fs::create_dir(dir.path().join("config.d")).unwrap();
+        fs::write(dir.path().join("config.toml"), text).unwrap();
+        Self { dir }
+    }
+
+    fn file(&self) -> PathBuf {
+        self.dir.path().join("config.toml")
+    }
+
+    fn drop_in(&self, name: &str, text: &str) -> PathBuf {
+        let path = self.dir.path().join("config.d").join(name);
+        fs::write(&path, text).unwrap();
+        path
+    }
+
+    fn sources(&self) -> Sources {
+        Sources { file: Some(self.file()), ..Sources::default() }
+    }
+}
+
+fn env(name: &str, value: &str) -> (String, String) {
+    (name.into(), value.into())
+}
+
+fn flag(key: &str, value: &str) -> Flag {
+    Flag { flag: format!("--set {key}"), key: key.into(), value: value.into() }
+}
+
+/// The message for a configuration, with the directory of the file left out.
+#[track_caller]
+fn message(text: &str) -> String {
+    let etc = Etc::new(text);
+    let error = load(&etc.sources()).unwrap_err();
+    error.to_string().replace(&format!("{}/", etc.dir.path().display()), "")
+}
+
+#[test]
+fn the_documented_defaults_are_the_defaults() {
+    let documented: Config = toml::from_str(DOCUMENTED).unwrap();
+    assert_eq!(documented, Config::default());
+}
+
+#[test]
+fn every_key_that_the_documentation_leaves_out_is_known() {
+    let uncommented: String = DOCUMENTED
+        .lines()
+        .map(|line| match line.strip_prefix("# ") {
+            Some(rest)
+                if rest.split(" = ").count() == 2 && !rest.split(" = ").next().unwrap().contains(' ') =>
+            {
+                rest
+            }
+            _ => line,
+        })
+        .fold(String::new(), |text, line| text + line + "\n");
+    assert_ne!(uncommented, DOCUMENTED);
+    let config: Config = toml::from_str(&uncommented).unwrap();
+    assert_eq!(config.cri.socket_group.as_deref(), Some("switchyard"));
+    assert_eq!(config.logkeeper.state_dir.as_deref(), Some(Path::new("/run/switchyard/logkeeper/state")));
+}
+
+#[test]
+fn later_layers_win() {
+    let etc =
+        Etc::new("version = 1\n[log]\nlevel = \"warn\"\nformat = \"json\"\n[paths]\nrun = \"/run/a\"\n");
+    etc.drop_in("20.toml", "version = 1\n[paths]\nrun = \"/run/c\"\nstate = \"/var/c\"\n");
+    etc.drop_in("10.toml", "version = 1\n[paths]\nrun = \"/run/b\"\n");
+    etc.drop_in("ignored.conf", "what is this");
+    let mut sources = etc.sources();
+    sources.env = vec![
+        env("SWITCHYARD_PATHS__STATE", "/var/d"),
+        env("SWITCHYARD_LOG__LEVEL", "debug"),
+        env("SWITCHYARD_CONTAINERD__RUNTIMES__RUNC__BINARY", "/x/runc"),
+        env("SWITCHYARD_SOCKET", "not configuration"),
+        env("HOME", "/root"),
+    ];
+    sources.flags = vec![flag("log.level", "trace")];
+    let config = load(&sources).unwrap().config;
+    assert_eq!(config.paths, Paths { state: "/var/d".into(), run: "/run/c".into() });
+    assert_eq!(config.log, Log { level: "trace".into(), format: LogFormat::Json });
+    assert_eq!(config.containerd.runtimes["runc"].binary, "/x/runc");
+    assert_eq!(config.containerd.runtimes["crun"], Containerd::default().runtimes["crun"]);
+    assert_eq!(config.network, Network::default());
+}
+
+#[test]
+fn a_named_file_must_be_there_and_the_default_one_need_not() {
+    let sources = Sources { file: Some("/nowhere/at/all.toml".into()), ..Sources::default() };
+    assert_eq!(load(&sources).unwrap_err().to_string(), "cannot read configuration /nowhere/at/all.toml");
+    if !Path::new(DEFAULT_FILE).exists() {
+        assert_eq!(load(&Sources::default()).unwrap().config, Config::default());
+    }
+}
+
+#[test]
+fn an_unknown_key_is_named_with_its_line_and_the_key_that_was_meant() {
+    assert_eq!(
+        message("version = 1\n\n[containerd]\nnamespace = \"x\"\nsnapshoter = \"native\"\n"),
+        "config.toml:5: unknown key \"snapshoter\" in [containerd]: did you mean \"snapshotter\"?"
+    );
+    assert_eq!(
+        message("version = 1\n[contianerd]\nmode = \"external\"\n"),
+        "config.toml:2: unknown key \"contianerd\" at the top level: did you mean \"containerd\"?"
+    );
+    assert_eq!(
+        message(
+            "version = 1\n[containerd.runtimes.kata]\ntype = \"io.containerd.kata.v2\"\nhypervisor = 1\n"
+        ),
+        "config.toml:4: unknown key \"hypervisor\" in [containerd.runtimes.kata]: \
+         known keys are type, binary, snapshotter, sandbox, privileged_without_host_devices"
+    );
+}
+
+#[test]
+fn an_unknown_key_of_a_drop_in_a_variable_or_a_flag_is_named_too() {
+    let etc = Etc::new("version = 1\n");
+    let path = etc.drop_in("50.toml", "version = 1\nadmin = { lisen = \"127.0.0.1:1\" }\n");
+    let error = load(&etc.sources()).unwrap_err().to_string();
+    let wanted = format!("{}:2: unknown key \"lisen\" in [admin]: did you mean \"listen\"?", path.display());
+    assert_eq!(error, wanted);
+
+    let etc = Etc::new("version = 1\n");
+    let sources = Sources { env: vec![env("SWITCHYARD_CRI__ENABELD", "true")], ..etc.sources() };
+    assert_eq!(
+        load(&sources).unwrap_err().to_string(),
+        "environment variable SWITCHYARD_CRI__ENABELD: unknown key \"enabeld\" in [cri]: did you mean \"enabled\"?"
+    );
+    let sources = Sources { env: Vec::new(), flags: vec![flag("cri.port", "1")], ..sources };
+    assert_eq!(
+        load(&sources).unwrap_err().to_string(),
+        "flag --set cri.port: unknown key \"port\" in [cri]: known keys are \
+         enabled, socket, socket_group, unprivileged_ports, unprivileged_icmp, unset_seccomp, exec_drain_seconds, \
+         max_message_bytes"
+    );
+}
+
+#[test]
+fn a_wrong_type_is_named_with_its_line_and_the_right_one() {
+    assert_eq!(
+        message("version = 1\n[cri]\nenabled = \"yes\"\n"),
+        "config.toml:3: cri.enabled: expected true or false, found the string \"yes\""
+    );
+    assert_eq!(
+        message("version = 1\n[managed]\noom_score = true\n"),
+        "config.toml:3: managed.oom_score: expected an integer, found the boolean true"
+    );
+    assert_eq!(
+        message("version = 1\n[network]\nbin_dirs = [\n  \"/a\",\n  7,\n]\n"),
+        "config.toml:5: network.bin_dirs.1: expected a string (a path), found the integer 7"
+    );
+    assert_eq!(
+        message("version = 1\n[containerd]\nmode = \"internal\"\n"),
+        "config.toml:3: containerd.mode: expected one of \"managed\", \"external\", found \"internal\""
+    );
+    assert_eq!(
+        message("version = 1\nlog = \"debug\"\n"),
+        "config.toml:2: log: expected a table, found the string \"debug\""
+    );
+}
+
+#[test]
+fn values_that_cannot_work_are_refused_where_they_stand() {
+    assert_eq!(
+        message("version = 1\n[containerd]\ndefault_runtime = \"kata\"\n"),
+        "config.toml:3: containerd.default_runtime: \"kata\" is none of the runtimes that are configured: crun, runc"
+    );
+    assert_eq!(
+        message("version = 1\n[paths]\nstate = \"var\"\n"),
+        "config.toml:3: paths.state: \"var\" is not an absolute path without `..`"
+    );
+    let long = "x".repeat(120);
+    assert!(message(&format!("version = 1\n[paths]\nrun = \"/{long}\"\n")).contains("the kernel allows 107"));
+    assert!(
+        message("version = 1\n[log]\nlevel = \"switchyard=loud\"\n")
+            .starts_with("config.toml:3: log.level: ")
+    );
+    assert!(
+        message("version = 1\n[containerd]\nnamespace = \"a..b\"\n").contains("is no containerd namespace")
+    );
+}
+
+#[test]
+fn every_file_states_its_version() {
+    assert_eq!(
+        message("[log]\nlevel = \"info\"\n"),
+        "config.toml: the top key \"version\" is missing: add `version = 1` as the first line"
+    );
+    assert_eq!(
+        message("# note\nversion = 2\n"),
+        "config.toml:2: version 2 is not read by this build: it reads version 1"
+    );
+    assert!(message("version = 1\n[log\n").starts_with("config.toml:2: "));
+}
+
+#[test]
+fn values_of_the_environment_may_be_toml_or_bare_words() {
+    let etc = Etc::new("version = 1\n");
+    let sources = Sources {
+        file: Some(etc.file()),
+        env: vec![
+            env("SWITCHYARD_NETWORK__BIN_DIRS", "[\"/a\", \"/b\"]"),
+            env("SWITCHYARD_CRI__ENABLED", "false"),
+            env("SWITCHYARD_ADMIN__LISTEN", "127.0.0.1:0"),
+            env("SWITCHYARD_CRI__SOCKET_GROUP", "\"0\""),
+        ],
+        flags: Vec::new(),
+    };
+    let config = load(&sources).unwrap().config;
+    assert_eq!(config.network.bin_dirs, [PathBuf::from("/a"), PathBuf::from("/b")]);
+    assert!(!config.cri.enabled);
+    assert_eq!(config.admin.listen.port(), 0);
+    assert_eq!(config.cri.socket_group.as_deref(), Some("0"));
+}
+
+#[test]
+fn a_dump_reads_back_as_the_same_configuration_and_names_origins() {
+    let etc =
+        Etc::new("version = 1\n[containerd.runtimes.\"kata.fc\"]\ntype = \"io.containerd.kata-fc.v2\"\n");
+    let mut sources = etc.sources();
+    sources.env = vec![env("SWITCHYARD_LOG__LEVEL", "debug")];
+    let loaded = load(&sources).unwrap();
+    let back: Config = toml::from_str(&loaded.dump(true)).unwrap();
+    assert_eq!(back, loaded.config);
+    let dump = loaded.dump(true);
+    let line = |start: &str| dump.lines().find(|line| line.starts_with(start)).unwrap().to_owned();
+    assert_eq!(line("level"), "level = \"debug\"  # environment variable SWITCHYARD_LOG__LEVEL");
+    assert_eq!(line("state"), "state = \"/var/lib/switchyard\"  # default");
+    assert_eq!(
+        line("type = \"io.containerd.kata"),
+        format!("type = \"io.containerd.kata-fc.v2\"  # {}:3", etc.file().display())
+    );
+}

@@ -1,0 +1,109 @@
+//! Checks that go beyond the type of a value.
+
+use std::path::Path;
+
+use tracing_subscriber::EnvFilter;
+
+use super::{Config, Mode};
+
+/// The longest path of a unix socket that the kernel takes, without its final NUL.
+const SOCKET_PATH_MAX: usize = 107;
+
+/// The key that is wrong, dotted, and why.
+type Fault = (String, String);
+
+/// Checks what the types cannot say.
+pub(super) fn check(config: &Config) -> Result<(), Fault> {
+    let fault = |key: &str, why: String| Err((key.to_owned(), why));
+    for (key, path) in paths(config) {
+        absolute(key, path)?;
+    }
+    for (key, socket) in [
+        ("cri.socket", config.cri_socket()),
+        ("containerd.address", config.containerd_socket()),
+        ("logkeeper.socket", config.logkeeper_socket()),
+        ("paths.run", config.paths.admin_socket()),
+    ] {
+        let length = socket.as_os_str().len();
+        if length > SOCKET_PATH_MAX {
+            let why = format!(
+                "the socket path {} has {length} bytes, but the kernel allows {SOCKET_PATH_MAX}: choose a shorter one",
+                socket.display()
+            );
+            return fault(key, why);
+        }
+    }
+    if let Err(error) = EnvFilter::try_new(&config.log.level) {
+        return fault("log.level", format!("{:?} is no level nor filter: {error}", config.log.level));
+    }
+    let containerd = &config.containerd;
+    if !containerd.runtimes.contains_key(&containerd.default_runtime) {
+        let known: Vec<_> = containerd.runtimes.keys().map(String::as_str).collect();
+        let why = format!(
+            "{:?} is none of the runtimes that are configured: {}",
+            containerd.default_runtime,
+            known.join(", ")
+        );
+        return fault("containerd.default_runtime", why);
+    }
+    if !is_identifier(&containerd.namespace) {
+        let why = format!(
+            "{:?} is no containerd namespace: letters, digits, and `-`, `_`, `.` between them, at most 76",
+            containerd.namespace
+        );
+        return fault("containerd.namespace", why);
+    }
+    if !(-1000..=1000).contains(&config.managed.oom_score) {
+        return fault(
+            "managed.oom_score",
+            format!("{} is not within -1000 to 1000", config.managed.oom_score),
+        );
+    }
+    for (key, is_zero) in [
+        ("managed.start_timeout_seconds", config.managed.start_timeout_seconds == 0),
+        ("containerd.max_concurrent_downloads", containerd.max_concurrent_downloads == 0),
+        ("network.plugin_timeout_seconds", config.network.plugin_timeout_seconds == 0),
+        ("registry.idle_timeout_seconds", config.registry.idle_timeout_seconds == 0),
+        ("cri.max_message_bytes", config.cri.max_message_bytes == 0),
+    ] {
+        if is_zero {
+            return fault(key, "must be at least 1".into());
+        }
+    }
+    if config.logkeeper.mode == Mode::External && config.logkeeper.state_dir.is_some() {
+        return fault("logkeeper.state_dir", "is only used with logkeeper.mode = \"managed\"".into());
+    }
+    Ok(())
+}
+
+fn paths(config: &Config) -> Vec<(&'static str, &Path)> {
+    let mut paths: Vec<(&str, &Path)> = vec![
+        ("paths.state", &config.paths.state),
+        ("paths.run", &config.paths.run),
+        ("network.conf_dir", &config.network.conf_dir),
+        ("containerd.address", &config.containerd.address),
+    ];
+    paths.extend(config.network.bin_dirs.iter().map(|dir| ("network.bin_dirs", dir.as_path())));
+    paths.extend(config.registry.config_dirs.iter().map(|dir| ("registry.config_dirs", dir.as_path())));
+    let optional = [
+        ("cri.socket", &config.cri.socket),
+        ("logkeeper.socket", &config.logkeeper.socket),
+        ("logkeeper.state_dir", &config.logkeeper.state_dir),
+    ];
+    paths.extend(optional.into_iter().filter_map(|(key, path)| Some((key, path.as_deref()?))));
+    paths
+}
+
+fn absolute(key: &str, path: &Path) -> Result<(), Fault> {
+    let clean = !path.components().any(|part| part.as_os_str() == "..");
+    if path.is_absolute() && clean && path != Path::new("/") {
+        return Ok(());
+    }
+    Err((key.to_owned(), format!("{:?} is not an absolute path without `..`", path.display().to_string())))
+}
+
+/// containerd's rule for identifiers: `[A-Za-z0-9]+(?:[._-][A-Za-z0-9]+)*`, at most 76 bytes.
+fn is_identifier(text: &str) -> bool {
+    let word = |part: &str| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_alphanumeric());
+    text.len() <= 76 && text.split(['.', '_', '-']).all(word)
+}

@@ -1,0 +1,162 @@
+//! A backend whose image pulls are counted, whichever frontend asks for them.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use switchyard_core::backend::{
+    Backend, BackendStatus, ExecProcess, Handler, Inspection, Recovered, SandboxDetails, SandboxStats,
+    Started, TaskDetails,
+};
+use switchyard_core::id::{SandboxId, TaskId};
+use switchyard_core::image::{Image, ImageId, ImageStore, PullRequest};
+use switchyard_core::spec::{ExecSpec, Resources, SandboxSpec, Signal, TaskSpec};
+use switchyard_core::state::Exit;
+use switchyard_core::stats::{DiskUsage, TaskStats};
+use switchyard_core::{ErrorKind, Result};
+
+use crate::metrics::Metrics;
+
+/// Passes everything on to the backend, and counts the pulls that end.
+pub struct Counted {
+    inner: Arc<dyn Backend>,
+    images: CountedImages,
+}
+
+struct CountedImages {
+    inner: Arc<dyn Backend>,
+    metrics: Arc<Metrics>,
+}
+
+/// Counts one pull when dropped.
+struct Pull<'a> {
+    metrics: &'a Metrics,
+    result: std::result::Result<(), ErrorKind>,
+}
+
+impl Counted {
+    /// This backend, counted into these metrics.
+    #[must_use]
+    pub fn new(inner: Arc<dyn Backend>, metrics: Arc<Metrics>) -> Self {
+        Self { images: CountedImages { inner: Arc::clone(&inner), metrics }, inner }
+    }
+}
+
+impl fmt::Debug for Counted {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Counted").finish_non_exhaustive()
+    }
+}
+
+impl Drop for Pull<'_> {
+    fn drop(&mut self) {
+        self.metrics.count_pull(self.result);
+    }
+}
+
+#[async_trait]
+impl ImageStore for CountedImages {
+    async fn pull(&self, request: &PullRequest) -> Result<ImageId> {
+        // Dropped before its end, the pull was called off.
+        let mut pull = Pull { metrics: &self.metrics, result: Err(ErrorKind::Cancelled) };
+        let pulled = self.inner.images().pull(request).await;
+        pull.result = pulled.as_ref().map(|_| ()).map_err(switchyard_core::Error::kind);
+        pulled
+    }
+
+    async fn get(&self, reference: &str) -> Result<Option<Image>> {
+        self.inner.images().get(reference).await
+    }
+
+    async fn list(&self) -> Result<Vec<Image>> {
+        self.inner.images().list().await
+    }
+
+    async fn remove(&self, reference: &str) -> Result<()> {
+        self.inner.images().remove(reference).await
+    }
+
+    async fn usage(&self) -> Result<Vec<DiskUsage>> {
+        self.inner.images().usage().await
+    }
+}
+
+#[async_trait]
+impl Backend for Counted {
+    fn status(&self) -> BackendStatus {
+        self.inner.status()
+    }
+
+    fn handlers(&self) -> Vec<Handler> {
+        self.inner.handlers()
+    }
+
+    async fn recover(&self) -> Result<Recovered> {
+        self.inner.recover().await
+    }
+
+    async fn create_sandbox(&self, id: SandboxId, spec: &SandboxSpec) -> Result<SandboxDetails> {
+        self.inner.create_sandbox(id, spec).await
+    }
+
+    async fn stop_sandbox(&self, id: SandboxId) -> Result<()> {
+        self.inner.stop_sandbox(id).await
+    }
+
+    async fn remove_sandbox(&self, id: SandboxId) -> Result<()> {
+        self.inner.remove_sandbox(id).await
+    }
+
+    async fn create_task(&self, id: TaskId, sandbox: SandboxId, spec: &TaskSpec) -> Result<TaskDetails> {
+        self.inner.create_task(id, sandbox, spec).await
+    }
+
+    async fn start_task(&self, id: TaskId) -> Result<Started> {
+        self.inner.start_task(id).await
+    }
+
+    async fn signal_task(&self, id: TaskId, signal: Signal) -> Result<()> {
+        self.inner.signal_task(id, signal).await
+    }
+
+    async fn wait_task(&self, id: TaskId) -> Result<Exit> {
+        self.inner.wait_task(id).await
+    }
+
+    async fn remove_task(&self, id: TaskId) -> Result<()> {
+        self.inner.remove_task(id).await
+    }
+
+    async fn update_task(&self, id: TaskId, resources: &Resources) -> Result<()> {
+        self.inner.update_task(id, resources).await
+    }
+
+    async fn exec(&self, id: TaskId, spec: &ExecSpec) -> Result<ExecProcess> {
+        self.inner.exec(id, spec).await
+    }
+
+    async fn reopen_log(&self, id: TaskId) -> Result<()> {
+        self.inner.reopen_log(id).await
+    }
+
+    async fn task_stats(&self, ids: &[TaskId]) -> Result<BTreeMap<TaskId, TaskStats>> {
+        self.inner.task_stats(ids).await
+    }
+
+    async fn sandbox_stats(&self, id: SandboxId) -> Result<SandboxStats> {
+        self.inner.sandbox_stats(id).await
+    }
+
+    async fn inspect_task(&self, id: TaskId) -> Result<Inspection> {
+        self.inner.inspect_task(id).await
+    }
+
+    async fn inspect_sandbox(&self, id: SandboxId) -> Result<Inspection> {
+        self.inner.inspect_sandbox(id).await
+    }
+
+    fn images(&self) -> &dyn ImageStore {
+        &self.images
+    }
+}

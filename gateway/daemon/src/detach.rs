@@ -1,0 +1,130 @@
+//! `switchyard detach`: becomes a program that outlives the daemon.
+//!
+//! It begins a session of its own, writes its process into a file and then executes the program, so that the file names the
+//! program from before its first instruction: a daemon that is killed between starting it and noting it loses nothing.
+//! The file is written under a lock and not over a live process, so that two daemons after one another start one program.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use nix::errno::Errno;
+
+use crate::process::ProcessId;
+
+/// The exit status that says: the file names another process that runs. The program was not started.
+pub const ALREADY_RUNNING: u8 = 3;
+
+/// What the service manager tells the daemon is not for its children.
+const NOT_INHERITED: [&str; 6] =
+    ["NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID", "LISTEN_FDS", "LISTEN_PID", "LISTEN_FDNAMES"];
+
+/// What to become.
+#[derive(Debug, Clone)]
+pub struct Detach {
+    /// Where the process is noted.
+    pub pid_file: PathBuf,
+    /// Where its output goes.
+    pub log: PathBuf,
+    /// The program and its arguments; not empty.
+    pub command: Vec<String>,
+}
+
+/// Why the program was not started.
+#[derive(Debug, thiserror::Error)]
+pub enum DetachError {
+    /// The file names a process that runs.
+    #[error("{} names process {} which runs", path.display(), process.pid)]
+    AlreadyRunning {
+        /// The file.
+        path: PathBuf,
+        /// The process.
+        process: ProcessId,
+    },
+    /// A file cannot be used.
+    #[error("cannot use {}", path.display())]
+    File {
+        /// The file.
+        path: PathBuf,
+        /// The cause.
+        #[source]
+        source: io::Error,
+    },
+    /// This process cannot begin a session.
+    #[error("cannot begin a session")]
+    Session(#[source] io::Error),
+    /// The program cannot be executed.
+    #[error("cannot execute {program:?}: is it installed?")]
+    Exec {
+        /// The program.
+        program: String,
+        /// The cause.
+        #[source]
+        source: io::Error,
+    },
+}
+
+/// Becomes the program; returns only if that fails.
+#[must_use]
+pub fn run(detach: &Detach) -> DetachError {
+    match prepare(detach) {
+        Ok(mut command) => {
+            let program = command.get_program().to_string_lossy().into_owned();
+            DetachError::Exec { program, source: command.exec() }
+        }
+        Err(error) => error,
+    }
+}
+
+fn prepare(detach: &Detach) -> Result<Command, DetachError> {
+    // A process group leader already is what setsid would make of it, as far as its parent's signals go.
+    match nix::unistd::setsid() {
+        Ok(_) | Err(Errno::EPERM) => {}
+        Err(errno) => return Err(DetachError::Session(errno.into())),
+    }
+    let file = |path: &Path| {
+        let path = path.to_owned();
+        move |source| DetachError::File { path, source }
+    };
+    let log = OpenOptions::new()
+        .append(true)
+        .create(true)
+        .mode(0o600)
+        .open(&detach.log)
+        .map_err(file(&detach.log))?;
+    let errors = log.try_clone().map_err(file(&detach.log))?;
+    claim(&detach.pid_file)?;
+    let (program, args) = detach.command.split_first().expect("the command line asks for a program");
+    let mut command = Command::new(program);
+    command.args(args).stdin(Stdio::null()).stdout(log).stderr(errors).current_dir("/");
+    for name in NOT_INHERITED {
+        command.env_remove(name);
+    }
+    Ok(command)
+}
+
+/// Notes this process in the file, unless it names another one that runs.
+fn claim(path: &Path) -> Result<(), DetachError> {
+    let fail = |source| DetachError::File { path: path.to_owned(), source };
+    let lock = File::create(path.with_extension("lock")).map_err(fail)?;
+    lock.lock().map_err(fail)?;
+    let own = i32::try_from(std::process::id()).ok().and_then(ProcessId::of);
+    let own = own.ok_or_else(|| fail(io::Error::other("this process is not in /proc")))?;
+    if let Some(process) = read_pid_file(path).filter(|process| *process != own && process.is_alive()) {
+        return Err(DetachError::AlreadyRunning { path: path.to_owned(), process });
+    }
+    let new = path.with_extension("new");
+    let mut file =
+        OpenOptions::new().write(true).create(true).truncate(true).mode(0o644).open(&new).map_err(fail)?;
+    writeln!(file, "{own}").map_err(fail)?;
+    fs::rename(&new, path).map_err(fail)
+}
+
+/// The process that a file names, whether or not it runs; `None` if there is no such file, or it names none.
+#[must_use]
+pub fn read_pid_file(path: &Path) -> Option<ProcessId> {
+    fs::read_to_string(path).ok()?.parse().ok()
+}

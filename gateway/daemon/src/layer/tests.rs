@@ -1,0 +1,111 @@
+//! Tests of the RPC layer, with bodies that end as gRPC's do.
+
+use std::convert::Infallible;
+use std::future::ready;
+
+use bytes::Bytes;
+use http_body_util::{BodyExt, Empty, Full};
+use tower::{ServiceExt, service_fn};
+
+use super::*;
+use crate::metrics::NodeCounts;
+
+fn request(path: &str) -> Request<()> {
+    Request::builder().uri(format!("http://localhost{path}")).body(()).unwrap()
+}
+
+fn trailers(status: Option<&str>) -> HeaderMap {
+    status.map(|code| ("grpc-status".parse().unwrap(), code.parse().unwrap())).into_iter().collect()
+}
+
+/// Counts of all finished RPCs, as lines of the scrape.
+fn counted(metrics: &Metrics) -> Vec<String> {
+    let text = String::from_utf8(metrics.render(&NodeCounts::default()).unwrap()).unwrap();
+    let prefix = "switchyard_rpc_requests_total{";
+    text.lines().filter_map(|line| line.strip_prefix(prefix)).map(str::to_owned).collect()
+}
+
+fn in_flight(metrics: &Metrics) -> i64 {
+    metrics.rpc.in_flight.with_label_values(&["cri"]).get()
+}
+
+#[tokio::test]
+async fn a_success_is_counted_by_its_trailers_and_not_before() {
+    let metrics = Metrics::new().unwrap();
+    let service = service_fn(|_: Request<()>| {
+        let body = Full::new(Bytes::from_static(b"answer"));
+        ready(Ok::<_, Infallible>(Response::new(body.with_trailers(ready(Some(Ok(trailers(Some("0")))))))))
+    });
+    let response = RpcLayer::new("cri", &metrics).layer(service).oneshot(request("/a.B/Do")).await.unwrap();
+    assert_eq!((counted(&metrics).len(), in_flight(&metrics)), (0, 1));
+    let body = response.into_body().collect().await.unwrap();
+    assert_eq!(body.trailers(), Some(&trailers(Some("0"))));
+    assert_eq!(body.to_bytes(), "answer");
+    assert_eq!(counted(&metrics), ["code=\"OK\",method=\"a.B/Do\",protocol=\"cri\"} 1"]);
+    assert_eq!(in_flight(&metrics), 0);
+}
+
+#[tokio::test]
+async fn a_failure_is_counted_by_its_headers_once() {
+    let metrics = Metrics::new().unwrap();
+    let service = service_fn(|_: Request<()>| {
+        let response = Response::builder().header("grpc-status", "5").body(Empty::<Bytes>::new()).unwrap();
+        ready(Ok::<_, Infallible>(response))
+    });
+    let response = RpcLayer::new("cri", &metrics).layer(service).oneshot(request("/a.B/Do")).await.unwrap();
+    assert_eq!(counted(&metrics), ["code=\"NOT_FOUND\",method=\"a.B/Do\",protocol=\"cri\"} 1"]);
+    drop(response.into_body().collect().await.unwrap());
+    assert_eq!(counted(&metrics).len(), 1);
+    assert_eq!(in_flight(&metrics), 0);
+}
+
+#[tokio::test]
+async fn a_dropped_body_and_a_dropped_request_are_cancelled() {
+    let metrics = Metrics::new().unwrap();
+    let layer = RpcLayer::new("cri", &metrics);
+    let answered = service_fn(|_: Request<()>| {
+        ready(Ok::<_, Infallible>(Response::new(Full::new(Bytes::from_static(b"x")))))
+    });
+    drop(layer.layer(answered).oneshot(request("/a.B/Answered")).await.unwrap());
+    let never =
+        service_fn(|_: Request<()>| std::future::pending::<Result<Response<Empty<Bytes>>, Infallible>>());
+    let mut waiting = Box::pin(layer.layer(never).oneshot(request("/a.B/Never")));
+    assert!(futures::poll!(&mut waiting).is_pending());
+    assert_eq!(in_flight(&metrics), 1);
+    drop(waiting);
+    assert_eq!(
+        counted(&metrics),
+        [
+            "code=\"CANCELLED\",method=\"a.B/Answered\",protocol=\"cri\"} 1",
+            "code=\"CANCELLED\",method=\"a.B/Never\",protocol=\"cri\"} 1"
+        ]
+    );
+    assert_eq!(in_flight(&metrics), 0);
+}
+
+#[tokio::test]
+async fn a_body_that_ends_without_a_status_is_unknown() {
+    let metrics = Metrics::new().unwrap();
+    let service = service_fn(|_: Request<()>| {
+        let body = Full::new(Bytes::new()).with_trailers(ready(Some(Ok(trailers(None)))));
+        ready(Ok::<_, Infallible>(Response::new(body)))
+    });
+    let response = RpcLayer::new("cri", &metrics).layer(service).oneshot(request("/a.B/Do")).await.unwrap();
+    drop(response.into_body().collect().await.unwrap());
+    assert_eq!(counted(&metrics), ["code=\"UNKNOWN\",method=\"a.B/Do\",protocol=\"cri\"} 1"]);
+}
+
+#[tokio::test]
+async fn names_that_callers_make_up_share_one_series() {
+    let metrics = Metrics::new().unwrap();
+    let layer = RpcLayer::new("cri", &metrics);
+    for path in ["/a.B/Guess1", "/a.B/Guess2"] {
+        let service = service_fn(|_: Request<()>| {
+            let response =
+                Response::builder().header("grpc-status", "12").body(Empty::<Bytes>::new()).unwrap();
+            ready(Ok::<_, Infallible>(response))
+        });
+        layer.layer(service).oneshot(request(path)).await.unwrap();
+    }
+    assert_eq!(counted(&metrics), ["code=\"UNIMPLEMENTED\",method=\"other\",protocol=\"cri\"} 2"]);
+}

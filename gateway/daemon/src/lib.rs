@@ -1,0 +1,37 @@
+//! The Switchyard daemon and its command line.
+//!
+//! ```text
+//! main ──► cli ──► serve ──► wiring: backend, frontends
+//!                    │
+//!                    ├── config        defaults < file < drop-ins < environment < flags
+//!                    ├── managed       containerd and logkeeper: started, adopted, restarted, left running
+//!                    ├── node, admin   /metrics, /readyz, /statusz and what the command line asks
+//!                    └── layer         one tower layer: spans and metrics of every RPC
+//! ```
+//!
+//! # Invariants
+//! - One daemon per state directory and run directory ([`lock`]): only its holder touches sockets and processes in them.
+//! - Containers, containerd and the logkeeper outlive the daemon, however it ends.
+//! - A part that ends or panics by itself ends the daemon with an error ([`shutdown`]); nothing dies in silence.
+//! - [`config`] alone uses figment, [`wiring`] alone names backends and frontends, [`output`] alone prints.
+
+pub mod admin;
+pub mod channel;
+pub mod cli;
+pub mod config;
+pub mod counted;
+pub mod detach;
+pub mod layer;
+pub mod listener;
+pub mod lock;
+pub mod managed;
+pub mod metrics;
+pub mod node;
+pub mod output;
+pub mod process;
+pub mod serve;
+pub mod service_manager;
+pub mod shutdown;
+pub mod status;
+pub mod telemetry;
+pub mod wiring;

@@ -1,0 +1,223 @@
+//! Unix sockets that only root and one group can use.
+//!
+//! The file's mode already keeps others out; the peer's credentials are checked besides, for a socket's directory may be shared
+//! by mistake and its mode changed by hand.
+
+use std::fs;
+use std::io;
+use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use futures::Stream;
+use nix::unistd::{Gid, Group, Uid, chown, geteuid};
+use tokio::net::unix::UCred;
+use tokio::net::{UnixListener, UnixStream};
+
+/// Why a socket cannot be served.
+#[derive(Debug, thiserror::Error)]
+pub enum ListenError {
+    /// The socket cannot be made.
+    #[error("cannot listen on {}", path.display())]
+    Bind {
+        /// The socket.
+        path: PathBuf,
+        /// The cause.
+        #[source]
+        source: io::Error,
+    },
+    /// Something that is no socket is in the way.
+    #[error("cannot listen on {}: a file that is no socket is there; remove it or choose another path", .0.display())]
+    InTheWay(PathBuf),
+    /// The group is not known to this node.
+    #[error("group {0:?} does not exist: make it with groupadd, or name another in cri.socket_group")]
+    NoGroup(String),
+}
+
+/// A unix socket whose callers are checked. The file is removed when it is dropped.
+#[derive(Debug)]
+pub struct GuardedListener {
+    listener: UnixListener,
+    group: Option<Gid>,
+    file: SocketFile,
+}
+
+/// Removes a socket's file when dropped, if it is still the one that was made.
+#[derive(Debug)]
+struct SocketFile {
+    path: PathBuf,
+    identity: Option<(u64, u64)>,
+}
+
+impl GuardedListener {
+    /// Listens on `path`, mode 0660, and takes over what a predecessor left there: the caller holds the lock of the directory.
+    ///
+    /// # Errors
+    /// [`ListenError`]; the old file may be gone then.
+    pub fn bind(path: &Path, group: Option<&str>) -> Result<Self, ListenError> {
+        let fail = |source| ListenError::Bind { path: path.to_owned(), source };
+        let group = group.map(find_group).transpose()?;
+        if let Some(parent) = path.parent() {
+            fs::create_dir_all(parent).map_err(fail)?;
+        }
+        match fs::symlink_metadata(path) {
+            Ok(meta) if meta.file_type().is_socket() => fs::remove_file(path).map_err(fail)?,
+            Ok(_) => return Err(ListenError::InTheWay(path.to_owned())),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => return Err(fail(error)),
+        }
+        let listener = UnixListener::bind(path).map_err(fail)?;
+        let file = SocketFile { path: path.to_owned(), identity: identity(path) };
+        chown(path, None, group).map_err(|errno| fail(errno.into()))?;
+        fs::set_permissions(path, fs::Permissions::from_mode(0o660)).map_err(fail)?;
+        Ok(Self { listener, group, file })
+    }
+
+    /// The socket's path.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.file.path
+    }
+
+    /// The next caller that may call. Cancel-safe.
+    pub async fn accept(&mut self) -> UnixStream {
+        loop {
+            match self.listener.accept().await {
+                Ok((stream, _)) => match stream.peer_cred() {
+                    Ok(peer) if self.allows(&peer) => return stream,
+                    Ok(peer) => {
+                        tracing::warn!(socket = %self.path().display(), uid = peer.uid(), pid = peer.pid(), "caller refused");
+                    }
+                    Err(error) => {
+                        tracing::warn!(socket = %self.path().display(), %error, "caller without credentials refused");
+                    }
+                },
+                Err(error) => {
+                    tracing::warn!(socket = %self.path().display(), %error, "cannot accept a connection");
+                    // The reason is most likely a limit on files, which does not go away at once.
+                    tokio::time::sleep(Duration::from_millis(100)).await;
+                }
+            }
+        }
+    }
+
+    /// All callers, for a gRPC server.
+    pub fn into_stream(self) -> impl Stream<Item = io::Result<UnixStream>> {
+        futures::stream::unfold(self, |mut listener| async move {
+            let stream = listener.accept().await;
+            Some((Ok(stream), listener))
+        })
+    }
+
+    fn allows(&self, peer: &UCred) -> bool {
+        let uid = Uid::from_raw(peer.uid());
+        let member = |group: Gid| {
+            peer.gid() == group.as_raw()
+                || peer.pid().is_some_and(|pid| groups_of(pid).contains(&group.as_raw()))
+        };
+        uid.is_root() || uid == geteuid() || self.group.is_some_and(member)
+    }
+}
+
+impl axum::serve::Listener for GuardedListener {
+    type Io = UnixStream;
+    type Addr = ();
+
+    async fn accept(&mut self) -> (UnixStream, ()) {
+        (Self::accept(self).await, ())
+    }
+
+    fn local_addr(&self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Drop for SocketFile {
+    fn drop(&mut self) {
+        let ours = self.identity.is_some() && identity(&self.path) == self.identity;
+        if ours && let Err(error) = fs::remove_file(&self.path) {
+            tracing::warn!(socket = %self.path.display(), %error, "cannot remove the socket");
+        }
+    }
+}
+
+fn identity(path: &Path) -> Option<(u64, u64)> {
+    use std::os::unix::fs::MetadataExt;
+    fs::symlink_metadata(path).ok().map(|meta| (meta.dev(), meta.ino()))
+}
+
+fn find_group(name: &str) -> Result<Gid, ListenError> {
+    if let Ok(number) = name.parse() {
+        return Ok(Gid::from_raw(number));
+    }
+    Group::from_name(name)
+        .ok()
+        .flatten()
+        .map(|group| group.gid)
+        .ok_or_else(|| ListenError::NoGroup(name.into()))
+}
+
+/// The groups of a process besides its primary one; none if it has gone.
+fn groups_of(pid: i32) -> Vec<u32> {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("Groups:")).unwrap_or_default();
+    line.split_whitespace().filter_map(|gid| gid.parse().ok()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_stale_socket_is_replaced_and_the_own_one_removed() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("deep/a.sock");
+        let stale = GuardedListener::bind(&path, None).unwrap();
+        std::mem::forget(stale.file);
+        drop(stale.listener);
+        assert!(path.exists());
+        let mut listener = GuardedListener::bind(&path, None).unwrap();
+        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o660);
+        let (client, _server) = tokio::join!(UnixStream::connect(&path), listener.accept());
+        client.unwrap();
+        drop(listener);
+        assert!(!path.exists());
+    }
+
+    #[tokio::test]
+    async fn a_successors_socket_is_left_alone() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("a.sock");
+        let first = GuardedListener::bind(&path, None).unwrap();
+        let second = GuardedListener::bind(&path, None).unwrap();
+        drop(first);
+        assert!(path.exists());
+        drop(second);
+        assert!(!path.exists());
+    }
+
+    #[tokio::test]
+    async fn what_is_no_socket_stays() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("a.sock");
+        fs::write(&path, "precious").unwrap();
+        let error = GuardedListener::bind(&path, None).unwrap_err();
+        assert!(matches!(error, ListenError::InTheWay(_)), "{error}");
+        assert_eq!(fs::read_to_string(&path).unwrap(), "precious");
+    }
+
+    #[tokio::test]
+    async fn a_group_that_does_not_exist_is_named() {
+        let dir = tempfile::tempdir().unwrap();
+        let error = GuardedListener::bind(&dir.path().join("a.sock"), Some("no-such-group")).unwrap_err();
+        assert!(error.to_string().contains("\"no-such-group\""), "{error}");
+    }
+
+    #[test]
+    fn the_groups_of_a_process_are_read_while_it_lives() {
+        assert_eq!(groups_of(0), Vec::<u32>::new());
+        let own = i32::try_from(std::process::id()).unwrap();
+        let expected: Vec<u32> = nix::unistd::getgroups().unwrap().into_iter().map(Gid::as_raw).collect();
+        assert_eq!(groups_of(own), expected);
+    }
+}

@@ -1,0 +1,83 @@
+//! One daemon per directory: an exclusive lock on a file in it, which ends with the process however that ends.
+
+use std::fs::{File, OpenOptions, TryLockError};
+use std::io::{self, Read, Seek, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+/// A directory that no other daemon uses, until this is dropped.
+#[derive(Debug)]
+pub struct DirLock {
+    // The kernel holds the lock for as long as this is open.
+    _file: File,
+}
+
+/// Why a directory cannot be had.
+#[derive(Debug, thiserror::Error)]
+pub enum LockError {
+    /// Another daemon has it.
+    #[error(
+        "{} is in use by {holder}: stop that daemon, or give this one directories of its own (paths.state, paths.run)",
+        dir.display()
+    )]
+    Held {
+        /// The directory.
+        dir: PathBuf,
+        /// The holder, as far as is known.
+        holder: String,
+    },
+    /// The lock file cannot be used.
+    #[error("cannot lock {}", path.display())]
+    File {
+        /// The file.
+        path: PathBuf,
+        /// The cause.
+        #[source]
+        source: io::Error,
+    },
+}
+
+impl DirLock {
+    /// Takes the directory, which exists, by its file `lock`.
+    ///
+    /// # Errors
+    /// [`LockError::Held`] at once if another process has it.
+    pub fn take(dir: &Path) -> Result<Self, LockError> {
+        let path = dir.join("lock");
+        let fail = |source| LockError::File { path: path.clone(), source };
+        let mut options = OpenOptions::new();
+        options.read(true).write(true).create(true).truncate(false).mode(0o600);
+        let mut file = options.open(&path).map_err(fail)?;
+        match file.try_lock() {
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) => {
+                let mut pid = String::new();
+                file.read_to_string(&mut pid).map_err(fail)?;
+                let holder = match pid.trim() {
+                    "" => "another switchyard".to_owned(),
+                    pid => format!("switchyard process {pid}"),
+                };
+                return Err(LockError::Held { dir: dir.to_owned(), holder });
+            }
+            Err(TryLockError::Error(source)) => return Err(fail(source)),
+        }
+        file.set_len(0).and_then(|()| file.rewind()).map_err(fail)?;
+        writeln!(file, "{}", std::process::id()).map_err(fail)?;
+        Ok(Self { _file: file })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_second_daemon_is_refused_and_told_who_has_the_directory() {
+        let dir = tempfile::tempdir().unwrap();
+        let lock = DirLock::take(dir.path()).unwrap();
+        let error = DirLock::take(dir.path()).unwrap_err().to_string();
+        assert!(error.contains(&format!("in use by switchyard process {}:", std::process::id())), "{error}");
+        drop(lock);
+        DirLock::take(dir.path()).unwrap();
+    }
+}

@@ -1,0 +1,7 @@
+//! The `switchyard` binary.
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    switchyard::cli::main()
+}

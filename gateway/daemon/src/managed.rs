@@ -1,0 +1,329 @@
+//! Processes that the daemon needs and that outlive it: started when absent, adopted when a predecessor left them running,
+//! started again when they die, and left running when the daemon ends.
+//!
+//! ```text
+//!            ┌─ pid file names a live process ─► adopted ─┐
+//! look ──────┤                                            ├─► answers? ──yes──► up ──died──┐
+//!            └─ it does not ──► started (detached) ───────┘      │ not in time             │
+//!   ▲                                                            ▼                         │
+//!   └───────────────── wait, longer each time ◄──────────── ended ◄────────────────────────┘
+//! ```
+
+use std::fs;
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use futures::future::BoxFuture;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use tokio::process::{Child, Command};
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+use crate::detach::{ALREADY_RUNNING, read_pid_file};
+use crate::process::ProcessId;
+use crate::status::Condition;
+
+pub mod containerd;
+pub mod logkeeper;
+
+/// A log is put aside at the next start when it is longer, in bytes.
+const LOG_LIMIT: u64 = 16 << 20;
+
+/// A process that ran this long has not failed at its start, in seconds.
+const STEADY: Duration = Duration::from_secs(60);
+
+/// Times that are waited; shorter in tests.
+#[derive(Debug, Clone)]
+pub struct Patience {
+    /// For the process to answer after its start, or after it was found.
+    pub answer: Duration,
+    /// For it to end after SIGTERM, before SIGKILL.
+    pub end: Duration,
+    /// Between two looks at it, while it does not answer yet.
+    pub poll: Duration,
+    /// Between two looks at a process that is not our child: whether it lives.
+    pub watch: Duration,
+    /// Before the second start; each further wait is twice as long.
+    pub retry_min: Duration,
+    /// The longest wait before a start.
+    pub retry_max: Duration,
+}
+
+impl Default for Patience {
+    fn default() -> Self {
+        Self {
+            answer: Duration::from_secs(30),
+            end: Duration::from_secs(10),
+            poll: Duration::from_millis(10),
+            watch: Duration::from_millis(500),
+            retry_min: Duration::from_millis(100),
+            retry_max: Duration::from_secs(30),
+        }
+    }
+}
+
+/// Asks a process whether it serves; gives a word about it.
+pub type Probe = Arc<dyn Fn() -> BoxFuture<'static, Result<String, String>> + Send + Sync>;
+
+/// Writes what the program reads at its start.
+pub type Prepare = Arc<dyn Fn() -> io::Result<()> + Send + Sync>;
+
+/// A program to keep running.
+#[derive(Clone)]
+pub struct Program {
+    /// One word, for messages.
+    pub name: &'static str,
+    /// Our own binary, which has the `detach` command.
+    pub exe: PathBuf,
+    /// The program and its arguments.
+    pub command: Vec<String>,
+    /// Where its process is noted.
+    pub pid_file: PathBuf,
+    /// Where its output goes.
+    pub log: PathBuf,
+    /// Makes its files; called before each start.
+    pub prepare: Prepare,
+    /// Whether it serves.
+    pub probe: Probe,
+    /// Times that are waited.
+    pub patience: Patience,
+}
+
+impl std::fmt::Debug for Program {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Program")
+            .field("name", &self.name)
+            .field("command", &self.command)
+            .finish_non_exhaustive()
+    }
+}
+
+/// How a managed process is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum State {
+    /// It is being started, or looked at.
+    Starting,
+    /// It serves.
+    Up {
+        /// The process.
+        process: ProcessId,
+        /// Whether somebody started it before this daemon did.
+        adopted: bool,
+        /// What it says of itself.
+        version: String,
+    },
+    /// It does not run, and will be started again.
+    Down(String),
+}
+
+impl State {
+    /// The state as a part's condition.
+    #[must_use]
+    pub fn condition(&self) -> Condition {
+        match self {
+            Self::Starting => Condition::Down("is starting".into()),
+            Self::Up { process, version, .. } => Condition::Up(format!("{version}, process {}", process.pid)),
+            Self::Down(why) => Condition::Down(why.clone()),
+        }
+    }
+}
+
+/// A process that serves, as the supervisor holds it.
+struct Running {
+    process: ProcessId,
+    /// Our child has to be reaped; an adopted process is somebody else's.
+    child: Option<Child>,
+}
+
+/// Keeps the program running until `stop`, and leaves it running then.
+pub async fn supervise(program: Program, state: watch::Sender<State>, stop: CancellationToken) {
+    let mut wait = Duration::ZERO;
+    loop {
+        let began = Instant::now();
+        let ended = tokio::select! {
+            () = stop.cancelled() => return,
+            ended = run_once(&program, &state) => ended,
+        };
+        wait = if began.elapsed() >= STEADY || wait.is_zero() {
+            program.patience.retry_min
+        } else {
+            (wait * 2).min(program.patience.retry_max)
+        };
+        tracing::warn!(program = program.name, reason = %ended, again_in = ?wait, "managed process is down");
+        state.send_replace(State::Down(ended));
+        tokio::select! {
+            () = stop.cancelled() => return,
+            () = tokio::time::sleep(wait) => {}
+        }
+    }
+}
+
+/// One life of the process: found or started, served, ended. Gives the reason of its end.
+async fn run_once(program: &Program, state: &watch::Sender<State>) -> String {
+    let (mut running, adopted) = match obtain(program).await {
+        Ok(found) => found,
+        Err(why) => return why,
+    };
+    match answers(program, &mut running).await {
+        Ok(version) => {
+            let process = running.process;
+            tracing::info!(
+                program = program.name,
+                pid = process.pid,
+                adopted,
+                version,
+                "managed process serves"
+            );
+            state.send_replace(State::Up { process, adopted, version });
+        }
+        Err(why) => {
+            end(program, &mut running).await;
+            return why;
+        }
+    }
+    ended(program, &mut running).await
+}
+
+/// The live process that the pid file names, or a new one.
+async fn obtain(program: &Program) -> Result<(Running, bool), String> {
+    if let Some(process) = read_pid_file(&program.pid_file).filter(ProcessId::is_alive) {
+        return Ok((Running { process, child: None }, true));
+    }
+    let log = prepare(program).map_err(|error| format!("its files cannot be written: {error}"))?;
+    let mut child = Command::new(&program.exe)
+        .arg("detach")
+        .arg("--pid-file")
+        .arg(&program.pid_file)
+        .arg("--log")
+        .arg(&program.log)
+        .arg("--")
+        .args(&program.command)
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(log)
+        .spawn()
+        .map_err(|error| format!("cannot start {}: {error}", program.exe.display()))?;
+    let pid = child.id().and_then(|pid| i32::try_from(pid).ok());
+    let process = pid.and_then(ProcessId::of);
+    match process {
+        Some(process) => Ok((Running { process, child: Some(child) }, false)),
+        None => Err(match child.wait().await {
+            Ok(status) => format!("ended at once with {status}: {}", last_line(&program.log)),
+            Err(error) => format!("cannot be waited for: {error}"),
+        }),
+    }
+}
+
+/// Makes the program's files; gives its log, where a failure to start it is told too.
+fn prepare(program: &Program) -> io::Result<fs::File> {
+    for path in [&program.pid_file, &program.log] {
+        if let Some(dir) = path.parent() {
+            fs::DirBuilder::new().recursive(true).mode(0o700).create(dir)?;
+        }
+    }
+    if fs::metadata(&program.log).is_ok_and(|meta| meta.len() > LOG_LIMIT) {
+        fs::rename(&program.log, program.log.with_extension("log.1"))?;
+    }
+    (program.prepare)()?;
+    fs::OpenOptions::new().append(true).create(true).mode(0o600).open(&program.log)
+}
+
+/// Makes a directory and those above it; the mode is set on it even if it was there.
+pub(crate) fn make_dir(path: &Path, mode: u32) -> io::Result<()> {
+    fs::DirBuilder::new().recursive(true).mode(mode).create(path)?;
+    fs::set_permissions(path, fs::Permissions::from_mode(mode))
+}
+
+/// Waits until the process answers.
+async fn answers(program: &Program, running: &mut Running) -> Result<String, String> {
+    let deadline = tokio::time::Instant::now() + program.patience.answer;
+    let mut last = String::from("nothing");
+    loop {
+        match tokio::time::timeout_at(deadline, (program.probe)()).await {
+            Ok(Ok(version)) => return Ok(version),
+            Ok(Err(why)) => last = why,
+            Err(_) => {}
+        }
+        if tokio::time::Instant::now() >= deadline {
+            return Err(format!("did not answer within {:?}: {last}", program.patience.answer));
+        }
+        if let Some(end) = has_ended(program, running).await {
+            return Err(end);
+        }
+        tokio::time::sleep(program.patience.poll).await;
+    }
+}
+
+async fn has_ended(program: &Program, running: &mut Running) -> Option<String> {
+    match &mut running.child {
+        Some(child) => match child.try_wait() {
+            Ok(None) => None,
+            Ok(Some(status)) => Some(why(program, status)),
+            Err(error) => Some(format!("cannot be waited for: {error}")),
+        },
+        None => (!running.process.is_alive()).then(|| "ended".into()),
+    }
+}
+
+/// Waits for the end of a process that serves. Cancel-safe: it goes on running.
+async fn ended(program: &Program, running: &mut Running) -> String {
+    match &mut running.child {
+        Some(child) => match child.wait().await {
+            Ok(status) => why(program, status),
+            Err(error) => format!("cannot be waited for: {error}"),
+        },
+        None => {
+            while running.process.is_alive() {
+                tokio::time::sleep(program.patience.watch).await;
+            }
+            "ended".into()
+        }
+    }
+}
+
+fn why(program: &Program, status: std::process::ExitStatus) -> String {
+    if status.code() == Some(i32::from(ALREADY_RUNNING)) {
+        return "another one was started meanwhile".into();
+    }
+    format!("ended with {status}: {}", last_line(&program.log))
+}
+
+/// Ends a process that does not answer: only so can a new one take its place.
+async fn end(program: &Program, running: &mut Running) {
+    for signal in [Signal::SIGTERM, Signal::SIGKILL] {
+        if !running.process.is_alive() {
+            break;
+        }
+        tracing::warn!(program = program.name, pid = running.process.pid, %signal, "ending a managed process");
+        if let Err(errno) = kill(Pid::from_raw(running.process.pid), signal) {
+            tracing::warn!(program = program.name, pid = running.process.pid, %errno, "cannot send the signal");
+        }
+        // Its end shows in the next look too, so running out of time here is no fault.
+        let _ = tokio::time::timeout(program.patience.end, ended(program, running)).await;
+    }
+}
+
+/// The end of a log, for a message about why its writer ended.
+fn last_line(log: &Path) -> String {
+    const TAIL: u64 = 4096;
+    let read = || -> io::Result<String> {
+        use std::io::{Read, Seek, SeekFrom};
+        let mut file = fs::File::open(log)?;
+        let length = file.metadata()?.len();
+        file.seek(SeekFrom::Start(length.saturating_sub(TAIL)))?;
+        let mut tail = Vec::new();
+        file.take(TAIL).read_to_end(&mut tail)?;
+        Ok(String::from_utf8_lossy(&tail).into_owned())
+    };
+    match read() {
+        Ok(tail) => {
+            tail.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or("its log is empty").into()
+        }
+        Err(error) => format!("its log {} cannot be read: {error}", log.display()),
+    }
+}

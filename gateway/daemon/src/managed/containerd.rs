@@ -1,0 +1,179 @@
+//! The private containerd of `containerd.mode = "managed"`: its configuration, its command and how it is asked for life.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use toml::{Table, Value};
+use tonic::client::Grpc;
+use tonic_prost::ProstCodec;
+
+use super::{Patience, Program, make_dir};
+use crate::channel::{self, report};
+use crate::config::Config;
+
+/// How long one question may take.
+const PROBE_LIMIT: Duration = Duration::from_secs(5);
+
+/// Plugins that a gateway has no use for: containerd's own CRI in all its generations, what only CRI needs, and snapshotters
+/// that warn at each start where their kernel part is missing. Names that a release does not have are ignored by it.
+const DISABLED_PLUGINS: [&str; 11] = [
+    "io.containerd.grpc.v1.cri",
+    "io.containerd.cri.v1.images",
+    "io.containerd.cri.v1.runtime",
+    "io.containerd.podsandbox.controller.v1.podsandbox",
+    "io.containerd.nri.v1.nri",
+    "io.containerd.internal.v1.opt",
+    "io.containerd.snapshotter.v1.aufs",
+    "io.containerd.snapshotter.v1.btrfs",
+    "io.containerd.snapshotter.v1.devmapper",
+    "io.containerd.snapshotter.v1.zfs",
+    "io.containerd.tracing.processor.v1.otlp",
+];
+
+/// The bit of CAP_SYS_RESOURCE (capabilities(7)).
+const CAP_SYS_RESOURCE: u32 = 24;
+
+/// The managed containerd as a program to supervise; `exe` is our own binary.
+#[must_use]
+pub fn program(config: &Config, exe: &Path) -> Program {
+    let state = config.paths.state.join("containerd");
+    let run = config.paths.run.join("containerd");
+    let file = state.join("config.toml");
+    let socket = config.containerd_socket();
+    let text = generate(config, &OomScore::of_this_process()).to_string();
+    let dirs = [state.clone(), run.clone()];
+    let target = file.clone();
+    Program {
+        name: "containerd",
+        exe: exe.to_owned(),
+        command: vec![config.containerd.binary.clone(), "--config".into(), file.display().to_string()],
+        pid_file: run.join("containerd.pid"),
+        log: state.join("containerd.log"),
+        prepare: Arc::new(move || write(&target, &dirs, &text)),
+        probe: Arc::new(move || Box::pin(probe(socket.clone()))),
+        patience: Patience { answer: config.managed.start_timeout(), ..Patience::default() },
+    }
+}
+
+fn write(file: &Path, dirs: &[PathBuf; 2], text: &str) -> io::Result<()> {
+    make_dir(&dirs[0], 0o700)?;
+    // Tasks with user namespaces of their own have to pass through.
+    make_dir(&dirs[1], 0o711)?;
+    let new = file.with_extension("toml.new");
+    fs::write(
+        &new,
+        format!("# Written by switchyard at each start of its managed containerd; changes are lost.\n{text}"),
+    )?;
+    fs::rename(new, file)
+}
+
+/// containerd's configuration, in version 2 of its form: 1.6 reads no later one, and later releases read it.
+fn generate(config: &Config, oom: &OomScore) -> Table {
+    let text = |path: &Path| Value::String(path.display().to_string());
+    let run = config.paths.run.join("containerd");
+    let disabled = DISABLED_PLUGINS.into_iter().map(Value::from).collect();
+    let mut table = Table::from_iter([
+        ("version".to_owned(), Value::Integer(2)),
+        ("root".to_owned(), text(&config.paths.state.join("containerd/root"))),
+        ("state".to_owned(), text(&run.join("state"))),
+        ("temp".to_owned(), Value::from("")),
+        ("disabled_plugins".to_owned(), Value::Array(disabled)),
+        (
+            "grpc".to_owned(),
+            Value::Table(Table::from_iter([("address".to_owned(), text(&config.containerd_socket()))])),
+        ),
+    ]);
+    if let Some(score) = oom.allowed(config.managed.oom_score) {
+        table.insert("oom_score".into(), Value::Integer(score.into()));
+    }
+    table
+}
+
+/// What this process may do about scores of the OOM killer (proc(5), `oom_score_adj`).
+struct OomScore {
+    current: i32,
+    may_lower: bool,
+}
+
+impl OomScore {
+    fn of_this_process() -> Self {
+        let read = |name: &str| fs::read_to_string(format!("/proc/self/{name}")).unwrap_or_default();
+        let capabilities = read("status")
+            .lines()
+            .find_map(|line| u64::from_str_radix(line.strip_prefix("CapEff:")?.trim(), 16).ok())
+            .unwrap_or_default();
+        Self {
+            current: read("oom_score_adj").trim().parse().unwrap_or_default(),
+            may_lower: capabilities & (1 << CAP_SYS_RESOURCE) != 0,
+        }
+    }
+
+    /// The score nearest to `wanted` that a child can be given; `None` is the one it has anyway. containerd does not start
+    /// if it is told to set a score that it may not.
+    fn allowed(&self, wanted: i32) -> Option<i32> {
+        let score = if self.may_lower { wanted } else { wanted.max(self.current) };
+        (score != self.current).then_some(score)
+    }
+}
+
+/// Asks containerd for its version.
+async fn probe(socket: PathBuf) -> Result<String, String> {
+    let asked = tokio::time::timeout(PROBE_LIMIT, version(socket)).await;
+    asked.unwrap_or_else(|_| Err(format!("no answer within {PROBE_LIMIT:?}")))
+}
+
+/// containerd `services.version.v1.Version.Version`, whose answer's first field is the version.
+#[derive(Clone, PartialEq, Eq, prost::Message)]
+struct VersionResponse {
+    #[prost(string, tag = "1")]
+    version: String,
+}
+
+async fn version(socket: PathBuf) -> Result<String, String> {
+    let channel = channel::grpc(&socket).await.map_err(|error| report(&error))?;
+    let mut grpc = Grpc::new(channel);
+    grpc.ready().await.map_err(|error| report(&error))?;
+    let path = http::uri::PathAndQuery::from_static("/containerd.services.version.v1.Version/Version");
+    let codec = ProstCodec::<(), VersionResponse>::default();
+    let response =
+        grpc.unary(tonic::Request::new(()), path, codec).await.map_err(|status| report(&status))?;
+    Ok(format!("containerd {}", response.into_inner().version))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_configuration_keeps_containerd_below_our_directories_and_its_cri_off() {
+        let mut config = Config::default();
+        config.paths.state = "/s".into();
+        config.paths.run = "/r".into();
+        let table = generate(&config, &OomScore { current: 0, may_lower: true });
+        assert_eq!(table["root"].as_str(), Some("/s/containerd/root"));
+        assert_eq!(table["state"].as_str(), Some("/r/containerd/state"));
+        assert_eq!(table["grpc"]["address"].as_str(), Some("/r/containerd/containerd.sock"));
+        assert_eq!(table["oom_score"].as_integer(), Some(-999));
+        assert!(table["disabled_plugins"].as_array().unwrap().contains(&"io.containerd.grpc.v1.cri".into()));
+        assert_eq!(table.to_string().parse::<Table>().unwrap(), table);
+    }
+
+    #[test]
+    fn a_score_is_kept_at_what_may_be_set() {
+        assert_eq!(OomScore { current: 0, may_lower: false }.allowed(-999), None);
+        assert_eq!(OomScore { current: -5, may_lower: false }.allowed(-999), None);
+        assert_eq!(OomScore { current: 0, may_lower: false }.allowed(100), Some(100));
+        assert_eq!(OomScore { current: 0, may_lower: true }.allowed(-999), Some(-999));
+        assert_eq!(OomScore { current: -999, may_lower: true }.allowed(-999), None);
+    }
+
+    #[tokio::test]
+    async fn a_socket_that_nobody_serves_does_not_answer() {
+        let dir = tempfile::tempdir().unwrap();
+        let error = probe(dir.path().join("none.sock")).await.unwrap_err();
+        assert!(error.contains("No such file"), "{error}");
+    }
+}

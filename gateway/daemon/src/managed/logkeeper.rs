@@ -1,0 +1,65 @@
+//! The logkeeper of `logkeeper.mode = "managed"`: this binary under another command.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use switchyard_logkeeper::Client;
+
+use super::{Patience, Program, State, make_dir};
+use crate::channel::report;
+use crate::config::Config;
+use crate::process::ProcessId;
+
+/// How long one greeting may take.
+const LOOK_LIMIT: Duration = Duration::from_secs(5);
+
+/// The managed logkeeper as a program to supervise; `exe` is our own binary.
+#[must_use]
+pub fn program(config: &Config, exe: &Path) -> Program {
+    let run = config.paths.run.join("logkeeper");
+    let socket = config.logkeeper_socket();
+    let state = config.logkeeper_state();
+    let dirs = [run.clone(), state.clone()];
+    Program {
+        name: "logkeeper",
+        exe: exe.to_owned(),
+        command: vec![
+            exe.display().to_string(),
+            "logkeeper".into(),
+            "--socket".into(),
+            socket.display().to_string(),
+            "--state-dir".into(),
+            state.display().to_string(),
+        ],
+        pid_file: run.join("logkeeper.pid"),
+        log: config.paths.state.join("logkeeper.log"),
+        prepare: Arc::new(move || dirs.iter().try_for_each(|dir| make_dir(dir, 0o700))),
+        probe: Arc::new(move || Box::pin(probe(socket.clone()))),
+        patience: Patience { answer: config.managed.start_timeout(), ..Patience::default() },
+    }
+}
+
+/// Greets the logkeeper.
+///
+/// # Errors
+/// Why it does not answer.
+pub async fn probe(socket: PathBuf) -> Result<String, String> {
+    let welcome = Client::with_limit(socket, LOOK_LIMIT).hello().await.map_err(|error| report(&error))?;
+    Ok(format!("logkeeper protocol {}", welcome.version))
+}
+
+/// One look at a logkeeper that somebody else runs.
+pub async fn look(socket: &Path) -> State {
+    let client = Client::with_limit(socket, LOOK_LIMIT);
+    match client.hello().await {
+        Ok(welcome) => {
+            let version = format!("logkeeper protocol {}", welcome.version);
+            match i32::try_from(welcome.pid).ok().and_then(ProcessId::of) {
+                Some(process) => State::Up { process, adopted: true, version },
+                None => State::Down(format!("the process {} that answers is not on this node", welcome.pid)),
+            }
+        }
+        Err(error) => State::Down(report(&error)),
+    }
+}

@@ -1,0 +1,267 @@
+//! The metrics of the daemon, in one registry. Labels never hold an id.
+//!
+//! | metric | labels |
+//! | --- | --- |
+//! | `switchyard_build_info` | `version`, `revision` |
+//! | `switchyard_rpc_requests_total` | `protocol`, `method`, `code` |
+//! | `switchyard_rpc_duration_seconds` | `protocol`, `method` |
+//! | `switchyard_rpc_in_flight` | `protocol` |
+//! | `switchyard_sandboxes`, `switchyard_tasks` | `owner`, `state` |
+//! | `switchyard_images` | |
+//! | `switchyard_image_pulls_total` | `result` |
+//! | `switchyard_backend_up` | `part` |
+//! | `process_*` | |
+
+use std::sync::{Mutex, PoisonError};
+
+use prometheus::{
+    Encoder, HistogramOpts, HistogramVec, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry, TextEncoder,
+};
+use switchyard_core::ErrorKind;
+use switchyard_core::table::Counts;
+
+use crate::status::Part;
+
+mod process;
+
+use process::Process;
+
+/// The version of this build.
+pub const VERSION: &str = env!("CARGO_PKG_VERSION");
+
+/// The source revision of this build, where the builder gave it in `SWITCHYARD_REVISION`.
+pub const REVISION: &str = match option_env!("SWITCHYARD_REVISION") {
+    Some(revision) => revision,
+    None => "unknown",
+};
+
+/// The content type of [`Metrics::render`].
+pub const CONTENT_TYPE: &str = prometheus::TEXT_FORMAT;
+
+/// The metrics of the daemon.
+#[derive(Debug)]
+pub struct Metrics {
+    registry: Registry,
+    pub(crate) rpc: RpcMetrics,
+    pulls: IntCounterVec,
+    // Gauges that are set anew for each scrape; the lock keeps two scrapes from mixing theirs.
+    node: Mutex<NodeMetrics>,
+}
+
+/// The metrics of the RPC layer.
+#[derive(Debug, Clone)]
+pub(crate) struct RpcMetrics {
+    pub(crate) requests: IntCounterVec,
+    pub(crate) duration: HistogramVec,
+    pub(crate) in_flight: IntGaugeVec,
+}
+
+#[derive(Debug)]
+struct NodeMetrics {
+    sandboxes: IntGaugeVec,
+    tasks: IntGaugeVec,
+    images: IntGauge,
+    up: IntGaugeVec,
+    process: Process,
+}
+
+/// What a scrape shows of the node.
+#[derive(Debug, Default)]
+pub struct NodeCounts {
+    /// Sandboxes by owner and state.
+    pub sandboxes: Counts,
+    /// Tasks by owner and state.
+    pub tasks: Counts,
+    /// Images; `None` if they cannot be counted now.
+    pub images: Option<u64>,
+    /// The parts, each up or down.
+    pub parts: Vec<Part>,
+}
+
+// === impl Metrics ===
+
+impl Metrics {
+    /// A fresh registry with all metrics in it.
+    ///
+    /// # Errors
+    /// A name or label that Prometheus does not allow, which is a fault of this file.
+    pub fn new() -> Result<Self, prometheus::Error> {
+        let registry = Registry::new();
+        let build = IntGaugeVec::new(
+            Opts::new("switchyard_build_info", "The build that runs; always 1."),
+            &["version", "revision"],
+        )?;
+        build.with_label_values(&[VERSION, REVISION]).set(1);
+        registry.register(Box::new(build))?;
+        let pulls = counters(
+            &registry,
+            "switchyard_image_pulls_total",
+            "Image pulls that ended, by result: ok, or the kind of error.",
+            &["result"],
+        )?;
+        let rpc = RpcMetrics::register(&registry)?;
+        let node = Mutex::new(NodeMetrics::register(&registry)?);
+        Ok(Self { registry, rpc, pulls, node })
+    }
+
+    /// Counts an image pull that ended: well, or with this kind of error.
+    pub fn count_pull(&self, result: Result<(), ErrorKind>) {
+        let word = match result {
+            Ok(()) => "ok",
+            Err(kind) => kind.as_str(),
+        };
+        self.pulls.with_label_values(&[word]).inc();
+    }
+
+    /// All metrics in Prometheus' text form, those of the node as `counts` says.
+    ///
+    /// # Errors
+    /// A family that cannot be encoded, which is a fault of this crate.
+    pub fn render(&self, counts: &NodeCounts) -> Result<Vec<u8>, prometheus::Error> {
+        let families = {
+            let mut node = self.node.lock().unwrap_or_else(PoisonError::into_inner);
+            node.set(counts);
+            self.registry.gather()
+        };
+        let mut text = Vec::with_capacity(16 * 1024);
+        TextEncoder::new().encode(&families, &mut text)?;
+        Ok(text)
+    }
+}
+
+// === impl RpcMetrics ===
+
+impl RpcMetrics {
+    fn register(registry: &Registry) -> Result<Self, prometheus::Error> {
+        // The kubelet's own buckets for runtime operations: 5 ms to 745 s.
+        let buckets = prometheus::exponential_buckets(0.005, 2.5, 14)?;
+        let options =
+            HistogramOpts::new("switchyard_rpc_duration_seconds", "Time from request to status of RPCs.");
+        let duration = HistogramVec::new(options.buckets(buckets), &["protocol", "method"])?;
+        registry.register(Box::new(duration.clone()))?;
+        Ok(Self {
+            requests: counters(
+                registry,
+                "switchyard_rpc_requests_total",
+                "RPCs that ended, by gRPC status code.",
+                &["protocol", "method", "code"],
+            )?,
+            duration,
+            in_flight: gauges(
+                registry,
+                "switchyard_rpc_in_flight",
+                "RPCs that have begun and not ended.",
+                &["protocol"],
+            )?,
+        })
+    }
+}
+
+// === impl NodeMetrics ===
+
+impl NodeMetrics {
+    fn register(registry: &Registry) -> Result<Self, prometheus::Error> {
+        let labels = &["owner", "state"];
+        let images = IntGauge::new("switchyard_images", "Images that the node has.")?;
+        registry.register(Box::new(images.clone()))?;
+        Ok(Self {
+            sandboxes: gauges(registry, "switchyard_sandboxes", "Sandboxes by owner and state.", labels)?,
+            tasks: gauges(registry, "switchyard_tasks", "Tasks by owner and state.", labels)?,
+            images,
+            up: gauges(registry, "switchyard_backend_up", "Whether a part works.", &["part"])?,
+            process: Process::register(registry)?,
+        })
+    }
+
+    fn set(&mut self, counts: &NodeCounts) {
+        set_counts(&self.sandboxes, &counts.sandboxes);
+        set_counts(&self.tasks, &counts.tasks);
+        if let Some(images) = counts.images {
+            self.images.set(signed(images));
+        }
+        for part in &counts.parts {
+            self.up.with_label_values(&[part.name]).set(i64::from(part.is_up()));
+        }
+        self.process.refresh();
+    }
+}
+
+fn set_counts(gauge: &IntGaugeVec, counts: &Counts) {
+    gauge.reset();
+    for ((owner, state), count) in counts {
+        gauge.with_label_values(&[owner.as_str(), state]).set(signed(*count));
+    }
+}
+
+fn signed(count: u64) -> i64 {
+    i64::try_from(count).unwrap_or(i64::MAX)
+}
+
+fn counters(
+    registry: &Registry,
+    name: &str,
+    help: &str,
+    labels: &[&str],
+) -> prometheus::Result<IntCounterVec> {
+    let family = IntCounterVec::new(Opts::new(name, help), labels)?;
+    registry.register(Box::new(family.clone()))?;
+    Ok(family)
+}
+
+fn gauges(registry: &Registry, name: &str, help: &str, labels: &[&str]) -> prometheus::Result<IntGaugeVec> {
+    let family = IntGaugeVec::new(Opts::new(name, help), labels)?;
+    registry.register(Box::new(family.clone()))?;
+    Ok(family)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use switchyard_core::id::Owner;
+
+    use super::*;
+    use crate::status::Condition;
+
+    fn text(metrics: &Metrics, counts: &NodeCounts) -> String {
+        String::from_utf8(metrics.render(counts).unwrap()).unwrap()
+    }
+
+    #[test]
+    fn a_scrape_shows_the_node_as_it_is_now() {
+        let metrics = Metrics::new().unwrap();
+        metrics.count_pull(Ok(()));
+        metrics.count_pull(Err(ErrorKind::NotFound));
+        let part = Part { name: "containerd", needed: true, condition: Condition::Down("gone".into()) };
+        let counts = NodeCounts {
+            sandboxes: BTreeMap::from([((Owner::Kubernetes, "ready"), 2)]),
+            images: Some(7),
+            parts: vec![part],
+            ..NodeCounts::default()
+        };
+        let first = text(&metrics, &counts);
+        assert!(first.contains("switchyard_sandboxes{owner=\"kubernetes\",state=\"ready\"} 2"), "{first}");
+        assert!(first.contains("switchyard_images 7"), "{first}");
+        assert!(first.contains("switchyard_backend_up{part=\"containerd\"} 0"), "{first}");
+        assert!(first.contains("switchyard_image_pulls_total{result=\"not_found\"} 1"), "{first}");
+        assert!(first.contains("switchyard_build_info{"), "{first}");
+        let second = text(&metrics, &NodeCounts::default());
+        assert!(!second.contains("switchyard_sandboxes{"), "{second}");
+    }
+
+    #[test]
+    fn a_scrape_shows_the_process() {
+        let metrics = Metrics::new().unwrap();
+        let text = text(&metrics, &NodeCounts::default());
+        let value = |name: &str| -> f64 {
+            let line = text.lines().find(|line| line.starts_with(&format!("{name} "))).expect(name);
+            line.rsplit(' ').next().unwrap().parse().unwrap()
+        };
+        assert!(value("process_resident_memory_bytes") > 100_000.0);
+        assert!(value("process_open_fds") >= 3.0);
+        assert!(value("process_max_fds") >= value("process_open_fds"));
+        assert!(value("process_threads") >= 1.0);
+        assert!(value("process_start_time_seconds") > 1e9);
+        assert!(value("process_cpu_seconds_total") >= 0.0);
+    }
+}

@@ -1,0 +1,91 @@
+//! The conventional `process_*` metrics of this process, read from `/proc/self` (proc(5)).
+
+use std::fs;
+
+use nix::sys::resource::{Resource, getrlimit};
+use nix::unistd::{SysconfVar, sysconf};
+use prometheus::{Counter, Gauge, Registry};
+
+use crate::process::stat_fields;
+
+/// Gauges of this process.
+#[derive(Debug)]
+pub(super) struct Process {
+    resident: Gauge,
+    virtual_memory: Gauge,
+    open_fds: Gauge,
+    max_fds: Gauge,
+    threads: Gauge,
+    started: Gauge,
+    cpu: Counter,
+}
+
+impl Process {
+    pub(super) fn register(registry: &Registry) -> Result<Self, prometheus::Error> {
+        let gauge = |name: &str, help: &str| {
+            let gauge = Gauge::new(name, help)?;
+            registry.register(Box::new(gauge.clone()))?;
+            Ok::<_, prometheus::Error>(gauge)
+        };
+        let cpu = Counter::new("process_cpu_seconds_total", "CPU time used, user and system, in seconds.")?;
+        registry.register(Box::new(cpu.clone()))?;
+        Ok(Self {
+            resident: gauge("process_resident_memory_bytes", "Resident memory in bytes.")?,
+            virtual_memory: gauge("process_virtual_memory_bytes", "Virtual memory in bytes.")?,
+            open_fds: gauge("process_open_fds", "Open file descriptors.")?,
+            max_fds: gauge("process_max_fds", "Limit on open file descriptors.")?,
+            threads: gauge("process_threads", "Threads.")?,
+            started: gauge("process_start_time_seconds", "When the process began, in seconds since 1970.")?,
+            cpu,
+        })
+    }
+
+    /// Reads everything anew; what cannot be read keeps its last value.
+    pub(super) fn refresh(&self) {
+        if let Ok(entries) = fs::read_dir("/proc/self/fd") {
+            // One of them is the directory itself, being read.
+            self.open_fds.set(float(entries.count().saturating_sub(1) as u64));
+        }
+        if let Ok((soft, _)) = getrlimit(Resource::RLIMIT_NOFILE) {
+            self.max_fds.set(float(soft));
+        }
+        let (Some(stat), Some(ticks), Some(page)) = (
+            fs::read_to_string("/proc/self/stat").ok(),
+            number(SysconfVar::CLK_TCK),
+            number(SysconfVar::PAGE_SIZE),
+        ) else {
+            return;
+        };
+        // Fields are counted from 1 in proc(5); these begin with the third.
+        let fields = stat_fields(&stat);
+        let field = |index: usize| fields.get(index - 3).and_then(|text| text.parse::<f64>().ok());
+        if let (Some(user), Some(system)) = (field(14), field(15)) {
+            let used = (user + system) / ticks;
+            self.cpu.inc_by((used - self.cpu.get()).max(0.0));
+        }
+        if let Some(threads) = field(20) {
+            self.threads.set(threads);
+        }
+        if let (Some(started), Some(booted)) = (field(22), boot_time()) {
+            self.started.set(booted + started / ticks);
+        }
+        if let (Some(size), Some(resident)) = (field(23), field(24)) {
+            self.virtual_memory.set(size);
+            self.resident.set(resident * page);
+        }
+    }
+}
+
+fn boot_time() -> Option<f64> {
+    fs::read_to_string("/proc/stat").ok()?.lines().find_map(|line| line.strip_prefix("btime ")?.parse().ok())
+}
+
+fn number(variable: SysconfVar) -> Option<f64> {
+    let value = sysconf(variable).ok()??;
+    u64::try_from(value).ok().map(float)
+}
+
+/// A gauge is a float: beyond 2^53 it rounds, which is as good as it gets.
+const fn float(value: u64) -> f64 {
+    value as f64
+}

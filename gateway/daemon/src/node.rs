@@ -1,0 +1,139 @@
+//! The daemon's parts as the admin pages show them.
+
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use futures::future::BoxFuture;
+use switchyard_core::backend::Condition as BackendCondition;
+use switchyard_core::gateway::Gateway;
+use switchyard_core::id::Owner;
+use switchyard_core::table::Counts;
+use tokio::sync::watch;
+
+use crate::managed::State;
+use crate::status::{Condition, Objects, Part, Source};
+
+/// The parts of a running daemon, from before they are there.
+#[derive(Debug)]
+pub struct Node {
+    containerd: Option<watch::Receiver<State>>,
+    logkeeper: watch::Receiver<State>,
+    gateway: OnceLock<Gateway>,
+    cri: Option<AtomicBool>,
+}
+
+impl Node {
+    /// A daemon that has nothing yet. `containerd` is the managed one; `cri` says whether CRI will be served.
+    #[must_use]
+    pub fn new(
+        containerd: Option<watch::Receiver<State>>,
+        logkeeper: watch::Receiver<State>,
+        cri: bool,
+    ) -> Self {
+        Self { containerd, logkeeper, gateway: OnceLock::new(), cri: cri.then(AtomicBool::default) }
+    }
+
+    /// Tells of the gateway, once.
+    pub fn set_gateway(&self, gateway: Gateway) {
+        // There is one gateway in the life of a daemon.
+        let _ = self.gateway.set(gateway);
+    }
+
+    /// Tells whether CRI is served.
+    pub fn set_cri(&self, serving: bool) {
+        if let Some(cri) = &self.cri {
+            cri.store(serving, Ordering::Release);
+        }
+    }
+
+    fn backend_parts(&self) -> [Part; 3] {
+        let missing = || Condition::Down("is being connected".into());
+        let Some(gateway) = self.gateway.get() else {
+            return [
+                needed("runtime", missing()),
+                optional("network", missing()),
+                needed("recovery", missing()),
+            ];
+        };
+        let status = gateway.status();
+        let recovery = if gateway.is_recovered() {
+            Condition::Up("done".into())
+        } else {
+            Condition::Down("what a predecessor left is being recovered".into())
+        };
+        [
+            needed("runtime", condition(status.runtime, status.version)),
+            // Pods with the host's network come first: they install the others' network.
+            optional("network", condition(status.network, "configured".into())),
+            needed("recovery", recovery),
+        ]
+    }
+}
+
+impl Source for Node {
+    fn parts(&self) -> Vec<Part> {
+        let mut parts = Vec::new();
+        if let Some(containerd) = &self.containerd {
+            parts.push(needed("containerd", containerd.borrow().condition()));
+        }
+        parts.push(needed("logkeeper", self.logkeeper.borrow().condition()));
+        parts.extend(self.backend_parts());
+        if let Some(cri) = &self.cri {
+            let condition = if cri.load(Ordering::Acquire) {
+                Condition::Up("serving".into())
+            } else {
+                Condition::Down("is not served yet, or not any more".into())
+            };
+            parts.push(needed("cri", condition));
+        }
+        parts
+    }
+
+    fn count_sandboxes(&self) -> Counts {
+        self.gateway.get().map(Gateway::count_sandboxes).unwrap_or_default()
+    }
+
+    fn count_tasks(&self) -> Counts {
+        self.gateway.get().map(Gateway::count_tasks).unwrap_or_default()
+    }
+
+    fn count_images(&self) -> BoxFuture<'_, Option<u64>> {
+        Box::pin(async {
+            let gateway = self.gateway.get().filter(|gateway| gateway.is_recovered())?;
+            match gateway.images().list().await {
+                Ok(images) => u64::try_from(images.len()).ok(),
+                Err(error) => {
+                    tracing::debug!(error = error.report(), "images cannot be counted");
+                    None
+                }
+            }
+        })
+    }
+
+    fn objects(&self) -> Objects {
+        let Some(gateway) = self.gateway.get() else { return Objects::default() };
+        let mut sandboxes = Vec::new();
+        let mut tasks = Vec::new();
+        for scope in Owner::ALL.map(|owner| gateway.scope(owner)) {
+            // Before recovery nothing is known, which is what is shown.
+            sandboxes.extend(scope.sandboxes().unwrap_or_default());
+            tasks.extend(scope.tasks().unwrap_or_default());
+        }
+        Objects::of(&sandboxes, &tasks)
+    }
+}
+
+const fn needed(name: &'static str, condition: Condition) -> Part {
+    Part { name, needed: true, condition }
+}
+
+const fn optional(name: &'static str, condition: Condition) -> Part {
+    Part { name, needed: false, condition }
+}
+
+fn condition(backend: BackendCondition, detail: String) -> Condition {
+    match backend {
+        BackendCondition::True => Condition::Up(detail),
+        BackendCondition::False { reason, message } => Condition::Down(format!("{reason}: {message}")),
+    }
+}

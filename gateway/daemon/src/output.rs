@@ -1,0 +1,99 @@
+//! What the command line prints: the one place that writes to standard output and standard error.
+
+use std::io::{self, ErrorKind, Write};
+
+use clap::ValueEnum;
+
+/// The form of what is printed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
+pub enum Format {
+    /// Aligned text, for people.
+    #[default]
+    Text,
+    /// JSON, for programs.
+    Json,
+}
+
+/// Prints to standard output.
+///
+/// # Errors
+/// Standard output cannot be written; that nobody reads it any more is none.
+pub fn print(bytes: impl AsRef<[u8]>) -> io::Result<()> {
+    forgive(write_all(&mut io::stdout().lock(), bytes.as_ref()))
+}
+
+/// Prints to standard error.
+///
+/// # Errors
+/// As for [`print()`].
+pub fn print_error(bytes: impl AsRef<[u8]>) -> io::Result<()> {
+    forgive(write_all(&mut io::stderr().lock(), bytes.as_ref()))
+}
+
+/// Prints JSON, indented, and a line end.
+///
+/// # Errors
+/// As for [`print()`].
+pub fn print_json(value: &impl serde::Serialize) -> io::Result<()> {
+    let mut text = serde_json::to_vec_pretty(value)?;
+    text.push(b'\n');
+    print(text)
+}
+
+fn write_all(out: &mut dyn Write, bytes: &[u8]) -> io::Result<()> {
+    out.write_all(bytes)?;
+    out.flush()
+}
+
+/// `switchyard ps | head -1` is no failure of ours.
+fn forgive(result: io::Result<()>) -> io::Result<()> {
+    match result {
+        Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
+        other => other,
+    }
+}
+
+/// Rows under headings, in columns as wide as they need to be.
+#[must_use]
+pub fn table<const N: usize>(headings: [&str; N], rows: &[[String; N]]) -> String {
+    let mut widths = headings.map(str::len);
+    for row in rows {
+        for (width, cell) in widths.iter_mut().zip(row) {
+            *width = (*width).max(cell.chars().count());
+        }
+    }
+    let mut out = String::new();
+    let headings = headings.map(str::to_owned);
+    for row in std::iter::once(&headings).chain(rows) {
+        let mut line = String::new();
+        for (width, cell) in widths.iter().zip(row) {
+            line.push_str(&format!("{cell:<width$}  "));
+        }
+        out.push_str(line.trim_end());
+        out.push('\n');
+    }
+    out
+}
+
+/// The first digits of an id: enough to tell it from its neighbours, and taken wherever an id is.
+#[must_use]
+pub fn short(id: &str) -> String {
+    id.chars().take(13).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn columns_are_aligned_and_lines_have_no_blank_end() {
+        let rows = [["a".to_owned(), "long cell".to_owned()], ["bcd".to_owned(), String::new()]];
+        assert_eq!(table(["X", "NAME"], &rows), "X    NAME\na    long cell\nbcd\n");
+    }
+
+    #[test]
+    fn a_reader_that_has_gone_is_no_failure() {
+        forgive(Err(ErrorKind::BrokenPipe.into())).unwrap();
+        assert!(forgive(Err(ErrorKind::StorageFull.into())).is_err());
+    }
+}

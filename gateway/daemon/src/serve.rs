@@ -1,0 +1,347 @@
+//! `switchyard serve`: brings the parts up in order, and down again.
+//!
+//! Up: directories → locks → admin HTTP (alive, not ready) → managed containerd and logkeeper → backend → CRI socket → recovery
+//! in the background → ready. Down: no new requests → operations in flight end, to a deadline → sockets are removed. Containers,
+//! containerd and the logkeeper go on running.
+
+use std::fs;
+use std::future::Future;
+use std::io;
+use std::net::SocketAddr;
+use std::panic::AssertUnwindSafe;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::FutureExt;
+use switchyard_core::gateway::{Gateway, Limits};
+use switchyard_core::id::Owner;
+use tokio::net::TcpListener;
+use tokio::sync::watch;
+use tokio_util::task::TaskTracker;
+use tonic::transport::Server;
+
+use crate::admin::{Admin, Reach};
+use crate::channel::report;
+use crate::config::{Config, Loaded, Mode};
+use crate::counted::Counted;
+use crate::layer::RpcLayer;
+use crate::listener::{GuardedListener, ListenError};
+use crate::lock::{DirLock, LockError};
+use crate::managed::{self, Program, State, make_dir};
+use crate::metrics::{Metrics, VERSION};
+use crate::node::Node;
+use crate::service_manager;
+use crate::shutdown::Shutdown;
+use crate::wiring::Wiring;
+
+/// How long operations in flight may take at the end.
+const DRAIN: Duration = Duration::from_secs(10);
+
+/// How long servers may take to close their connections after that.
+const CLOSE: Duration = Duration::from_secs(2);
+
+/// How long a managed containerd may take to come up before the backend begins to look for it. It mostly takes a tenth of this.
+const HEAD_START: Duration = Duration::from_secs(2);
+
+/// Between two looks at a logkeeper that somebody else runs.
+const LOOK: Duration = Duration::from_secs(2);
+
+/// How long recovery waits for the logkeeper before it goes on without it.
+const LOGKEEPER_LIMIT: Duration = Duration::from_secs(10);
+
+/// Waits between attempts to recover: the first, and the longest.
+const RETRY: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
+
+/// Why the daemon did not start, or ended.
+#[derive(Debug, thiserror::Error)]
+pub enum ServeError {
+    /// A directory or file of its own cannot be made.
+    #[error("cannot make {}", path.display())]
+    File {
+        /// The file or directory.
+        path: PathBuf,
+        /// The cause.
+        #[source]
+        source: io::Error,
+    },
+    /// Another daemon has the directories.
+    #[error(transparent)]
+    Lock(#[from] LockError),
+    /// A socket cannot be served.
+    #[error(transparent)]
+    Listen(#[from] ListenError),
+    /// The admin address cannot be served.
+    #[error("cannot listen on {address}: choose another one in admin.listen")]
+    Admin {
+        /// The address.
+        address: SocketAddr,
+        /// The cause.
+        #[source]
+        source: io::Error,
+    },
+    /// A metric has a name that Prometheus does not allow.
+    #[error("cannot set up metrics")]
+    Metrics(#[source] prometheus::Error),
+    /// Signals cannot be received.
+    #[error("cannot listen to signals")]
+    Signals(#[source] io::Error),
+    /// The backend's settings cannot work.
+    #[error("cannot set up the backend")]
+    Backend(#[source] switchyard_core::Error),
+    /// A part could not go on.
+    #[error("{0}")]
+    Part(String),
+}
+
+/// The daemon while it runs.
+struct Daemon {
+    config: Arc<Config>,
+    shutdown: Shutdown,
+    tasks: TaskTracker,
+    metrics: Arc<Metrics>,
+    node: Arc<Node>,
+}
+
+/// Runs the daemon until `shutdown`, which also ends it at SIGTERM and SIGINT. `exe` is our own binary.
+///
+/// # Errors
+/// [`ServeError`]; what it started stays running all the same.
+pub async fn run(loaded: Loaded, wiring: Wiring, exe: &Path, shutdown: Shutdown) -> Result<(), ServeError> {
+    let files = loaded.files;
+    let config = Arc::new(loaded.config);
+    tracing::info!(version = VERSION, pid = std::process::id(), ?files, "switchyard starts");
+    let _locks = take_directories(&config)?;
+    shutdown.on_signals().map_err(ServeError::Signals)?;
+
+    let metrics = Arc::new(Metrics::new().map_err(ServeError::Metrics)?);
+    let (containerd, containerd_state) = watch::channel(State::Starting);
+    let (logkeeper, logkeeper_state) = watch::channel(State::Starting);
+    let managed = config.containerd.mode == Mode::Managed;
+    let node =
+        Node::new(managed.then(|| containerd_state.clone()), logkeeper_state.clone(), config.cri.enabled);
+    let daemon = Daemon {
+        config: Arc::clone(&config),
+        shutdown,
+        tasks: TaskTracker::new(),
+        metrics,
+        node: Arc::new(node),
+    };
+
+    let address_file = daemon.serve_admin().await?;
+    if managed {
+        daemon.supervise(managed::containerd::program(&config, exe), containerd);
+    }
+    match config.logkeeper.mode {
+        Mode::Managed => daemon.supervise(managed::logkeeper::program(&config, exe), logkeeper),
+        Mode::External => daemon.spawn("logkeeper watch", watch_logkeeper(Arc::clone(&config), logkeeper)),
+    }
+    if managed {
+        daemon.give_head_start(containerd_state.clone()).await;
+    }
+    let backend = (wiring.backend)(&config).map_err(ServeError::Backend)?;
+    let backend = Counted::new(backend, Arc::clone(&daemon.metrics));
+    let gateway = Gateway::new(Arc::new(backend), Limits::default());
+    daemon.node.set_gateway(gateway.clone());
+    if config.cri.enabled {
+        daemon.serve_cri(&wiring, &gateway)?;
+    }
+    service_manager::ready("Recovering");
+    daemon.spawn("watchdog", service_manager::feed_watchdog(daemon.shutdown.clone()));
+    let processes = (managed.then_some(containerd_state), logkeeper_state);
+    daemon.spawn("recovery", recover(gateway.clone(), processes));
+
+    daemon.shutdown.ended().await;
+    daemon.drain(&gateway).await;
+    remove(&address_file);
+    tracing::info!("switchyard has ended; containers go on running");
+    daemon.shutdown.fault().map_or(Ok(()), |why| Err(ServeError::Part(why.to_owned())))
+}
+
+fn take_directories(config: &Config) -> Result<[DirLock; 2], ServeError> {
+    let paths = &config.paths;
+    for (path, mode) in [(&paths.state, 0o700), (&paths.run, 0o711)] {
+        make_dir(path, mode).map_err(|source| ServeError::File { path: path.clone(), source })?;
+    }
+    Ok([DirLock::take(&paths.state)?, DirLock::take(&paths.run)?])
+}
+
+impl Daemon {
+    /// Runs a part that ends with the daemon only; if it ends before or panics, the daemon ends with it.
+    fn spawn(&self, name: &'static str, part: impl Future<Output = ()> + Send + 'static) {
+        let shutdown = self.shutdown.clone();
+        self.tasks.spawn(async move {
+            let stopped = shutdown.clone();
+            tokio::select! {
+                () = stopped.ended() => {}
+                end = AssertUnwindSafe(part).catch_unwind() => {
+                    if end.is_err() {
+                        shutdown.fail(format!("{name} panicked; the log says where"));
+                    }
+                }
+            }
+        });
+    }
+
+    /// Keeps a managed process running.
+    fn supervise(&self, program: Program, state: watch::Sender<State>) {
+        let stop = self.shutdown.token().clone();
+        self.spawn(program.name, managed::supervise(program, state, stop));
+    }
+
+    /// Waits for a managed containerd, but not for long: without it requests are refused with a reason, which beats a socket
+    /// that is not there.
+    async fn give_head_start(&self, mut containerd: watch::Receiver<State>) {
+        tokio::select! {
+            () = self.shutdown.ended() => {}
+            // In time or not, what comes next is the same.
+            _ = tokio::time::timeout(HEAD_START, containerd.wait_for(is_up)) => {}
+        }
+    }
+
+    /// Serves the admin pages; gives the file that names the address.
+    async fn serve_admin(&self) -> Result<PathBuf, ServeError> {
+        let pages = Admin::new(Arc::clone(&self.node) as _, Arc::clone(&self.metrics));
+        let address = self.config.admin.listen;
+        let fail = |source| ServeError::Admin { address, source };
+        let tcp = TcpListener::bind(address).await.map_err(fail)?;
+        let bound = tcp.local_addr().map_err(fail)?;
+        if !bound.ip().is_loopback() {
+            tracing::warn!(%bound, "admin pages are served beyond loopback, and ask for no password");
+        }
+        let unix = GuardedListener::bind(&self.config.paths.admin_socket(), None)?;
+        self.serve_http("admin http", tcp, pages.router(Reach::Network));
+        self.serve_http("admin socket", unix, pages.router(Reach::Local));
+        let file = self.config.paths.run.join("admin.addr");
+        write_whole(&file, &format!("{bound}\n"))
+            .map_err(|source| ServeError::File { path: file.clone(), source })?;
+        tracing::info!(%bound, "admin pages are served");
+        Ok(file)
+    }
+
+    fn serve_http<L>(&self, name: &'static str, listener: L, router: axum::Router)
+    where
+        L: axum::serve::Listener,
+        L::Addr: std::fmt::Debug,
+    {
+        let shutdown = self.shutdown.clone();
+        self.spawn(name, async move {
+            // Pages are short: what is in flight at the end is cut off, so that probes see the end at once.
+            if let Err(error) = axum::serve(listener, router).await {
+                shutdown.fail(format!("{name} ended: {error}"));
+            }
+        });
+    }
+
+    /// Serves CRI; requests are refused until recovery is done.
+    fn serve_cri(&self, wiring: &Wiring, gateway: &Gateway) -> Result<(), ServeError> {
+        let socket = self.config.cri_socket();
+        let listener = GuardedListener::bind(&socket, self.config.cri.socket_group.as_deref())?;
+        let routes = (wiring.cri)(gateway.scope(Owner::Kubernetes), &self.config);
+        let server = Server::builder().layer(RpcLayer::new("cri", &self.metrics)).add_routes(routes);
+        let (shutdown, node) = (self.shutdown.clone(), Arc::clone(&self.node));
+        let (stopped, fault) = (self.shutdown.clone(), self.shutdown.clone());
+        node.set_cri(true);
+        tracing::info!(socket = %socket.display(), "CRI is served");
+        let serve = async move {
+            let ended = server.serve_with_incoming_shutdown(listener.into_stream(), stopped.ended()).await;
+            node.set_cri(false);
+            if let Err(error) = ended {
+                fault.fail(format!("the CRI server ended: {}", report(&error)));
+            }
+        };
+        // Unlike other parts it goes on after the end was asked for, so that answers in flight are given.
+        self.tasks.spawn(async move {
+            let deadline = async {
+                shutdown.ended().await;
+                tokio::time::sleep(DRAIN + CLOSE).await;
+            };
+            tokio::select! {
+                end = AssertUnwindSafe(serve).catch_unwind() => {
+                    if end.is_err() {
+                        shutdown.fail("the CRI server panicked; the log says where");
+                    }
+                }
+                () = deadline => tracing::warn!("CRI calls are cut off: they did not end in time"),
+            }
+        });
+        Ok(())
+    }
+
+    async fn drain(&self, gateway: &Gateway) {
+        service_manager::stopping();
+        tracing::info!(limit = ?DRAIN, "draining");
+        if let Err(error) = gateway.shut_down(DRAIN).await {
+            tracing::warn!(error = error.report(), "not everything ended in time");
+        }
+        self.tasks.close();
+        // Streams of events have no end of their own, so that this often runs into its limit.
+        if tokio::time::timeout(CLOSE, self.tasks.wait()).await.is_err() {
+            tracing::debug!(left = self.tasks.len(), "connections are cut off");
+        }
+        remove(&self.config.paths.admin_socket());
+        remove(&self.config.cri_socket());
+    }
+}
+
+const fn is_up(state: &State) -> bool {
+    matches!(state, State::Up { .. })
+}
+
+/// Recovers what a predecessor left, for as long as it takes. Cancel-safe.
+async fn recover(
+    gateway: Gateway,
+    (containerd, logkeeper): (Option<watch::Receiver<State>>, watch::Receiver<State>),
+) {
+    let processes = async {
+        if let Some(mut containerd) = containerd {
+            // The sender lives as long as the daemon.
+            let _ = containerd.wait_for(is_up).await;
+        }
+        let mut logkeeper = logkeeper;
+        let waited = tokio::time::timeout(LOGKEEPER_LIMIT, logkeeper.wait_for(is_up)).await;
+        if waited.is_err() {
+            tracing::warn!("recovering without the logkeeper, which does not answer");
+        }
+    };
+    processes.await;
+    let (mut wait, longest) = RETRY;
+    while let Err(error) = gateway.recover().await {
+        tracing::warn!(error = error.report(), again_in = ?wait, "recovery failed");
+        service_manager::status(&format!("Recovery failed: {error}"));
+        tokio::time::sleep(wait).await;
+        wait = (wait * 2).min(longest);
+    }
+    let (sandboxes, tasks) = (gateway.count_sandboxes(), gateway.count_tasks());
+    let sum = |counts: switchyard_core::table::Counts| counts.values().sum::<u64>();
+    tracing::info!(sandboxes = sum(sandboxes), tasks = sum(tasks), "recovered; requests are served");
+    service_manager::status("Serving");
+}
+
+/// Looks at a logkeeper that somebody else runs. Cancel-safe.
+async fn watch_logkeeper(config: Arc<Config>, state: watch::Sender<State>) {
+    let socket = config.logkeeper_socket();
+    loop {
+        let now = managed::logkeeper::look(&socket).await;
+        state.send_if_modified(|before| {
+            let changed = *before != now;
+            *before = now;
+            changed
+        });
+        tokio::time::sleep(LOOK).await;
+    }
+}
+
+fn write_whole(path: &Path, text: &str) -> io::Result<()> {
+    let new = path.with_extension("new");
+    fs::write(&new, text)?;
+    fs::rename(new, path)
+}
+
+fn remove(path: &Path) {
+    match fs::remove_file(path) {
+        Ok(()) => {}
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+        Err(error) => tracing::warn!(path = %path.display(), %error, "cannot remove a file"),
+    }
+}

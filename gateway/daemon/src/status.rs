@@ -1,0 +1,236 @@
+//! What the daemon says about itself: its parts, and all objects of the node.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use futures::future::BoxFuture;
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+use switchyard_core::state::TaskState;
+use switchyard_core::table::{Counts, Sandbox, Task};
+
+/// A part of the daemon, or a process it needs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Part {
+    /// One word.
+    pub name: &'static str,
+    /// Whether the node is not ready without it.
+    pub needed: bool,
+    /// How it is.
+    pub condition: Condition,
+}
+
+/// How a part is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Condition {
+    /// It works; the text says what it is.
+    Up(String),
+    /// It does not; the text says why.
+    Down(String),
+}
+
+impl Part {
+    /// Whether it works.
+    #[must_use]
+    pub const fn is_up(&self) -> bool {
+        matches!(self.condition, Condition::Up(_))
+    }
+
+    /// Whether it keeps the node from being ready.
+    #[must_use]
+    pub const fn is_missed(&self) -> bool {
+        self.needed && !self.is_up()
+    }
+
+    /// What it is, or why it does not work.
+    #[must_use]
+    pub fn detail(&self) -> &str {
+        match &self.condition {
+            Condition::Up(detail) | Condition::Down(detail) => detail,
+        }
+    }
+}
+
+/// Where the admin server gets what it shows. Nothing of it blocks on what it describes.
+pub trait Source: Send + Sync + 'static {
+    /// The parts, in the order in which they come up.
+    fn parts(&self) -> Vec<Part>;
+
+    /// Sandboxes by owner and state.
+    fn count_sandboxes(&self) -> Counts;
+
+    /// Tasks by owner and state.
+    fn count_tasks(&self) -> Counts;
+
+    /// How many images there are; `None` if that cannot be said now.
+    fn count_images(&self) -> BoxFuture<'_, Option<u64>>;
+
+    /// All sandboxes and tasks, of all owners.
+    fn objects(&self) -> Objects;
+}
+
+/// All sandboxes and tasks of the node, as `/v1/objects` gives them.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Objects {
+    /// Sandboxes.
+    pub sandboxes: Vec<SandboxView>,
+    /// Tasks.
+    pub tasks: Vec<TaskView>,
+}
+
+/// A sandbox, for people.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SandboxView {
+    /// Its id.
+    pub id: String,
+    /// Who made it.
+    pub owner: String,
+    /// Under which name.
+    pub name: String,
+    /// Its state, in one word.
+    pub state: String,
+    /// Its runtime handler; empty for the default.
+    pub handler: String,
+    /// Its addresses, the primary one first.
+    pub ips: Vec<IpAddr>,
+    /// When it was asked for, as RFC 3339.
+    pub created_at: String,
+}
+
+/// A task, for people.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TaskView {
+    /// Its id.
+    pub id: String,
+    /// The sandbox it belongs to.
+    pub sandbox: String,
+    /// Who made it.
+    pub owner: String,
+    /// Under which name.
+    pub name: String,
+    /// Its state, in one word.
+    pub state: String,
+    /// The image it was made from.
+    pub image: String,
+    /// Its main process, while it runs.
+    pub pid: Option<u32>,
+    /// The code it ended with, if it has.
+    pub exit_code: Option<i32>,
+    /// When it was asked for, as RFC 3339.
+    pub created_at: String,
+}
+
+/// What `/statusz` and `switchyard status` say.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StatusReport {
+    /// The build's version.
+    pub version: String,
+    /// The build's source revision.
+    pub revision: String,
+    /// The daemon's process.
+    pub pid: u32,
+    /// When it began, as RFC 3339.
+    pub started_at: String,
+    /// Whether all needed parts work.
+    pub ready: bool,
+    /// The parts.
+    pub parts: Vec<PartView>,
+    /// Sandboxes by owner and state.
+    pub sandboxes: Vec<CountView>,
+    /// Tasks by owner and state.
+    pub tasks: Vec<CountView>,
+    /// Images; nothing if they cannot be counted now.
+    pub images: Option<u64>,
+}
+
+/// A part, for people.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PartView {
+    /// One word.
+    pub name: String,
+    /// Whether it works.
+    pub up: bool,
+    /// Whether the node is not ready without it.
+    pub needed: bool,
+    /// What it is, or why it does not work.
+    pub detail: String,
+}
+
+/// How many objects an owner has in one state.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CountView {
+    /// The owner.
+    pub owner: String,
+    /// The state.
+    pub state: String,
+    /// How many.
+    pub count: u64,
+}
+
+impl Objects {
+    /// The view of these objects, in the order of their names.
+    #[must_use]
+    pub fn of(sandboxes: &[Arc<Sandbox>], tasks: &[Arc<Task>]) -> Self {
+        let mut sandboxes: Vec<_> = sandboxes.iter().map(|sandbox| sandbox_view(sandbox)).collect();
+        let mut tasks: Vec<_> = tasks.iter().map(|task| task_view(task)).collect();
+        sandboxes.sort_by(|a, b| (&a.owner, &a.name, &a.id).cmp(&(&b.owner, &b.name, &b.id)));
+        tasks.sort_by(|a, b| (&a.owner, &a.name, &a.id).cmp(&(&b.owner, &b.name, &b.id)));
+        Self { sandboxes, tasks }
+    }
+}
+
+fn sandbox_view(sandbox: &Sandbox) -> SandboxView {
+    SandboxView {
+        id: sandbox.id.to_string(),
+        owner: sandbox.meta.owner.to_string(),
+        name: sandbox.meta.name.clone(),
+        state: sandbox.state.as_str().into(),
+        handler: sandbox.handler.clone(),
+        ips: sandbox.details.ips.clone(),
+        created_at: rfc3339(sandbox.meta.created_at),
+    }
+}
+
+fn task_view(task: &Task) -> TaskView {
+    let (pid, exit_code) = match &task.state {
+        TaskState::Running { pid, .. } | TaskState::Stopping { pid, .. } => (Some(*pid), None),
+        TaskState::Exited { exit, .. } | TaskState::Removing { exit: Some(exit), .. } => {
+            (None, Some(exit.code))
+        }
+        TaskState::Created
+        | TaskState::Starting
+        | TaskState::Removing { exit: None, .. }
+        | TaskState::Unknown { .. } => (None, None),
+    };
+    TaskView {
+        id: task.id.to_string(),
+        sandbox: task.sandbox.to_string(),
+        owner: task.meta.owner.to_string(),
+        name: task.meta.name.clone(),
+        state: task.state.as_str().into(),
+        image: task.details.image_ref.clone(),
+        pid,
+        exit_code,
+        created_at: rfc3339(task.meta.created_at),
+    }
+}
+
+/// The counts as a list, in the order of owner and state.
+#[must_use]
+pub fn count_views(counts: &Counts) -> Vec<CountView> {
+    counts
+        .iter()
+        .map(|((owner, state), count)| CountView {
+            owner: owner.to_string(),
+            state: (*state).into(),
+            count: *count,
+        })
+        .collect()
+}
+
+/// A moment as RFC 3339; empty for one that no calendar has.
+#[must_use]
+pub fn rfc3339(at: SystemTime) -> String {
+    Timestamp::try_from(at).map(|at| format!("{at:.3}")).unwrap_or_default()
+}

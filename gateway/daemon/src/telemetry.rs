@@ -1,0 +1,85 @@
+//! Log output, and what becomes of panics.
+
+use std::backtrace::Backtrace;
+use std::io::{self, IsTerminal};
+use std::panic::PanicHookInfo;
+
+use tracing_subscriber::filter::ParseError;
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::util::{SubscriberInitExt, TryInitError};
+use tracing_subscriber::{EnvFilter, Layer, Registry, fmt};
+
+use crate::config::{Log, LogFormat};
+
+/// Why logs cannot be set up.
+#[derive(Debug, thiserror::Error)]
+pub enum TelemetryError {
+    /// The level is no level.
+    #[error("log.level cannot be used")]
+    Level(#[source] ParseError),
+    /// The process logs already.
+    #[error("logs are set up already")]
+    Twice(#[source] TryInitError),
+}
+
+/// Sends logs to standard error as `config` says, and panics to the log.
+///
+/// # Errors
+/// [`TelemetryError`]; nothing is changed then.
+pub fn init(config: &Log) -> Result<(), TelemetryError> {
+    let filter = EnvFilter::try_new(&config.level).map_err(TelemetryError::Level)?;
+    let output: Box<dyn Layer<Registry> + Send + Sync> = match form(config.format, io::stderr().is_terminal())
+    {
+        Form::Text { colour } => Box::new(fmt::layer().with_writer(io::stderr).with_ansi(colour)),
+        Form::Json => {
+            let json = fmt::layer().json().flatten_event(true).with_current_span(true).with_span_list(false);
+            Box::new(json.with_writer(io::stderr))
+        }
+    };
+    tracing_subscriber::registry()
+        .with(output.with_filter(filter))
+        .try_init()
+        .map_err(TelemetryError::Twice)?;
+    std::panic::set_hook(Box::new(log_panic));
+    Ok(())
+}
+
+#[derive(Debug, PartialEq, Eq)]
+enum Form {
+    Text { colour: bool },
+    Json,
+}
+
+fn form(format: LogFormat, terminal: bool) -> Form {
+    match format {
+        LogFormat::Auto if !terminal => Form::Json,
+        LogFormat::Auto | LogFormat::Text => Form::Text { colour: terminal },
+        LogFormat::Json => Form::Json,
+    }
+}
+
+/// A panic ends one task, not the daemon, so the log is the only place where anybody would notice.
+fn log_panic(info: &PanicHookInfo<'_>) {
+    let payload = info.payload();
+    let message = payload
+        .downcast_ref::<&str>()
+        .copied()
+        .or_else(|| payload.downcast_ref::<String>().map(String::as_str))
+        .unwrap_or("a value that is no text");
+    let place = info.location().map(ToString::to_string).unwrap_or_default();
+    let thread = std::thread::current().name().unwrap_or_default().to_owned();
+    tracing::error!(panic = message, place, thread, backtrace = %Backtrace::capture(), "a task panicked");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn auto_is_text_on_a_terminal_and_json_elsewhere() {
+        assert_eq!(form(LogFormat::Auto, true), Form::Text { colour: true });
+        assert_eq!(form(LogFormat::Auto, false), Form::Json);
+        assert_eq!(form(LogFormat::Text, false), Form::Text { colour: false });
+        assert_eq!(form(LogFormat::Json, true), Form::Json);
+    }
+}

@@ -1,0 +1,75 @@
+//! The command line: exit status, and what is printed where.
+
+use std::fs;
+
+use crate::support::switchyard;
+
+#[track_caller]
+fn check(args: &[&str], status: i32, stdout: &str, stderr: &str) {
+    let output = switchyard(args);
+    let out = String::from_utf8(output.stdout).unwrap();
+    let err = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(status), "{args:?}: {out}{err}");
+    assert!(out.contains(stdout), "{args:?} printed: {out}");
+    assert!(err.contains(stderr), "{args:?} complained: {err}");
+}
+
+#[test]
+fn wrong_usage_exits_with_2_and_says_what_was_meant() {
+    check(&[], 2, "", "Usage: switchyard <COMMAND>");
+    check(&["serv"], 2, "", "'serve'");
+    check(&["serve", "--confg", "x"], 2, "", "--config");
+    check(&["detach", "--pid-file", "/x"], 2, "", "--log");
+    check(&["cri", "run", "image"], 2, "", "--name");
+    check(&["cri", "exec", "abc"], 2, "", "COMMAND");
+}
+
+#[test]
+fn help_and_version_exit_with_0() {
+    check(&["--help"], 0, "serve", "");
+    check(&["--version"], 0, concat!("switchyard ", env!("CARGO_PKG_VERSION")), "");
+    let output = switchyard(&["version", "--output", "json"]);
+    let json: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(json["version"], env!("CARGO_PKG_VERSION"));
+}
+
+#[test]
+fn the_default_configuration_is_printed_and_passes_its_own_check() {
+    let output = switchyard(&["config", "default"]);
+    assert!(output.status.success());
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("config.toml");
+    fs::write(&file, output.stdout).unwrap();
+    let name = file.to_str().unwrap();
+    check(&["config", "check", name], 0, ": ok\n", "");
+    check(&["config", "dump", "--config", name, "--origin"], 0, &format!("# {name}:"), "");
+}
+
+#[test]
+fn a_configuration_that_cannot_be_used_fails_its_check_and_the_daemon() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("config.toml");
+    fs::write(&file, "version = 1\n[admin]\nlissten = \"127.0.0.1:0\"\n").unwrap();
+    let name = file.to_str().unwrap();
+    let complaint =
+        format!("switchyard: {name}:3: unknown key \"lissten\" in [admin]: did you mean \"listen\"?\n");
+    check(&["config", "check", name], 1, "", &complaint);
+    check(&["serve", "--config", name], 1, "", &complaint);
+    check(
+        &["serve", "--config", "/nowhere.toml"],
+        1,
+        "",
+        "cannot read configuration /nowhere.toml: No such file",
+    );
+    check(&["config", "dump", "--set", "log.level"], 1, "", "--set section.key=value");
+}
+
+#[test]
+fn a_daemon_that_is_not_there_is_told_of() {
+    let dir = tempfile::tempdir().unwrap();
+    let socket = dir.path().join("none.sock");
+    let socket = socket.to_str().unwrap();
+    check(&["status", "--socket", socket], 1, "", "is the daemon running");
+    check(&["ps", "--socket", socket], 1, "", "is the daemon running");
+    check(&["cri", "--socket", socket, "version"], 1, "", "is the runtime running");
+}

@@ -1,0 +1,213 @@
+//! Managed processes: small programs for the corner cases, and the real containerd and logkeeper for their whole life.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use switchyard::config::Config;
+use switchyard::detach::read_pid_file;
+use switchyard::managed::{self, Patience, Program, State};
+use switchyard::process::ProcessId;
+use tempfile::TempDir;
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+
+use crate::support::{Killed, exe, soon, switchyard, wait_until};
+
+/// A supervisor at work.
+struct Supervisor {
+    state: watch::Receiver<State>,
+    stop: CancellationToken,
+    task: JoinHandle<()>,
+}
+
+impl Supervisor {
+    fn start(program: Program) -> Self {
+        let (sender, state) = watch::channel(State::Starting);
+        let stop = CancellationToken::new();
+        let task = tokio::spawn(managed::supervise(program, sender, stop.clone()));
+        Self { state, stop, task }
+    }
+
+    /// The process that serves, other than `not`.
+    async fn up(&mut self, not: Option<ProcessId>) -> (ProcessId, bool) {
+        let up = |state: &State| matches!(state, State::Up { process, .. } if Some(*process) != not);
+        match soon("the process to serve", self.state.wait_for(up)).await.unwrap().clone() {
+            State::Up { process, adopted, .. } => (process, adopted),
+            State::Starting | State::Down(_) => unreachable!("the condition says that it is up"),
+        }
+    }
+
+    async fn down(&mut self) -> String {
+        let down = |state: &State| matches!(state, State::Down(_));
+        match soon("the process to be down", self.state.wait_for(down)).await.unwrap().clone() {
+            State::Down(why) => why,
+            State::Starting | State::Up { .. } => unreachable!("the condition says that it is down"),
+        }
+    }
+
+    async fn stop(self) {
+        self.stop.cancel();
+        soon("the supervisor to end", self.task).await.unwrap();
+    }
+}
+
+fn shell(dir: &TempDir, script: &str) -> Program {
+    let path = |name: &str| dir.path().join(name);
+    let answers = path("answers");
+    Program {
+        name: "program",
+        exe: exe(),
+        command: vec!["/bin/sh".into(), "-c".into(), script.into()],
+        pid_file: path("program.pid"),
+        log: path("program.log"),
+        prepare: Arc::new(|| Ok(())),
+        probe: Arc::new(move || {
+            let answers = answers.clone();
+            Box::pin(
+                async move { if answers.exists() { Ok("program 1".into()) } else { Err("no file".into()) } },
+            )
+        }),
+        patience: Patience { watch: Duration::from_millis(10), ..Patience::default() },
+    }
+}
+
+#[tokio::test]
+async fn a_program_that_fails_is_started_again_and_its_last_words_are_told() {
+    let dir = tempfile::tempdir().unwrap();
+    let starts = dir.path().join("starts");
+    let script = format!("echo started >> {}; echo no luck >&2; exit 7", starts.display());
+    let mut supervisor = Supervisor::start(shell(&dir, &script));
+    assert_eq!(supervisor.down().await, "ended with exit status: 7: no luck");
+    tokio::task::spawn_blocking(move || {
+        wait_until("it is started again", || {
+            fs::read_to_string(&starts).is_ok_and(|text| text.lines().count() >= 3)
+        });
+    })
+    .await
+    .unwrap();
+    supervisor.stop().await;
+}
+
+#[tokio::test]
+async fn a_program_that_is_not_installed_is_named() {
+    let dir = tempfile::tempdir().unwrap();
+    let program = Program { command: vec!["no-such-program".into()], ..shell(&dir, "") };
+    let mut supervisor = Supervisor::start(program);
+    let why = supervisor.down().await;
+    assert!(why.contains("cannot execute \"no-such-program\": is it installed?"), "{why}");
+    supervisor.stop().await;
+}
+
+#[tokio::test]
+async fn a_program_that_never_answers_is_ended_by_force_and_replaced() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut program = shell(&dir, "trap '' TERM; while :; do sleep 0.1; done");
+    program.patience.answer = Duration::from_millis(300);
+    program.patience.end = Duration::from_millis(300);
+    let mut supervisor = Supervisor::start(program);
+    let why = supervisor.down().await;
+    assert_eq!(why, "did not answer within 300ms: no file");
+    let first = read_pid_file(&dir.path().join("program.pid")).unwrap();
+    let _first = Killed(first);
+    fs::write(dir.path().join("answers"), "").unwrap();
+    let (second, adopted) = supervisor.up(None).await;
+    let _second = Killed(second);
+    assert!(!adopted || second != first);
+    supervisor.stop().await;
+    assert!(second.is_alive());
+}
+
+#[test]
+fn two_starters_at_once_start_one_program() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = |name: &str| dir.path().join(name).display().to_string();
+    let (pid_file, log) = (path("p.pid"), path("p.log"));
+    let args = ["detach", "--pid-file", &pid_file, "--log", &log, "--", "sleep", "1000"];
+    let mut first = std::process::Command::new(exe()).args(args).spawn().unwrap();
+    let runs = || {
+        let comm = fs::read_to_string(format!("/proc/{}/comm", first.id())).unwrap_or_default();
+        comm == "sleep\n"
+    };
+    wait_until("the first is the program", runs);
+    let process = read_pid_file(Path::new(&pid_file)).unwrap();
+    assert_eq!(u32::try_from(process.pid).unwrap(), first.id());
+    let second = switchyard(&args);
+    assert_eq!(second.status.code(), Some(3), "{}", String::from_utf8_lossy(&second.stderr));
+    assert_eq!(read_pid_file(Path::new(&pid_file)), Some(process));
+    first.kill().unwrap();
+    first.wait().unwrap();
+}
+
+/// Directories of a daemon under test. Dropped, whatever its pid files name is killed.
+struct Node {
+    config: Config,
+    _dir: TempDir,
+}
+
+impl Node {
+    fn new() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let mut config = Config::default();
+        config.paths.state = dir.path().join("state");
+        config.paths.run = dir.path().join("run");
+        for path in [&config.paths.state, &config.paths.run] {
+            fs::create_dir(path).unwrap();
+        }
+        Self { config, _dir: dir }
+    }
+
+    fn pid_files(&self) -> [PathBuf; 2] {
+        ["containerd/containerd.pid", "logkeeper/logkeeper.pid"].map(|file| self.config.paths.run.join(file))
+    }
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        for process in self.pid_files().iter().filter_map(|file| read_pid_file(file)) {
+            drop(Killed(process));
+        }
+    }
+}
+
+/// Started, adopted by the next supervisor, restarted after its death by each of them, left running.
+async fn whole_life(program: impl Fn() -> Program) {
+    let mut first = Supervisor::start(program());
+    let (started, adopted) = first.up(None).await;
+    assert!(!adopted);
+    first.stop().await;
+    assert!(started.is_alive(), "it must outlive its supervisor");
+
+    let mut second = Supervisor::start(program());
+    assert_eq!(second.up(None).await, (started, true));
+    kill(Pid::from_raw(started.pid), Signal::SIGKILL).unwrap();
+    let (again, adopted) = second.up(Some(started)).await;
+    assert!(!adopted);
+    kill(Pid::from_raw(again.pid), Signal::SIGKILL).unwrap();
+    let (last, _) = second.up(Some(again)).await;
+    second.stop().await;
+    assert!(last.is_alive());
+}
+
+#[tokio::test]
+async fn the_real_containerd_is_started_adopted_restarted_and_left_running() {
+    assert!(Path::new("/usr/bin/containerd").exists(), "containerd is missing: apt-get install containerd");
+    let node = Node::new();
+    Box::pin(whole_life(|| managed::containerd::program(&node.config, &exe()))).await;
+    let generated = fs::read_to_string(node.config.paths.state.join("containerd/config.toml")).unwrap();
+    assert!(generated.contains("io.containerd.grpc.v1.cri"), "{generated}");
+    let log = fs::read_to_string(node.config.paths.state.join("containerd/containerd.log")).unwrap();
+    assert!(log.contains("containerd successfully booted"), "{log}");
+}
+
+#[tokio::test]
+async fn the_logkeeper_is_started_adopted_restarted_and_left_running() {
+    let node = Node::new();
+    Box::pin(whole_life(|| managed::logkeeper::program(&node.config, &exe()))).await;
+    let state = managed::logkeeper::look(&node.config.logkeeper_socket()).await;
+    assert!(matches!(state, State::Up { .. }), "{state:?}");
+}

@@ -1,0 +1,226 @@
+//! The whole daemon over the in-memory backend: up, asked, refused a second time, down.
+
+use std::fs;
+use std::path::Path;
+use std::sync::Arc;
+
+use switchyard::channel;
+use switchyard::config::{Loaded, Sources, load};
+use switchyard::detach::read_pid_file;
+use switchyard::serve::{self, ServeError};
+use switchyard::shutdown::Shutdown;
+use switchyard::status::{Objects, StatusReport};
+use switchyard::wiring::{self, Wiring};
+use switchyard_core::Error;
+use switchyard_fake::{Fake, Method};
+use switchyard_proto::cri::v1 as cri;
+use switchyard_proto::cri::v1::image_service_client::ImageServiceClient;
+use switchyard_proto::cri::v1::runtime_service_client::RuntimeServiceClient;
+use tempfile::TempDir;
+use tokio::task::JoinHandle;
+
+use crate::support::{Killed, exe, soon, switchyard};
+
+/// Directories and a configuration file. Dropped, the logkeeper that the daemon left running is killed.
+struct Node {
+    dir: TempDir,
+}
+
+impl Node {
+    fn new() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let text = format!(
+            "version = 1\n\
+             [paths]\nstate = \"{0}/state\"\nrun = \"{0}/run\"\n\
+             [admin]\nlisten = \"127.0.0.1:0\"\n\
+             [containerd]\nmode = \"external\"\n",
+            dir.path().display()
+        );
+        fs::write(dir.path().join("config.toml"), text).unwrap();
+        Self { dir }
+    }
+
+    fn path(&self, name: &str) -> String {
+        self.dir.path().join(name).display().to_string()
+    }
+
+    fn load(&self) -> Loaded {
+        load(&Sources { file: Some(self.path("config.toml").into()), ..Sources::default() }).unwrap()
+    }
+
+    fn serve(&self, fake: &Fake) -> Daemon {
+        let shutdown = Shutdown::default();
+        let (loaded, wiring, ended) = (self.load(), over(fake), shutdown.clone());
+        let task = tokio::spawn(async move { Box::pin(serve::run(loaded, wiring, &exe(), ended)).await });
+        Daemon { shutdown, task }
+    }
+
+    async fn page(&self, path: &str) -> Option<(u16, String)> {
+        let (status, body) = channel::get(Path::new(&self.path("run/admin.sock")), path).await.ok()?;
+        Some((status.as_u16(), String::from_utf8(body.to_vec()).unwrap()))
+    }
+
+    async fn ready(&self) {
+        let ready = async {
+            while !matches!(self.page("/readyz").await, Some((200, _))) {
+                tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+            }
+        };
+        soon("the daemon to be ready", ready).await;
+    }
+
+    async fn client(&self) -> RuntimeServiceClient<tonic::transport::Channel> {
+        RuntimeServiceClient::new(channel::grpc(Path::new(&self.path("run/cri.sock"))).await.unwrap())
+    }
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        if let Some(process) = read_pid_file(Path::new(&self.path("run/logkeeper/logkeeper.pid"))) {
+            drop(Killed(process));
+        }
+    }
+}
+
+struct Daemon {
+    shutdown: Shutdown,
+    task: JoinHandle<Result<(), ServeError>>,
+}
+
+impl Daemon {
+    async fn stop(self) -> Result<(), ServeError> {
+        self.shutdown.token().cancel();
+        soon("the daemon to end", self.task).await.unwrap()
+    }
+}
+
+fn over(fake: &Fake) -> Wiring {
+    let fake = fake.clone();
+    Wiring { backend: Box::new(move |_| Ok(Arc::new(fake.clone()))), cri: Box::new(wiring::cri) }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_daemon_comes_up_serves_and_goes_down_leaving_the_logkeeper() {
+    let node = Node::new();
+    let daemon = node.serve(&Fake::with_busybox());
+    node.ready().await;
+    let request = cri::VersionRequest { version: "v1".into() };
+    let version = node.client().await.version(request).await.unwrap().into_inner();
+    assert_eq!(version.runtime_api_version, "v1");
+    let images = channel::grpc(Path::new(&node.path("run/cri.sock"))).await.unwrap();
+    let image = cri::ImageSpec { image: switchyard_fake::BUSYBOX.into(), ..Default::default() };
+    let pull = cri::PullImageRequest { image: Some(image), ..Default::default() };
+    ImageServiceClient::new(images).pull_image(pull).await.unwrap();
+    let metrics = node.page("/metrics").await.unwrap().1;
+    let counted = "{code=\"OK\",method=\"runtime.v1.RuntimeService/Version\",protocol=\"cri\"} 1";
+    assert!(metrics.contains(counted), "{metrics}");
+    assert!(metrics.contains("switchyard_images 1"), "{metrics}");
+    assert!(metrics.contains("switchyard_image_pulls_total{result=\"ok\"} 1"), "{metrics}");
+    let address = fs::read_to_string(node.path("run/admin.addr")).unwrap();
+    tokio::net::TcpStream::connect(address.trim()).await.unwrap();
+
+    daemon.stop().await.unwrap();
+    for socket in ["run/cri.sock", "run/admin.sock", "run/admin.addr"] {
+        assert!(!Path::new(&node.path(socket)).exists(), "{socket} is left");
+    }
+    let logkeeper = read_pid_file(Path::new(&node.path("run/logkeeper/logkeeper.pid"))).unwrap();
+    assert!(logkeeper.is_alive());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn requests_are_refused_until_recovery_succeeds_and_the_page_says_so() {
+    let node = Node::new();
+    let fake = Fake::new();
+    fake.fail_next(Method::Recover, Error::unavailable("the runtime is away"));
+    let hold = fake.hold(Method::Recover);
+    let daemon = node.serve(&fake);
+    let up = async {
+        while !matches!(node.page("/statusz").await, Some((_, text)) if text.contains("\"cri\",\"up\":true"))
+        {
+            tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+        }
+    };
+    soon("CRI to be served", up).await;
+    let (status, text) = node.page("/readyz").await.unwrap();
+    assert_eq!(status, 503);
+    assert!(text.contains("[-]recovery failed"), "{text}");
+    let list = cri::ListPodSandboxRequest::default();
+    let refused = node.client().await.list_pod_sandbox(list.clone()).await.unwrap_err();
+    assert_eq!(refused.code(), tonic::Code::Unavailable);
+    drop(hold);
+    node.ready().await;
+    node.client().await.list_pod_sandbox(list).await.unwrap();
+    daemon.stop().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_second_daemon_on_the_same_directories_is_refused() {
+    let node = Node::new();
+    let daemon = node.serve(&Fake::new());
+    node.ready().await;
+    let config = node.path("config.toml");
+    let second =
+        tokio::task::spawn_blocking(move || switchyard(&["serve", "--config", &config])).await.unwrap();
+    assert_eq!(second.status.code(), Some(1));
+    let complaint = String::from_utf8(second.stderr).unwrap();
+    let wanted = format!("{} is in use by switchyard process {}:", node.path("state"), std::process::id());
+    assert!(complaint.contains(&wanted), "{complaint}");
+    assert_eq!(node.page("/livez").await.unwrap().0, 200);
+    daemon.stop().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn pods_of_the_command_line_are_seen_by_all_its_commands() {
+    let node = Node::new();
+    let daemon = node.serve(&Fake::with_busybox());
+    node.ready().await;
+    let (cri_socket, admin) = (node.path("run/cri.sock"), node.path("run/admin.sock"));
+    let logs = node.path("logs");
+    let run = async |args: &[&str]| {
+        let args: Vec<String> = args.iter().map(|arg| (*arg).to_owned()).collect();
+        let output = tokio::task::spawn_blocking(move || {
+            switchyard(&args.iter().map(String::as_str).collect::<Vec<_>>())
+        });
+        let output = output.await.unwrap();
+        let (out, err) =
+            (String::from_utf8(output.stdout).unwrap(), String::from_utf8(output.stderr).unwrap());
+        (output.status.code(), out, err)
+    };
+    let cri = async |args: &[&str]| run(&[&["cri", "--socket", &cri_socket], args].concat()).await;
+
+    let image = switchyard_fake::BUSYBOX;
+    let (code, out, err) =
+        cri(&["run", "--name", "web", "--log-dir", &logs, "--output", "json", image, "--", "sleep", "1000"])
+            .await;
+    assert_eq!(code, Some(0), "{out}{err}");
+    let made: serde_json::Value = serde_json::from_str(&out).unwrap();
+    let (pod, container) = (made["pod"].as_str().unwrap(), made["container"].as_str().unwrap());
+
+    let (_, out, _) = cri(&["pods"]).await;
+    assert!(out.contains(&pod[..13]) && out.contains("web") && out.contains("ready"), "{out}");
+    let (_, out, _) = cri(&["ps"]).await;
+    assert!(out.contains(&container[..13]) && out.contains("running"), "{out}");
+    let (_, out, _) = run(&["ps", "--socket", &admin, "--output", "json"]).await;
+    let objects: Objects = serde_json::from_str(&out).unwrap();
+    assert_eq!((objects.sandboxes[0].id.as_str(), objects.tasks[0].id.as_str()), (pod, container));
+    let (_, out, _) = run(&["status", "--socket", &admin, "--output", "json"]).await;
+    let report: StatusReport = serde_json::from_str(&out).unwrap();
+    assert_eq!(report.tasks[0].count, 1);
+
+    assert_eq!(
+        cri(&["exec", &container[..13], "--", "echo", "hello"]).await,
+        (Some(0), "hello\n".into(), String::new())
+    );
+    let (code, _, err) = cri(&["exec", container, "--", "false"]).await;
+    assert_eq!((code, err.as_str()), (Some(1), "switchyard: the command ended with 1\n"));
+    let (code, _, err) = cri(&["exec", &"0".repeat(64), "--", "true"]).await;
+    assert_eq!(code, Some(1));
+    assert!(err.contains("does not exist (NotFound)"), "{err}");
+
+    let (code, _, err) = cri(&["stop", pod]).await;
+    assert_eq!(code, Some(0), "{err}");
+    let (code, out, err) = cri(&["rm", pod]).await;
+    assert_eq!((code, out), (Some(0), format!("removed {pod}\n")), "{err}");
+    assert_eq!(cri(&["pods", "--output", "json"]).await.1.trim(), "[]");
+    daemon.stop().await.unwrap();
+}
