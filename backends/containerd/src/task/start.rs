@@ -25,6 +25,9 @@ use crate::text::{blocking, io_error, make_dir};
 /// The most bytes of one line in a log file; longer ones are split, as everybody who reads such files expects.
 const MAX_LOG_LINE: u32 = 16 << 10;
 
+/// Where output goes that nobody wants.
+const NULL: &str = "/dev/null";
+
 /// The standard streams of a process, as the shim takes them.
 #[derive(Debug, Default)]
 struct Streams {
@@ -130,6 +133,11 @@ impl Inner {
             }
         }
         match output {
+            // The shim takes all three streams or none, and a terminal always has an output.
+            OutputRecord::Discard if stdin || tty => {
+                streams.stdout = NULL.to_owned();
+                streams.stderr = if tty { String::new() } else { NULL.to_owned() };
+            }
             OutputRecord::Discard => {}
             OutputRecord::Fifos { stdout, stderr } => {
                 streams.stdout = stdout.display().to_string();
