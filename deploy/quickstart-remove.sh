@@ -60,7 +60,7 @@ remove_pods() {
         pods=$(timeout 30 "$binary" cri --socket "$run/cri.sock" pods --output json | tr -d ' \n' |
             grep -oE '"(id|pod_id)":"[0-9a-f]{64}"' | grep -oE '[0-9a-f]{64}' || true)
     elif [[ -s $own/pod.json ]]; then
-        pods=$(pod_field pod_id)
+        pods=$(pod_field pod)
     fi
     for pod in $pods; do
         timeout 60 "$binary" cri --socket "$run/cri.sock" rm "$pod" >/dev/null ||
