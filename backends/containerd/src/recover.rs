@@ -29,6 +29,7 @@ use crate::task::TaskEntry;
 
 mod debris;
 mod decide;
+mod shims;
 
 use decide::{Process, SandboxFacts, TaskFacts, TaskFate, sandbox_fate, task_fate};
 

@@ -28,7 +28,7 @@ impl Inner {
         self.clear_downloads().await?;
         self.clear_dirs().await?;
         self.clear_logs().await;
-        Ok(())
+        self.clear_shims().await
     }
 
     /// The keys of all snapshots of the snapshotters in use.
