@@ -167,6 +167,8 @@ impl Inner {
         };
         let (meta, details) = (record.meta.to_core()?, record.details());
         let entry = Arc::new(TaskEntry::new(id, sandbox, dirs, &container.snapshotter, record));
+        // A predecessor may have launched it; what is decided below says whether it has ended.
+        entry.set_launched();
         let fate = task_fate(&facts, SystemTime::now());
         let Some(state) = self.settle(&entry, fate, process).await? else { return Ok(None) };
         self.tasks().insert(id, entry);

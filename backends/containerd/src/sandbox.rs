@@ -239,7 +239,7 @@ impl Inner {
 
     pub(crate) async fn stop_sandbox(&self, id: SandboxId) -> Result<()> {
         let entry = self.sandboxes().get(&id).cloned();
-        self.release_sandbox(id).await?;
+        self.release_sandbox(id, entry.as_deref().is_none_or(|entry| entry.record.infra)).await?;
         if let Some(entry) = entry {
             match self.mark_sandbox(id, &entry.record, Phase::Stopped).await {
                 Err(error) if error.kind() == switchyard_core::ErrorKind::NotFound => {}
@@ -251,10 +251,13 @@ impl Inner {
         Ok(())
     }
 
-    /// Ends what runs for a sandbox and gives its network and namespaces back, from its id alone. Idempotent.
-    async fn release_sandbox(&self, id: SandboxId) -> Result<()> {
+    /// Ends what runs for a sandbox and gives its network and namespaces back, from its id alone. Idempotent. `infra` is whether
+    /// it may have a process.
+    async fn release_sandbox(&self, id: SandboxId, infra: bool) -> Result<()> {
         let dirs = self.layout.sandbox(id);
-        self.end_infra(id).await?;
+        if infra {
+            self.end_infra(id).await?;
+        }
         self.faults.reach(Step::SandboxInfraEnded)?;
         self.detach(&dirs).await?;
         self.faults.reach(Step::SandboxDetached)?;
@@ -272,7 +275,8 @@ impl Inner {
 
     /// Removes all there is of a sandbox, from its id alone; the container object goes last. Idempotent.
     pub(crate) async fn destroy_sandbox(&self, id: SandboxId) -> Result<()> {
-        self.release_sandbox(id).await?;
+        let infra = self.sandboxes().get(&id).is_none_or(|entry| entry.record.infra);
+        self.release_sandbox(id, infra).await?;
         let dirs = self.layout.sandbox(id);
         namespaces::tasks::unmount_tree(dirs.run.clone()).await.map_err(from_namespaces)?;
         remove_tree(&dirs.run).await?;

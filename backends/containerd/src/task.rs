@@ -4,6 +4,7 @@
 //! task whose snapshot is missing is one that was not finished.
 
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use containerd_client::services::v1 as api;
@@ -53,6 +54,8 @@ pub(crate) struct TaskEntry {
     /// Held open, so that standard input does not end when an attached client leaves.
     stdin: Mutex<Option<std::fs::File>>,
     oom: Mutex<Option<switchyard_cgroup::OomWatch>>,
+    /// Whether a start was tried, so that containerd may have a process of it.
+    launched: AtomicBool,
     /// Its end, once it is on record; clearing up may still be due.
     recorded: OnceCell<Exit>,
     /// Its end, once all is cleared up.
@@ -79,6 +82,7 @@ impl TaskEntry {
             hold: Mutex::default(),
             stdin: Mutex::default(),
             oom: Mutex::default(),
+            launched: AtomicBool::new(false),
             recorded: OnceCell::new(),
             exit: OnceCell::new(),
         }
@@ -94,6 +98,16 @@ impl TaskEntry {
 
     pub(crate) fn set_started(&self, started: Option<Started>) {
         *self.started.lock().unwrap_or_else(PoisonError::into_inner) = started;
+    }
+
+    /// Notes that containerd may have a process of this task from now on.
+    pub(crate) fn set_launched(&self) {
+        self.launched.store(true, Ordering::Release);
+    }
+
+    /// Whether containerd may have a process of this task.
+    pub(crate) fn may_have_process(&self) -> bool {
+        self.launched.load(Ordering::Acquire) && self.exit.get().is_none()
     }
 
     /// Sets an exit that is on record already.

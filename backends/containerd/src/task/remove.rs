@@ -24,8 +24,9 @@ impl Inner {
     /// Removes all there is of a task. Idempotent.
     pub(crate) async fn destroy_task(&self, entry: &TaskEntry) -> Result<()> {
         let id = entry.id.to_string();
-        // A task that never started has nothing to end; asking costs a call, and is right after any kill.
-        self.end_process(&id).await?;
+        if entry.may_have_process() {
+            self.end_process(&id).await?;
+        }
         let (logged, location) = {
             let record = entry.record();
             (matches!(record.output, OutputRecord::Log(_)), self.cgroup_location(&record))

@@ -51,6 +51,7 @@ impl Inner {
     }
 
     async fn launch(&self, entry: &TaskEntry) -> Result<Started> {
+        entry.set_launched();
         make_dir(&entry.dirs.run).await?;
         let streams = self.streams(entry).await?;
         let (sandbox, tty) = (self.sandbox(entry.sandbox)?, entry.record().tty);

@@ -1,3 +1,5 @@
+//! Tests of the system call filters.
+
 use std::path::PathBuf;
 
 use super::*;

@@ -1,3 +1,5 @@
+//! Tests of looking users up in an image.
+
 use std::os::unix::fs::symlink;
 
 use proptest::prelude::*;

@@ -1,0 +1,108 @@
+//! Where the time of our pods goes, as containerd and the daemon count it in their metrics.
+//!
+//! The CRI plugin works inside of containerd, so calls of its core services over gRPC are ours alone, but for the few
+//! by which this program sees that a pod is gone: those are left out.
+
+use std::collections::BTreeMap;
+
+use switchyard_tests::http;
+
+use crate::Failure;
+use crate::stand::Stand;
+
+/// Calls of containerd that this program makes itself.
+const OUR_OWN: [&str; 2] = ["containers.Containers/Get", "snapshots.Snapshots/Stat"];
+
+/// The calls so far, by name.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Scrape {
+    /// CRI calls, as the daemon counts them.
+    pub(crate) daemon: BTreeMap<String, Calls>,
+    /// Calls of containerd, as containerd counts them.
+    pub(crate) containerd: BTreeMap<String, Calls>,
+    /// Runs of programs for our pods.
+    pub(crate) our_programs: BTreeMap<String, Calls>,
+    /// Runs of programs for the pods of the CRI plugin.
+    pub(crate) their_programs: BTreeMap<String, Calls>,
+}
+
+/// The calls of one method.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Calls {
+    /// How many there were.
+    pub(crate) count: f64,
+    /// How long they took in all, in seconds.
+    pub(crate) seconds: f64,
+}
+
+impl Scrape {
+    /// Reads the metrics of both.
+    pub(crate) fn take(stand: &Stand) -> Result<Self, Failure> {
+        let address = stand.containerd.metrics.ok_or("containerd was started without metrics")?;
+        let containerd = http::get(address, "/v1/metrics")?.text();
+        let (status, daemon) = stand.daemon.get("/metrics");
+        if status != 200 {
+            return Err(format!("/metrics of the daemon answers {status}").into());
+        }
+        let timed = stand.timed.as_ref().ok_or("the programs are not timed")?;
+        let mut scrape = Self {
+            our_programs: timed.ours.calls()?,
+            their_programs: timed.theirs.calls()?,
+            daemon: calls(&daemon, "switchyard_rpc_duration_seconds", |labels| {
+                Some(labels.get("method")?.clone())
+            }),
+            containerd: calls(&containerd, "grpc_server_handling_seconds", |labels| {
+                let service = labels.get("grpc_service")?.strip_prefix("containerd.services.")?;
+                Some(format!("{}/{}", service.replace(".v1.", "."), labels.get("grpc_method")?))
+            }),
+        };
+        scrape.containerd.retain(|name, _| !OUR_OWN.contains(&name.as_str()));
+        Ok(scrape)
+    }
+
+    /// What came after `before`.
+    pub(crate) fn since(mut self, before: &Self) -> Self {
+        for (after, before) in [
+            (&mut self.daemon, &before.daemon),
+            (&mut self.containerd, &before.containerd),
+            (&mut self.our_programs, &before.our_programs),
+            (&mut self.their_programs, &before.their_programs),
+        ] {
+            for (name, calls) in after.iter_mut() {
+                let then = before.get(name).copied().unwrap_or_default();
+                calls.count -= then.count;
+                calls.seconds -= then.seconds;
+            }
+            after.retain(|_, calls| calls.count > 0.5);
+        }
+        self
+    }
+}
+
+/// The sums and counts of a histogram in Prometheus' text form, by what `name` makes of their labels.
+fn calls(
+    text: &str,
+    histogram: &str,
+    name: impl Fn(&BTreeMap<String, String>) -> Option<String>,
+) -> BTreeMap<String, Calls> {
+    let mut found: BTreeMap<String, Calls> = BTreeMap::new();
+    for line in text.lines() {
+        let Some((kind, rest)) = line.strip_prefix(histogram).and_then(|rest| rest.split_once('{')) else {
+            continue;
+        };
+        let Some((labels, value)) = rest.rsplit_once("} ") else { continue };
+        let Ok(value) = value.trim().parse::<f64>() else { continue };
+        let labels: BTreeMap<String, String> = labels
+            .split(',')
+            .filter_map(|label| label.split_once('='))
+            .map(|(key, value)| (key.to_owned(), value.trim_matches('"').to_owned()))
+            .collect();
+        let Some(name) = name(&labels) else { continue };
+        match kind {
+            "_sum" => found.entry(name).or_default().seconds += value,
+            "_count" => found.entry(name).or_default().count += value,
+            _ => {}
+        }
+    }
+    found
+}

@@ -1,0 +1,64 @@
+//! The resident memory of the processes that are compared.
+
+use std::fs;
+
+use crate::Failure;
+use crate::stand::Stand;
+
+/// The memory of one process, in bytes.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Resident {
+    /// All pages that it has mapped and that are in memory.
+    pub(crate) rss: u64,
+    /// The same, with pages that several processes share divided among them.
+    pub(crate) pss: u64,
+}
+
+/// The memory of all of them at one moment.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Memory {
+    /// Our daemon.
+    pub(crate) daemon: Resident,
+    /// Our logkeeper.
+    pub(crate) logkeeper: Resident,
+    /// Containerd: its CRI plugin, and the core services that both sides use.
+    pub(crate) containerd: Resident,
+}
+
+impl Memory {
+    /// Looks now.
+    pub(crate) fn of(stand: &Stand) -> Result<Self, Failure> {
+        let file = stand.root.run().join("logkeeper/logkeeper.pid");
+        let text =
+            fs::read_to_string(&file).map_err(|error| format!("cannot read {}: {error}", file.display()))?;
+        // The process id is the first word.
+        let logkeeper = text.split_whitespace().next().unwrap_or_default().parse()?;
+        Ok(Self {
+            daemon: Resident::of(u32::try_from(stand.daemon.pid())?)?,
+            logkeeper: Resident::of(logkeeper)?,
+            containerd: Resident::of(stand.containerd.pid())?,
+        })
+    }
+}
+
+impl Resident {
+    fn of(pid: u32) -> Result<Self, Failure> {
+        let file = format!("/proc/{pid}/smaps_rollup");
+        let text = fs::read_to_string(&file).map_err(|error| format!("cannot read {file}: {error}"))?;
+        let field = |name: &str| -> Result<u64, Failure> {
+            let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+            let line = line.ok_or_else(|| format!("{file} has no {name}"))?;
+            let kilobytes: u64 = line.trim().trim_end_matches(" kB").parse()?;
+            Ok(kilobytes * 1024)
+        };
+        Ok(Self { rss: field("Rss")?, pss: field("Pss")? })
+    }
+}
+
+impl std::ops::Add for Resident {
+    type Output = Self;
+
+    fn add(self, other: Self) -> Self {
+        Self { rss: self.rss + other.rss, pss: self.pss + other.pss }
+    }
+}

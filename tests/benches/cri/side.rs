@@ -1,0 +1,151 @@
+//! One side of the comparison: a CRI server, and containerd's own view of what that server made.
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use containerd_client::services::v1::GetContainerRequest;
+use containerd_client::services::v1::containers_client::ContainersClient;
+use containerd_client::services::v1::snapshots::StatSnapshotRequest;
+use containerd_client::services::v1::snapshots::snapshots_client::SnapshotsClient;
+use switchyard_proto::cri::v1 as cri;
+use switchyard_proto::cri::v1::image_service_client::ImageServiceClient;
+use switchyard_proto::cri::v1::runtime_service_client::RuntimeServiceClient;
+use tonic::transport::{Channel, Endpoint};
+use tonic::{Code, Request, Status};
+
+use crate::Failure;
+
+/// How long a server may take to become ready.
+const READY: Duration = Duration::from_secs(60);
+/// How long one call may take.
+const CALL: Duration = Duration::from_secs(120);
+/// The snapshotter of both.
+const SNAPSHOTTER: &str = "overlayfs";
+
+/// A CRI server.
+#[derive(Debug)]
+pub(crate) struct Side {
+    /// What the report calls it.
+    pub(crate) name: &'static str,
+    /// The containerd namespace it works in.
+    pub(crate) namespace: &'static str,
+    /// Its pods and containers.
+    pub(crate) runtime: RuntimeServiceClient<Channel>,
+    images: ImageServiceClient<Channel>,
+    containers: ContainersClient<Channel>,
+    snapshots: SnapshotsClient<Channel>,
+}
+
+/// A connection to a unix socket.
+pub(crate) async fn channel(socket: &Path) -> Result<Channel, Failure> {
+    let endpoint = Endpoint::from_shared(format!("unix://{}", socket.display()))?.timeout(CALL);
+    let begin = Instant::now();
+    loop {
+        match endpoint.connect().await {
+            Ok(channel) => return Ok(channel),
+            Err(error) if begin.elapsed() > READY => {
+                return Err(format!("cannot connect to {}: {error}", socket.display()).into());
+            }
+            Err(_) => tokio::time::sleep(Duration::from_millis(20)).await,
+        }
+    }
+}
+
+impl Side {
+    /// Connects to a CRI socket; `core` is a connection to the containerd below it.
+    pub(crate) async fn connect(
+        name: &'static str,
+        socket: &Path,
+        namespace: &'static str,
+        core: Channel,
+    ) -> Result<Self, Failure> {
+        let channel = channel(socket).await?;
+        Ok(Self {
+            name,
+            namespace,
+            runtime: RuntimeServiceClient::new(channel.clone()),
+            images: ImageServiceClient::new(channel),
+            containers: ContainersClient::new(core.clone()),
+            snapshots: SnapshotsClient::new(core),
+        })
+    }
+
+    /// Waits until it says that runtime and network are ready.
+    pub(crate) async fn wait_ready(&mut self) -> Result<(), Failure> {
+        let begin = Instant::now();
+        loop {
+            let answer = match self.runtime.status(cri::StatusRequest::default()).await {
+                Ok(answer) => {
+                    let conditions = answer.into_inner().status.unwrap_or_default().conditions;
+                    if !conditions.is_empty() && conditions.iter().all(|condition| condition.status) {
+                        return Ok(());
+                    }
+                    format!("{conditions:?}")
+                }
+                Err(status) => status.to_string(),
+            };
+            if begin.elapsed() > READY {
+                return Err(format!("{} is not ready after {READY:?}: {answer}", self.name).into());
+            }
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    }
+
+    /// Pulls an image; returns how long it took.
+    pub(crate) async fn pull(&mut self, reference: &str) -> Result<Duration, Failure> {
+        let request = cri::PullImageRequest { image: Some(image_spec(reference)), ..Default::default() };
+        let begin = Instant::now();
+        self.images
+            .pull_image(request)
+            .await
+            .map_err(|status| format!("{}: pull of {reference}: {status}", self.name))?;
+        Ok(begin.elapsed())
+    }
+
+    /// Whether it has the image.
+    pub(crate) async fn has_image(&mut self, reference: &str) -> Result<bool, Failure> {
+        let request = cri::ImageStatusRequest { image: Some(image_spec(reference)), ..Default::default() };
+        Ok(self.images.image_status(request).await?.into_inner().image.is_some())
+    }
+
+    /// Removes an image.
+    pub(crate) async fn remove_image(&mut self, reference: &str) -> Result<(), Failure> {
+        let request = cri::RemoveImageRequest { image: Some(image_spec(reference)) };
+        self.images.remove_image(request).await?;
+        Ok(())
+    }
+
+    /// The key of the snapshot that a container object of containerd names; nothing if there is no such object.
+    pub(crate) async fn snapshot_of(&mut self, id: &str) -> Result<Option<String>, Status> {
+        let request = self.scoped(GetContainerRequest { id: id.to_owned() });
+        let answer = found(self.containers.get(request).await)?;
+        Ok(answer.map(|answer| answer.into_inner().container.unwrap_or_default().snapshot_key))
+    }
+
+    /// Whether containerd has the snapshot on record.
+    pub(crate) async fn has_snapshot(&mut self, key: &str) -> Result<bool, Status> {
+        let request = StatSnapshotRequest { snapshotter: SNAPSHOTTER.to_owned(), key: key.to_owned() };
+        let request = self.scoped(request);
+        Ok(found(self.snapshots.stat(request).await)?.is_some())
+    }
+
+    fn scoped<T>(&self, message: T) -> Request<T> {
+        let mut request = Request::new(message);
+        let namespace = self.namespace.parse().expect("the name of a namespace is ASCII");
+        request.metadata_mut().insert("containerd-namespace", namespace);
+        request
+    }
+}
+
+/// The specification of an image by its reference.
+pub(crate) fn image_spec(reference: &str) -> cri::ImageSpec {
+    cri::ImageSpec { image: reference.to_owned(), ..Default::default() }
+}
+
+fn found<T>(result: Result<T, Status>) -> Result<Option<T>, Status> {
+    match result {
+        Ok(value) => Ok(Some(value)),
+        Err(status) if status.code() == Code::NotFound => Ok(None),
+        Err(status) => Err(status),
+    }
+}
