@@ -20,6 +20,8 @@ pub(crate) type Labels = HashMap<String, String>;
 
 /// Bytes sent in one message.
 const CHUNK: usize = 256 << 10;
+/// Messages that may be on their way before the first of them is answered, so that download and writing overlap.
+const AHEAD: usize = 4;
 /// How long another writer of the same blob is waited for.
 const LOCKED_PATIENCE: Duration = Duration::from_secs(60);
 /// A blob larger than this is not read into memory.
@@ -170,6 +172,7 @@ struct Writer<'a> {
     answers: Streaming<api::WriteContentResponse>,
     blob: api::WriteContentRequest,
     offset: u64,
+    unanswered: usize,
 }
 
 impl<'a> Writer<'a> {
@@ -181,12 +184,12 @@ impl<'a> Writer<'a> {
             expected: descriptor.digest.to_string(),
             ..Default::default()
         };
-        let (requests, queue) = mpsc::channel(2);
+        let (requests, queue) = mpsc::channel(AHEAD);
         requests.try_send(blob.clone()).expect("a new channel has room");
         let mut answers = call(what, QUICK, client.content().write(ReceiverStream::new(queue))).await?;
         let first = next(what, &mut answers).await?.ok_or_else(|| ended(what))?;
         let offset = u64::try_from(first.offset).unwrap_or(0);
-        Ok(Self { what, requests, answers, blob, offset })
+        Ok(Self { what, requests, answers, blob, offset, unanswered: 0 })
     }
 
     async fn send(&mut self, action: api::WriteAction, data: Bytes, labels: Labels) -> Result<()> {
@@ -194,7 +197,7 @@ impl<'a> Writer<'a> {
         let message = api::WriteContentRequest {
             action: action.into(),
             offset: length(self.offset)?,
-            data: data.to_vec(),
+            data: data.into(),
             labels,
             ..self.blob.clone()
         };
@@ -205,17 +208,28 @@ impl<'a> Writer<'a> {
                 Ok(_) => ended(self.what),
             });
         }
-        next(self.what, &mut self.answers).await?.ok_or_else(|| ended(self.what))?;
         self.offset += written;
+        self.unanswered += 1;
+        Ok(())
+    }
+
+    /// Waits until no more than `rest` messages are unanswered.
+    async fn settle(&mut self, rest: usize) -> Result<()> {
+        while self.unanswered > rest {
+            next(self.what, &mut self.answers).await?.ok_or_else(|| ended(self.what))?;
+            self.unanswered -= 1;
+        }
         Ok(())
     }
 
     async fn write(&mut self, data: Bytes) -> Result<()> {
-        self.send(api::WriteAction::Write, data, Labels::new()).await
+        self.send(api::WriteAction::Write, data, Labels::new()).await?;
+        self.settle(AHEAD).await
     }
 
     async fn commit(mut self, rest: Bytes, labels: Labels) -> Result<()> {
-        self.send(api::WriteAction::Commit, rest, labels).await
+        self.send(api::WriteAction::Commit, rest, labels).await?;
+        self.settle(0).await
     }
 }
 
