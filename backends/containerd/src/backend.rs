@@ -19,6 +19,7 @@ use switchyard_core::spec::{CgroupPlacement, ExecSpec, Resources, SandboxSpec, S
 use switchyard_core::state::Exit;
 use switchyard_core::stats::TaskStats;
 use switchyard_core::{Error, Result};
+use switchyard_namespaces::files::write_atomic;
 use switchyard_proto::containerd::runc::v1 as runc;
 use switchyard_registry as registry;
 use switchyard_runtime_spec::cgroups_path::{CgroupLocation, cgroups_path};
@@ -29,13 +30,16 @@ use tokio_util::task::TaskTracker;
 use crate::client::Client;
 use crate::config::{Driver, Mode, Runtime, Settings};
 use crate::health::{Contact, Health, Probes};
+use crate::image::lease::getrandom_fill;
 use crate::image::{Images, Snapshotters};
 use crate::layout::Layout;
+use crate::leftovers::Leftovers;
 use crate::rootfs::Rootfs;
 use crate::sandbox::{SandboxEntry, infra, kernel_text};
 use crate::stats::Layers;
 use crate::steps::Faults;
 use crate::task::TaskEntry;
+use crate::text::io_error;
 
 /// Scopes and default slices of ours are called so.
 const CGROUP_PREFIX: &str = "switchyard";
@@ -73,6 +77,7 @@ pub(crate) struct Inner {
     pub(crate) probes: Probes,
     pub(crate) tracker: TaskTracker,
     pub(crate) faults: Faults,
+    pub(crate) leftovers: Leftovers,
     sandboxes: Mutex<HashMap<SandboxId, Arc<SandboxEntry>>>,
     tasks: Mutex<HashMap<TaskId, Arc<TaskEntry>>>,
 }
@@ -111,7 +116,7 @@ impl Containerd {
                 format!("there is no containerd.runtimes.{}", config.default_runtime),
             ));
         }
-        let client = Client::new(&settings.address, &config.namespace)?;
+        let client = Client::new(&settings.address, &config.namespace, &instance(&settings.state)?)?;
         let layout = Layout::new(&settings.state, &settings.run);
         infra::install(&layout.infra())?;
         let driver = cgroup_driver(settings.cgroup.driver);
@@ -153,6 +158,7 @@ impl Containerd {
             layers: Layers::default(),
             health: Health::new(),
             probes: Probes::default(),
+            leftovers: Leftovers::default(),
             sandboxes: Mutex::default(),
             tasks: Mutex::default(),
             client,
@@ -163,12 +169,29 @@ impl Containerd {
         });
         let stop = CancellationToken::new();
         inner.tracker.spawn(inner.health.clone().watch(inner.client.clone(), stop.clone()));
+        inner.tracker.spawn(Arc::clone(&inner).clear_leftovers(stop.clone()));
         let probing = Arc::clone(&inner);
         let binaries: Vec<String> =
             inner.settings.containerd.runtimes.values().map(|runtime| runtime.binary.clone()).collect();
         inner.tracker.spawn(async move { probing.probes.ask(binaries).await });
         Ok(Self { inner, _stop: stop.drop_guard() })
     }
+}
+
+/// The name of this gateway among those that may share a containerd: made once, kept in its state directory.
+fn instance(state: &std::path::Path) -> Result<String> {
+    let path = state.join("instance");
+    match std::fs::read_to_string(&path) {
+        Ok(name) if !name.trim().is_empty() => return Ok(name.trim().to_owned()),
+        Ok(_) => {}
+        Err(fault) if fault.kind() == std::io::ErrorKind::NotFound => {}
+        Err(fault) => return Err(io_error("read", &path, fault)),
+    }
+    let mut random = [0; 6];
+    getrandom_fill(&mut random);
+    let name = hex::encode(random);
+    write_atomic(&path, name.as_bytes(), 0o600).map_err(crate::sandbox::from_namespaces)?;
+    Ok(name)
 }
 
 /// systemd makes cgroups where it runs and the hierarchy is unified; there a runtime must not do it beside it.

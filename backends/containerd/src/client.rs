@@ -2,6 +2,7 @@
 
 use std::future::Future;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use containerd_client::services::v1 as api;
@@ -45,6 +46,7 @@ pub(crate) struct Client {
     channel: Channel,
     headers: Headers,
     address: PathBuf,
+    instance: Arc<str>,
 }
 
 /// Adds the namespace, and a lease where there is one, to every call.
@@ -86,7 +88,7 @@ impl Client {
     ///
     /// # Errors
     /// `InvalidArgument` if the namespace cannot be one.
-    pub(crate) fn new(address: &Path, namespace: &str) -> Result<Self> {
+    pub(crate) fn new(address: &Path, namespace: &str, instance: &str) -> Result<Self> {
         let endpoint = Endpoint::from_static("http://localhost")
             .connect_timeout(Duration::from_secs(5))
             .http2_max_header_list_size(MAX_HEADERS);
@@ -102,6 +104,7 @@ impl Client {
             channel: endpoint.connect_with_connector_lazy(connector),
             headers: Headers { namespace, lease: None },
             address: address.to_path_buf(),
+            instance: instance.into(),
         })
     }
 
@@ -111,7 +114,17 @@ impl Client {
             .parse()
             .map_err(|fault| Error::internal("a lease has an impossible id").with_source(fault))?;
         let headers = Headers { namespace: self.headers.namespace.clone(), lease: Some(lease) };
-        Ok(Self { channel: self.channel.clone(), headers, address: self.address.clone() })
+        Ok(Self {
+            channel: self.channel.clone(),
+            headers,
+            address: self.address.clone(),
+            instance: Arc::clone(&self.instance),
+        })
+    }
+
+    /// Names this gateway among those that may share a containerd: part of the names of what has no label.
+    pub(crate) fn instance(&self) -> &str {
+        &self.instance
     }
 
     /// Where containerd listens.

@@ -55,8 +55,7 @@ fn by_text(text: &str) -> ErrorKind {
         "ttrpc: closed",
         "process does not exist",
     ];
-    const WRONG: [&str; 3] =
-        ["executable file not found", "no such file or directory: unknown", "OCI runtime create failed"];
+    const WRONG: [&str; 2] = ["executable file not found", "exec: \""];
     if GONE.iter().any(|part| text.contains(part)) {
         ErrorKind::NotFound
     } else if text.contains("no space left on device") {

@@ -45,8 +45,17 @@ struct Control {
     exec: Arc<Exec>,
 }
 
-/// Starts a further process.
+/// Starts a further process. Cancel-safe: a start that nobody waits for any more comes to its end, and the process to its own;
+/// breaking it off half way would leave the shim with FIFOs that nobody opens.
 pub(crate) async fn start(inner: &Arc<Inner>, task: TaskId, spec: &ExecSpec) -> Result<ExecProcess> {
+    let (starting, spec) = (Arc::clone(inner), spec.clone());
+    let started = inner.tracker.spawn(async move { start_now(&starting, task, &spec).await }).await;
+    started.unwrap_or_else(|fault| {
+        Err(Error::internal(format!("exec in task {task} broke off")).with_source(fault))
+    })
+}
+
+async fn start_now(inner: &Arc<Inner>, task: TaskId, spec: &ExecSpec) -> Result<ExecProcess> {
     let entry = inner.task(task)?;
     if entry.started().is_none() || entry.exit().is_some() {
         return Err(Error::failed_precondition(format!("task {task} does not run")));
@@ -181,12 +190,21 @@ impl Exec {
 
     /// Ends and deletes a process that nobody controls any more.
     async fn abandon(&self) -> Result<()> {
-        self.signal(Signal::KILL).await?;
-        match tokio::time::timeout(END_PATIENCE, self.wait()).await {
-            Ok(waited) => gone_is_done(waited)?,
-            Err(_) => {
-                return Err(Error::deadline(format!("exec in task {} outlives SIGKILL", self.task)));
+        let ended = async {
+            loop {
+                match self.signal(Signal::KILL).await {
+                    // The shim is still making it.
+                    Err(error) if error.kind() == ErrorKind::FailedPrecondition => {
+                        tokio::time::sleep(Duration::from_millis(50)).await;
+                    }
+                    other => break other?,
+                }
             }
+            gone_is_done(self.wait().await)
+        };
+        match tokio::time::timeout(END_PATIENCE, ended).await {
+            Ok(ended) => ended?,
+            Err(_) => return Err(Error::deadline(format!("exec in task {} outlives SIGKILL", self.task))),
         }
         self.delete().await
     }

@@ -105,8 +105,10 @@ impl Images {
                     let pinned = image.labels.get(PINNED.0).is_some_and(|value| value == PINNED.1);
                     records.push(Named { name: image.name, target, pinned, info });
                 }
-                Err(error) if error.kind() == ErrorKind::Unavailable => return Err(error),
                 // An image for other machines, an artifact, or one whose content somebody has removed.
+                Err(error) if !matches!(error.kind(), ErrorKind::NotFound | ErrorKind::InvalidArgument) => {
+                    return Err(error);
+                }
                 Err(error) => {
                     tracing::debug!(
                         image = image.name,

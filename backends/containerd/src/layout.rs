@@ -5,7 +5,7 @@
 //! <state>/infra/            root file system of infra processes            made anew
 //! <state>/tasks/<id>/       volumes/<n>/                                   outlives a reboot
 //! <run>/sandboxes/<id>/     shm/                                           gone after a reboot
-//! <run>/ns/<id>/            net, ipc, uts: pinned namespaces               gone after a reboot
+//! <run>/ns/<id>/            net, ipc, uts, pid: pinned namespaces              gone after a reboot
 //! <run>/tasks/<id>/         stdout, stderr, stdin: FIFOs; started          gone after a reboot
 //! <run>/views/<key>/        mount points of image views                    gone after a reboot
 //! ```
@@ -99,6 +99,11 @@ impl SandboxDirs {
 
     pub(crate) fn cni_journal(&self) -> PathBuf {
         self.state.join("cni.json")
+    }
+
+    /// The pinned process namespace, where the sandbox has a shared one.
+    pub(crate) fn pid_namespace(&self) -> PathBuf {
+        self.pins.join("pid")
     }
 
     pub(crate) fn shm(&self) -> PathBuf {

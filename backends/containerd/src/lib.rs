@@ -25,6 +25,7 @@ mod exec;
 mod health;
 mod image;
 mod layout;
+mod leftovers;
 mod mount;
 mod record;
 mod recover;

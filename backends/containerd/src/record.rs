@@ -22,6 +22,11 @@ use switchyard_core::{Error, Result};
 pub(crate) const EXTENSION: &str = "switchyard.io/record";
 const RECORD_TYPE: &str = "switchyard.io/record.v1+json";
 
+/// Labels of ours begin so; nobody else's do.
+const PREFIX: &str = "switchyard.io/";
+
+/// Label: which gateway made the object, where several share a containerd.
+pub(crate) const INSTANCE: &str = "switchyard.io/instance";
 /// Label: who asked for the object.
 pub(crate) const OWNER: &str = "switchyard.io/owner";
 /// Label: `sandbox` or `task`.
@@ -384,16 +389,19 @@ impl ExitRecord {
 }
 
 /// The labels that an object gets: ours, and those of the frontend that cAdvisor and operators look for.
-pub(crate) fn labels(meta: &Meta, kind: &str) -> std::collections::HashMap<String, String> {
+pub(crate) fn labels(meta: &Meta, kind: &str, instance: &str) -> std::collections::HashMap<String, String> {
     /// containerd's limit on a label, key and value together.
     const LIMIT: usize = 4096;
     let mut labels: std::collections::HashMap<String, String> = meta
         .labels
         .iter()
-        .filter(|(key, value)| key.len() + value.len() <= LIMIT && !key.is_empty())
+        .filter(|(key, value)| {
+            key.len() + value.len() <= LIMIT && !key.is_empty() && !key.starts_with(PREFIX)
+        })
         .map(|(key, value)| (key.clone(), value.clone()))
         .collect();
     labels.insert(OWNER.to_owned(), meta.owner.as_str().to_owned());
+    labels.insert(INSTANCE.to_owned(), instance.to_owned());
     labels.insert(KIND.to_owned(), kind.to_owned());
     labels.insert(CADVISOR_KIND.to_owned(), if kind == "task" { "container" } else { kind }.to_owned());
     labels

@@ -7,41 +7,45 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::PathBuf;
 use std::str::FromStr;
 use std::sync::Arc;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use containerd_client::services::v1 as api;
-use containerd_client::types::v1 as process;
 use futures::{StreamExt, stream};
-use switchyard_core::backend::Recovered;
+use switchyard_core::backend::{Recovered, Started};
 use switchyard_core::id::{SandboxId, TaskId};
 use switchyard_core::state::{Exit, SandboxState, TaskState};
 use switchyard_core::table::{Sandbox, Task};
 use switchyard_core::{Error, Result};
 
 use crate::backend::Inner;
-use crate::client::{QUICK, call};
+use crate::health::Contact;
 use crate::record::{
-    self, EXIT, ExitRecord, KIND, NetworkRecord, OWNER, OutputRecord, PHASE, Phase, SandboxRecord,
-    TaskRecord, from_ns,
+    self, EXIT, ExitRecord, NetworkRecord, OutputRecord, PHASE, Phase, SandboxRecord, TaskRecord, from_ns,
 };
 use crate::sandbox::SandboxEntry;
 use crate::task::TaskEntry;
 
 mod debris;
 mod decide;
+mod inventory;
 mod shims;
 
 use decide::{Process, SandboxFacts, TaskFacts, TaskFate, sandbox_fate, task_fate};
+use inventory::Inventory;
 
 /// How many objects are worked on at once.
 const AT_ONCE: usize = 16;
 
-/// What is found in containerd.
-struct Inventory {
-    sandboxes: Vec<(SandboxId, api::Container)>,
-    tasks: Vec<(TaskId, api::Container)>,
-    processes: HashMap<String, Process>,
-    snapshots: HashSet<String>,
+/// How long recovery looks at one end that nobody has seen; afterwards it is watched like a task that runs.
+const REAP: Duration = Duration::from_secs(5);
+
+/// What is known of the sandbox that a task belongs to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Home {
+    /// It is there.
+    Stands,
+    /// It is there and cannot be read.
+    Unreadable,
 }
 
 impl Inner {
@@ -53,24 +57,27 @@ impl Inner {
 
         let mut recovered = Recovered::default();
         let mut unfinished = Vec::new();
+        let mut homes = HashMap::new();
         for (id, container) in sandboxes {
             match self.recover_sandbox(id, &container, &processes) {
-                Ok(Some(sandbox)) => recovered.sandboxes.push(sandbox),
+                Ok(Some(sandbox)) => {
+                    homes.insert(id, Home::Stands);
+                    recovered.sandboxes.push(sandbox);
+                }
                 Ok(None) => unfinished.push(id),
                 Err(error) => {
-                    tracing::error!(sandbox.id = %id, error = error.report(), "a sandbox cannot be read and is left alone");
+                    homes.insert(id, Home::Unreadable);
+                    tracing::error!(sandbox.id = %id, error = error.report(), "a sandbox cannot be read: it and its tasks are left alone");
                 }
             }
         }
-        let standing: HashSet<SandboxId> = recovered.sandboxes.iter().map(|sandbox| sandbox.id).collect();
+        let known: HashSet<TaskId> = tasks.iter().map(|(id, _)| *id).collect();
         let outcomes: Vec<_> = stream::iter(tasks)
             .map(|(id, container)| {
-                let (process, snapshot) = (
-                    processes.get(&container.id).copied().unwrap_or(Process::None),
-                    snapshots.contains(&container.id),
-                );
-                let standing = &standing;
-                async move { (id, self.recover_task(id, &container, process, snapshot, standing).await) }
+                let process = processes.get(&container.id).copied().unwrap_or(Process::None);
+                let snapshot = snapshots.may_have(&container.snapshotter, &container.id);
+                let homes = &homes;
+                async move { (id, self.recover_task(id, &container, process, snapshot, homes).await) }
             })
             .buffer_unordered(AT_ONCE)
             .collect()
@@ -79,7 +86,7 @@ impl Inner {
             match outcome {
                 Ok(Some(task)) => recovered.tasks.push(task),
                 Ok(None) => {}
-                Err(error) if error.kind() == switchyard_core::ErrorKind::Unavailable => return Err(error),
+                Err(error) if matches!(self.health.now(), Contact::Down { .. }) => return Err(error),
                 Err(error) => {
                     tracing::error!(task.id = %id, error = error.report(), "a task cannot be recovered and is left alone");
                 }
@@ -91,30 +98,8 @@ impl Inner {
                 tracing::error!(sandbox.id = %id, error = error.report(), "an unfinished sandbox is left for the next start");
             }
         }
-        self.clear_debris().await?;
+        self.clear_debris(&snapshots, &known).await?;
         Ok(recovered)
-    }
-
-    async fn take_inventory(&self) -> Result<Inventory> {
-        let request = api::ListContainersRequest { filters: vec![format!("labels.\"{OWNER}\"")] };
-        let containers =
-            call("list containers", QUICK, self.client.containers().list(request)).await?.containers;
-        let request = api::ListTasksRequest::default();
-        let listed = call("list tasks", QUICK, self.client.tasks().list(request)).await?.tasks;
-        let processes = listed.into_iter().map(|task| (task.id.clone(), process_of(&task))).collect();
-        let (mut sandboxes, mut tasks) = (Vec::new(), Vec::new());
-        for container in containers {
-            let kind = container.labels.get(KIND).map(String::as_str);
-            match kind {
-                Some("sandbox") => push_named(&mut sandboxes, container),
-                Some("task") => push_named(&mut tasks, container),
-                Some(_) | None => {
-                    tracing::warn!(id = container.id, "a container of an unknown kind is left alone")
-                }
-            }
-        }
-        let snapshots = self.snapshot_keys().await?;
-        Ok(Inventory { sandboxes, tasks, processes, snapshots })
     }
 
     /// Puts a sandbox back in its place; `None` if it was never finished.
@@ -124,10 +109,12 @@ impl Inner {
         container: &api::Container,
         processes: &HashMap<String, Process>,
     ) -> Result<Option<Sandbox>> {
-        let phase = container.labels.get(PHASE).and_then(|phase| Phase::parse(phase));
+        let phase = container.labels.get(PHASE).map(String::as_str).unwrap_or_default();
+        let phase = Phase::parse(phase)
+            .ok_or_else(|| Error::internal(format!("sandbox {id} is in the unknown phase {phase:?}")))?;
         let record: SandboxRecord = record::decode(&container.id, &container.extensions)?;
         let pid = match processes.get(&container.id) {
-            Some(Process::Running { pid }) => Some(*pid),
+            Some(Process::Running { pid } | Process::Unanswered { pid }) => Some(*pid),
             Some(Process::None | Process::Created | Process::Stopped) | None => None,
         };
         let entry = SandboxEntry { dirs: self.layout.sandbox(id), pid, record };
@@ -151,14 +138,18 @@ impl Inner {
         container: &api::Container,
         process: Process,
         snapshot: bool,
-        standing: &HashSet<SandboxId>,
+        homes: &HashMap<SandboxId, Home>,
     ) -> Result<Option<Task>> {
         let record: TaskRecord = record::decode(&container.id, &container.extensions)?;
         let sandbox = record.sandbox_id()?;
+        let home = homes.get(&sandbox).copied();
+        if home == Some(Home::Unreadable) {
+            return Err(Error::internal(format!("sandbox {sandbox} of task {id} cannot be read")));
+        }
         let exit = container.labels.get(EXIT).and_then(|label| ExitRecord::parse_label(label));
         let dirs = self.layout.task(id);
         let facts = TaskFacts {
-            sandbox: standing.contains(&sandbox),
+            sandbox: home == Some(Home::Stands),
             snapshot,
             this_boot: record.boot == self.boot,
             exit: exit.map(|exit| exit.to_core()),
@@ -189,7 +180,10 @@ impl Inner {
                 return Ok(None);
             }
             TaskFate::Created => {
-                self.end_process(&entry.id.to_string()).await?;
+                if process != Process::None {
+                    self.end_process(&entry.id.to_string()).await?;
+                }
+                entry.set_cleared();
                 self.finish_log(entry).await;
                 crate::text::remove_tree(&entry.dirs.run).await?;
                 TaskState::Created
@@ -208,10 +202,16 @@ impl Inner {
                 TaskState::Running { pid: started.pid, started_at: started.at }
             }
             TaskFate::Reap(started_at) => {
-                let at = started_at.unwrap_or_else(SystemTime::now);
-                entry.set_started(Some(switchyard_core::backend::Started { pid: 0, at }));
-                let exit = self.reap_now(entry).await?;
-                TaskState::Exited { started_at: Some(at), exit }
+                let now = SystemTime::now();
+                entry.set_started(Some(Started { pid: 0, at: started_at.unwrap_or(now) }));
+                match tokio::time::timeout(REAP, self.reap_now(entry)).await {
+                    Ok(exit) => {
+                        let exit = exit?;
+                        let at = started_at.unwrap_or_else(|| now.min(exit.finished_at));
+                        TaskState::Exited { started_at: Some(at), exit }
+                    }
+                    Err(_) => TaskState::Running { pid: 0, started_at: started_at.unwrap_or(now) },
+                }
             }
             TaskFate::Lost(started_at) => {
                 let exit = Exit::lost(SystemTime::now());
@@ -224,6 +224,7 @@ impl Inner {
                 if process != Process::None {
                     self.end_process(&entry.id.to_string()).await?;
                 }
+                entry.set_cleared();
                 self.finish_log(entry).await;
                 entry.set_exit(exit.clone());
                 TaskState::Exited { started_at, exit }
@@ -247,23 +248,6 @@ impl Inner {
         if let Err(fault) = self.logkeeper.open(&spec).await {
             tracing::warn!(task.id = %entry.id, error = %fault, "the log of a task may not go on");
         }
-    }
-}
-
-fn push_named<I: FromStr>(list: &mut Vec<(I, api::Container)>, container: api::Container) {
-    match container.id.parse() {
-        Ok(id) => list.push((id, container)),
-        Err(_) => tracing::warn!(id = container.id, "a container of ours has an id that is none: left alone"),
-    }
-}
-
-fn process_of(task: &process::Process) -> Process {
-    use process::Status as S;
-    match task.status() {
-        S::Created => Process::Created,
-        S::Running | S::Paused | S::Pausing => Process::Running { pid: task.pid },
-        // A shim that does not answer says Unknown; deleting it is what is left to do.
-        S::Stopped | S::Unknown => Process::Stopped,
     }
 }
 

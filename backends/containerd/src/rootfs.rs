@@ -17,7 +17,9 @@ use crate::mount::{mount_all, unmount_all};
 use crate::text::{blocking, io_error, make_dir};
 
 /// Views of images begin so; what a killed predecessor left is found by it.
-pub(crate) const VIEW_PREFIX: &str = "switchyard-view-";
+pub(crate) fn view_prefix(client: &Client) -> String {
+    format!("switchyard-view-{}-", client.instance())
+}
 
 /// The account files of an image.
 #[derive(Debug, Default)]
@@ -92,7 +94,7 @@ impl Rootfs {
     ) -> Result<T> {
         let mut random = [0; 8];
         getrandom_fill(&mut random);
-        let key = format!("{VIEW_PREFIX}{}", hex::encode(random));
+        let key = format!("{}{}", view_prefix(&self.client), hex::encode(random));
         let root = crate::image::rfc3339(SystemTime::now());
         let request = snap::ViewSnapshotRequest {
             snapshotter: snapshotter.to_owned(),

@@ -12,7 +12,7 @@ use switchyard_core::id::SandboxId;
 use switchyard_core::spec::{
     CgroupPlacement, IpcMode, SandboxNetwork, SandboxPid, SandboxSpec, SelinuxLabel,
 };
-use switchyard_core::{Error, Result};
+use switchyard_core::{Error, ErrorKind, Result};
 use switchyard_namespaces::{self as namespaces, Ns, Want};
 use switchyard_runtime_spec::{Namespace, SandboxFacts};
 
@@ -20,12 +20,14 @@ use crate::backend::Inner;
 use crate::client::{QUICK, SPEC_TYPE, call, gone_is_done, json_any};
 use crate::config::SandboxKind;
 use crate::layout::SandboxDirs;
+use crate::leftovers::Leftover;
 use crate::record::{self, MetaRecord, NetworkRecord, PHASE, Phase, SandboxRecord};
 use crate::steps::Step;
 use crate::text::{io_error, make_dir, remove_tree};
 
 mod files;
 pub(crate) use files::from_namespaces;
+use infra::unpin_pid;
 pub(crate) mod infra;
 mod network;
 pub(crate) use network::from_cni;
@@ -61,12 +63,12 @@ impl SandboxEntry {
     /// What the tasks of this sandbox get of it.
     pub(crate) fn facts(&self) -> SandboxFacts {
         let record = &self.record;
-        let pid = self.pid.filter(|_| record.shared_pid);
+        let shared = self.pid.is_some() && record.shared_pid;
         SandboxFacts {
             network: self.namespace(Ns::Net),
             ipc: self.namespace(Ns::Ipc),
             uts: self.namespace(Ns::Uts),
-            pid: pid.map(|pid| Namespace::Path(format!("/proc/{pid}/ns/pid").into())),
+            pid: shared.then(|| Namespace::Path(self.dirs.pid_namespace())),
             hostname: record.hostname.clone(),
             hostname_file: Some(self.dirs.hostname()),
             hosts_file: Some(self.dirs.hosts()),
@@ -132,8 +134,10 @@ impl Inner {
                 Ok(details)
             }
             Err(error) => {
-                if let Err(undo) = self.destroy_sandbox(id).await {
-                    tracing::error!(sandbox.id = %id, error = undo.report(), "a half-made sandbox is left for recovery");
+                let entry = Arc::new(entry);
+                if let Err(undo) = self.destroy_entry(id, &entry).await {
+                    tracing::warn!(sandbox.id = %id, error = undo.report(), "a half-made sandbox is cleared away later");
+                    self.leftovers.keep(Leftover::Sandbox(id, entry));
                 }
                 Err(error)
             }
@@ -192,7 +196,7 @@ impl Inner {
     /// Writes the container object of a new sandbox.
     async fn write_sandbox(&self, id: SandboxId, spec: &SandboxSpec, entry: &SandboxEntry) -> Result<()> {
         let runtime = self.runtime(&spec.handler)?;
-        let mut labels = record::labels(&spec.meta, "sandbox");
+        let mut labels = record::labels(&spec.meta, "sandbox", self.client.instance());
         labels.insert(PHASE.to_owned(), Phase::Creating.as_str().to_owned());
         let runtime_spec =
             if entry.record.infra { self.infra_spec(id, spec, entry)? } else { serde_json::json!({}) };
@@ -238,33 +242,35 @@ impl Inner {
     }
 
     pub(crate) async fn stop_sandbox(&self, id: SandboxId) -> Result<()> {
-        let entry = self.sandboxes().get(&id).cloned();
-        self.release_sandbox(id, entry.as_deref().is_none_or(|entry| entry.record.infra)).await?;
-        if let Some(entry) = entry {
-            match self.mark_sandbox(id, &entry.record, Phase::Stopped).await {
-                Err(error) if error.kind() == switchyard_core::ErrorKind::NotFound => {}
-                other => other?,
-            }
-            let stopped = SandboxEntry { record: entry.record.clone(), dirs: entry.dirs.clone(), pid: None };
-            self.sandboxes().insert(id, Arc::new(stopped));
+        let Ok(entry) = self.sandbox(id) else { return Ok(()) };
+        self.release_sandbox(id, Some(&entry)).await?;
+        match self.mark_sandbox(id, &entry.record, Phase::Stopped).await {
+            Err(error) if error.kind() == ErrorKind::NotFound => {}
+            other => other?,
         }
+        let stopped = SandboxEntry { record: entry.record.clone(), dirs: entry.dirs.clone(), pid: None };
+        self.sandboxes().insert(id, Arc::new(stopped));
         Ok(())
     }
 
-    /// Ends what runs for a sandbox and gives its network and namespaces back, from its id alone. Idempotent. `infra` is whether
-    /// it may have a process.
-    async fn release_sandbox(&self, id: SandboxId, infra: bool) -> Result<()> {
+    /// Ends what runs for a sandbox and gives its network and namespaces back. Idempotent. Without an entry, what it may have
+    /// had is looked for by its id. What the node itself can do is done even if containerd does not answer.
+    async fn release_sandbox(&self, id: SandboxId, entry: Option<&SandboxEntry>) -> Result<()> {
         let dirs = self.layout.sandbox(id);
-        if infra {
-            self.end_infra(id).await?;
-        }
+        let ended = if entry.is_none_or(|entry| entry.record.infra) {
+            self.end_infra(id, entry).await
+        } else {
+            Ok(())
+        };
         self.faults.reach(Step::SandboxInfraEnded)?;
         self.detach(&dirs).await?;
         self.faults.reach(Step::SandboxDetached)?;
+        unpin_pid(&dirs).await?;
         namespaces::tasks::remove_pins(dirs.pins.clone()).await.map_err(from_namespaces)?;
         self.faults.reach(Step::SandboxUnpinned)?;
         namespaces::tasks::unmount_shm(dirs.shm()).await.map_err(from_namespaces)?;
-        self.faults.reach(Step::SandboxUnmounted)
+        self.faults.reach(Step::SandboxUnmounted)?;
+        ended
     }
 
     pub(crate) async fn remove_sandbox(&self, id: SandboxId) -> Result<()> {
@@ -273,19 +279,28 @@ impl Inner {
         Ok(())
     }
 
-    /// Removes all there is of a sandbox, from its id alone; the container object goes last. Idempotent.
+    /// Removes all there is of a sandbox, as far as it is known by its id. Idempotent.
     pub(crate) async fn destroy_sandbox(&self, id: SandboxId) -> Result<()> {
-        let infra = self.sandboxes().get(&id).is_none_or(|entry| entry.record.infra);
-        self.release_sandbox(id, infra).await?;
+        let entry = self.sandbox(id).ok();
+        self.destroy(id, entry.as_deref()).await
+    }
+
+    /// Removes all there is of a sandbox that is not in its place (yet). Idempotent.
+    pub(crate) async fn destroy_entry(&self, id: SandboxId, entry: &SandboxEntry) -> Result<()> {
+        self.destroy(id, Some(entry)).await
+    }
+
+    /// The container object goes last, and only when everything else is gone.
+    async fn destroy(&self, id: SandboxId, entry: Option<&SandboxEntry>) -> Result<()> {
+        self.release_sandbox(id, entry).await?;
         let dirs = self.layout.sandbox(id);
         namespaces::tasks::unmount_tree(dirs.run.clone()).await.map_err(from_namespaces)?;
         remove_tree(&dirs.run).await?;
         remove_tree(&dirs.state).await?;
         self.faults.reach(Step::SandboxFilesGone)?;
         let request = api::DeleteContainerRequest { id: id.to_string() };
-        gone_is_done(
-            call(&format!("delete container {id}"), QUICK, self.client.containers().delete(request)).await,
-        )
+        let what = format!("delete container {id}");
+        gone_is_done(call(&what, QUICK, self.client.containers().delete(request)).await)
     }
 
     pub(crate) fn sandbox(&self, id: SandboxId) -> Result<Arc<SandboxEntry>> {

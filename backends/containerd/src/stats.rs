@@ -69,7 +69,14 @@ impl Inner {
             groups
                 .into_iter()
                 .map(|(id, group)| {
-                    let usage = group.map(|group| cgroups.usage(&group)).transpose()?.flatten();
+                    // One that cannot be read must not hide the others.
+                    let usage = match group.map(|group| cgroups.usage(&group)).transpose() {
+                        Ok(usage) => usage.flatten(),
+                        Err(fault) => {
+                            tracing::warn!(task.id = %id, error = %fault, "the usage of a task cannot be read");
+                            None
+                        }
+                    };
                     Ok((id, usage.unwrap_or_default()))
                 })
                 .collect()
@@ -77,7 +84,11 @@ impl Inner {
         .await?;
         let mut stats = BTreeMap::new();
         for ((id, usage), entry) in usages.into_iter().zip(&entries) {
-            stats.insert(id, TaskStats { usage, writable_layer: self.writable_layer(entry).await? });
+            let writable_layer = self.writable_layer(entry).await.unwrap_or_else(|error| {
+                tracing::warn!(task.id = %id, error = error.report(), "the writable layer of a task cannot be measured");
+                None
+            });
+            stats.insert(id, TaskStats { usage, writable_layer });
         }
         self.forget_layers();
         Ok(stats)

@@ -6,6 +6,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use containerd_client::services::v1 as api;
 use containerd_client::services::v1::snapshots as snap;
@@ -24,6 +25,7 @@ use crate::client::{QUICK, SPEC_TYPE, call, json_any};
 use crate::config::Runtime;
 use crate::image::{ImageInfo, Runnable};
 use crate::layout::TaskDirs;
+use crate::leftovers::Leftover;
 use crate::record::{self, MetaRecord, OutputRecord, ResourcesRecord, TaskRecord};
 use crate::sandbox::SandboxEntry;
 use crate::steps::Step;
@@ -36,6 +38,9 @@ mod update;
 mod volumes;
 
 pub(crate) use start::{hold_output, hold_stdin, log_spec, make_fifo};
+
+/// How long the host's file systems may take to be looked at.
+const LOOK: Duration = Duration::from_secs(30);
 
 /// A task as the backend knows it.
 #[derive(Debug)]
@@ -105,9 +110,14 @@ impl TaskEntry {
         self.launched.store(true, Ordering::Release);
     }
 
+    /// Notes that containerd has no process of this task any more.
+    pub(crate) fn set_cleared(&self) {
+        self.launched.store(false, Ordering::Release);
+    }
+
     /// Whether containerd may have a process of this task.
     pub(crate) fn may_have_process(&self) -> bool {
-        self.launched.load(Ordering::Acquire) && self.exit.get().is_none()
+        self.launched.load(Ordering::Acquire)
     }
 
     /// Sets an exit that is on record already.
@@ -160,7 +170,8 @@ impl Inner {
             }
             Err(error) => {
                 if let Err(undo) = self.destroy_task(&entry).await {
-                    tracing::error!(task.id = %id, error = undo.report(), "a half-made task is left for recovery");
+                    tracing::warn!(task.id = %id, error = undo.report(), "a half-made task is cleared away later");
+                    self.leftovers.keep(Leftover::Task(Arc::new(entry)));
                 }
                 Err(error)
             }
@@ -209,8 +220,8 @@ impl Inner {
         let (config, user) = (plan.config.clone(), plan.user.clone());
         let (volumes, path) = (plan.volumes.clone(), plan.location.path.clone());
         let recursive_readonly = self.recursive_readonly(runtime);
-        // Building looks at paths and devices of the host, which may block.
-        blocking(move || {
+        // Building looks at paths and devices of the host, which may block, on a dead network file system for ever.
+        let built = blocking(move || {
             let id = id.to_string();
             build(&Input {
                 id: &id,
@@ -225,8 +236,13 @@ impl Inner {
                 target_pid: target_pid.as_deref(),
                 recursive_readonly,
             })
-        })
-        .await
+        });
+        match tokio::time::timeout(LOOK, built).await {
+            Ok(built) => built,
+            Err(_) => Err(Error::unavailable(format!(
+                "the host paths of task {id} could not be looked at within {LOOK:?}: does a file system hang?"
+            ))),
+        }
     }
 
     /// Whether the runtime of a handler makes mounts read-only all the way down, on this kernel.
@@ -254,7 +270,7 @@ impl Inner {
         let id = entry.id.to_string();
         let container = api::Container {
             id: id.clone(),
-            labels: record::labels(&spec.meta, "task"),
+            labels: record::labels(&spec.meta, "task", self.client.instance()),
             image: plan.image.name.clone(),
             runtime: Some(api::container::Runtime {
                 name: runtime.type_.clone(),

@@ -103,6 +103,16 @@ struct Daemon {
     node: Arc<Node>,
 }
 
+/// Lets the daemon have as many files open as it may: each running container with a log takes a few.
+fn raise_file_limit() {
+    use nix::sys::resource::{Resource, getrlimit, setrlimit};
+    let raised = getrlimit(Resource::RLIMIT_NOFILE)
+        .and_then(|(_, hard)| setrlimit(Resource::RLIMIT_NOFILE, hard, hard));
+    if let Err(fault) = raised {
+        tracing::warn!(error = %fault, "the limit on open files stays as it is");
+    }
+}
+
 /// Runs the daemon until `shutdown`, which also ends it at SIGTERM and SIGINT. `exe` is our own binary.
 ///
 /// # Errors
@@ -111,6 +121,7 @@ pub async fn run(loaded: Loaded, wiring: Wiring, exe: &Path, shutdown: Shutdown)
     let files = loaded.files;
     let config = Arc::new(loaded.config);
     tracing::info!(version = VERSION, pid = std::process::id(), ?files, "switchyard starts");
+    raise_file_limit();
     let _locks = take_directories(&config)?;
     shutdown.on_signals().map_err(ServeError::Signals)?;
 

@@ -22,7 +22,7 @@ pub(crate) type Labels = HashMap<String, String>;
 const CHUNK: usize = 256 << 10;
 /// Messages that may be on their way before the first of them is answered, so that download and writing overlap.
 const AHEAD: usize = 4;
-/// How long another writer of the same blob is waited for.
+/// How long another writer of the same blob is waited for while it does not get on.
 const LOCKED_PATIENCE: Duration = Duration::from_secs(60);
 /// A blob larger than this is not read into memory.
 const READ_LIMIT: usize = 16 << 20;
@@ -42,7 +42,7 @@ pub(crate) async fn read(client: &Client, digest: &Digest) -> Result<Bytes> {
     Ok(body.freeze())
 }
 
-async fn next<T>(what: &str, stream: &mut Streaming<T>) -> Result<Option<T>> {
+pub(crate) async fn next<T>(what: &str, stream: &mut Streaming<T>) -> Result<Option<T>> {
     match tokio::time::timeout(QUICK, stream.message()).await {
         Ok(Ok(message)) => Ok(message),
         Ok(Err(status)) => Err(from_status(what, status)),
@@ -74,7 +74,8 @@ pub(crate) async fn write_small(
         while next(&what, &mut answers).await?.is_some() {}
         Ok(())
     };
-    match unlocked(&what, attempt).await {
+    let name = format!("{kind}-{}", descriptor.digest);
+    match unlocked(client, &what, &name, attempt).await {
         Err(error) if error.kind() == ErrorKind::AlreadyExists => {
             add_labels(client, &descriptor.digest, labels).await
         }
@@ -103,7 +104,8 @@ pub(crate) async fn fetch(
     labels: Labels,
 ) -> Result<()> {
     let what = format!("write layer {}", descriptor.digest);
-    match unlocked(&what, || fetch_once(client, pull, descriptor, &labels, &what)).await {
+    let attempt = || fetch_once(client, pull, descriptor, &labels, &what);
+    match unlocked(client, &what, &layer_ref(descriptor), attempt).await {
         Err(error) if error.kind() == ErrorKind::AlreadyExists => {
             add_labels(client, &descriptor.digest, labels).await
         }
@@ -147,22 +149,45 @@ fn length(size: u64) -> Result<i64> {
     i64::try_from(size).map_err(|_| Error::invalid("size of a blob", format!("{size} is impossible")))
 }
 
-/// Tries again while somebody else writes the same blob, for a bounded time.
-async fn unlocked<F: Future<Output = Result<()>>>(what: &str, mut attempt: impl FnMut() -> F) -> Result<()> {
-    let deadline = tokio::time::Instant::now() + LOCKED_PATIENCE;
+/// Tries again while somebody else writes the same blob, as long as that gets on.
+async fn unlocked<F: Future<Output = Result<()>>>(
+    client: &Client,
+    what: &str,
+    name: &str,
+    mut attempt: impl FnMut() -> F,
+) -> Result<()> {
+    let mut deadline = tokio::time::Instant::now() + LOCKED_PATIENCE;
     let mut pause = Duration::from_millis(20);
+    let mut written = -1;
     loop {
-        match attempt().await {
-            Err(error)
-                if error.report().contains("locked") && tokio::time::Instant::now() + pause < deadline =>
-            {
-                tracing::debug!(what, "another writer is at it: waiting");
-                tokio::time::sleep(pause).await;
-                pause = (pause * 2).min(Duration::from_secs(2));
-            }
+        let error = match attempt().await {
+            Err(error) if is_locked(&error) => error,
             other => return other,
+        };
+        let request = api::StatusRequest { r#ref: name.to_owned() };
+        let offset = match call(what, QUICK, client.content().status(request)).await {
+            Ok(answer) => answer.status.unwrap_or_default().offset,
+            // It has just been finished or given up.
+            Err(gone) if gone.kind() == ErrorKind::NotFound => written + 1,
+            Err(error) => return Err(error),
+        };
+        if offset > written {
+            (written, deadline) = (offset, tokio::time::Instant::now() + LOCKED_PATIENCE);
         }
+        if tokio::time::Instant::now() + pause > deadline {
+            return Err(error);
+        }
+        tracing::debug!(what, "another writer is at it: waiting");
+        tokio::time::sleep(pause).await;
+        pause = (pause * 2).min(Duration::from_secs(2));
     }
+}
+
+/// Whether containerd says that somebody else writes the same blob.
+fn is_locked(error: &Error) -> bool {
+    error.kind() == ErrorKind::Unavailable
+        && error.to_string().starts_with("containerd:")
+        && error.report().contains("locked")
 }
 
 /// One blob being written.
@@ -201,12 +226,12 @@ impl<'a> Writer<'a> {
             labels,
             ..self.blob.clone()
         };
-        if self.requests.send(message).await.is_err() {
+        let sent = tokio::time::timeout(QUICK, self.requests.send(message)).await;
+        let sent = sent.map_err(|_| crate::error::timed_out(self.what, QUICK))?;
+        if sent.is_err() {
             // The stream has ended: its last message says why.
-            return Err(match next(self.what, &mut self.answers).await {
-                Err(error) => error,
-                Ok(_) => ended(self.what),
-            });
+            while next(self.what, &mut self.answers).await?.is_some() {}
+            return Err(ended(self.what));
         }
         self.offset += written;
         self.unanswered += 1;
@@ -224,7 +249,7 @@ impl<'a> Writer<'a> {
 
     async fn write(&mut self, data: Bytes) -> Result<()> {
         self.send(api::WriteAction::Write, data, Labels::new()).await?;
-        self.settle(AHEAD).await
+        self.settle(AHEAD - 1).await
     }
 
     async fn commit(mut self, rest: Bytes, labels: Labels) -> Result<()> {

@@ -9,8 +9,11 @@ use tokio_util::task::TaskTracker;
 
 use crate::client::{Client, QUICK, call, gone_is_done};
 
-/// All leases of ours begin so; what a killed predecessor left is found by it.
-pub(crate) const PREFIX: &str = "switchyard-";
+/// All leases of this gateway begin so; what a killed predecessor left is found by it.
+pub(crate) fn prefix(client: &Client) -> String {
+    format!("switchyard-{}-", client.instance())
+}
+
 /// After this long containerd forgets a lease that nobody deleted.
 const LIFETIME: Duration = Duration::from_secs(24 * 3600);
 
@@ -26,7 +29,7 @@ impl Lease {
     pub(crate) async fn take(client: &Client, what: &str, tracker: &TaskTracker) -> Result<Self> {
         let mut random = [0; 8];
         getrandom_fill(&mut random);
-        let id = format!("{PREFIX}{what}-{}", hex::encode(random));
+        let id = format!("{}{what}-{}", prefix(client), hex::encode(random));
         let expiry = prost_types::Timestamp::from(SystemTime::now() + LIFETIME).to_string();
         let labels = HashMap::from([("containerd.io/gc.expire".to_owned(), expiry)]);
         let request = api::CreateRequest { id: id.clone(), labels };

@@ -127,7 +127,10 @@ impl Job {
 
         self.name_image(&client, &target).await?;
         let info = self.infos.load(&self.client, &target.digest).await?;
-        lease.release().await?;
+        // The image holds everything by now.
+        if let Err(error) = lease.release().await {
+            tracing::warn!(image = %self.reference, error = error.report(), "a lease is left to its expiry");
+        }
         Ok(info.id.clone())
     }
 
@@ -166,7 +169,9 @@ impl Job {
         let mut child = &image.descriptor;
         for index in image.indexes.iter().rev() {
             let mut labels = Labels::from([source.clone()]);
-            labels.insert("containerd.io/gc.ref.content.m.0".to_owned(), child.digest.to_string());
+            // Others may have labelled this index for other platforms: each child has a key of its own.
+            let key = child.digest.hex().chars().take(12).collect::<String>();
+            labels.insert(format!("containerd.io/gc.ref.content.m.{key}"), child.digest.to_string());
             content::write_small(client, "index", &index.descriptor, index.bytes.clone(), labels).await?;
             child = &index.descriptor;
         }

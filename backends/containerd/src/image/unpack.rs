@@ -15,7 +15,9 @@ use super::lease::getrandom_fill;
 use crate::client::{Client, QUICK, UNPACK, call, gone_is_done};
 
 /// Snapshots in the making begin so; what a killed predecessor left is found by it.
-pub(crate) const EXTRACT_PREFIX: &str = "extract-switchyard-";
+pub(crate) fn extract_prefix(client: &Client) -> String {
+    format!("extract-switchyard-{}-", client.instance())
+}
 
 /// The names of the snapshots of an image: of each layer on top of those below. Empty for an image without layers.
 pub(crate) fn chain_ids(diff_ids: &[Digest]) -> Vec<String> {
@@ -84,7 +86,7 @@ async fn apply(
 ) -> Result<()> {
     let mut random = [0; 8];
     getrandom_fill(&mut random);
-    let key = format!("{EXTRACT_PREFIX}{} {name}", hex::encode(random));
+    let key = format!("{}{} {name}", extract_prefix(client), hex::encode(random));
     let prepare = snap::PrepareSnapshotRequest {
         snapshotter: image.snapshotter.to_owned(),
         key: key.clone(),

@@ -7,13 +7,12 @@ use std::time::{Instant, SystemTime};
 
 use containerd_client::services::v1 as api;
 use containerd_client::services::v1::snapshots as snap;
-use futures::StreamExt;
 use switchyard_core::Result;
 use switchyard_core::stats::DiskUsage;
 
+use super::content::next;
 use super::{Snapshotters, USAGE_AGE};
 use crate::client::{Client, QUICK, call};
-use crate::error::from_status;
 
 /// The last measurement.
 #[derive(Debug, Default)]
@@ -75,8 +74,7 @@ async fn content_bytes(client: &Client) -> Result<u64> {
     let request = api::ListContentRequest { filters: Vec::new() };
     let mut stream = call(what, QUICK, client.content().list(request)).await?;
     let mut bytes = 0;
-    while let Some(message) = stream.next().await {
-        let message = message.map_err(|status| from_status(what, status))?;
+    while let Some(message) = next(what, &mut stream).await? {
         bytes += message.info.iter().map(|info| u64::try_from(info.size).unwrap_or(0)).sum::<u64>();
     }
     Ok(bytes)
@@ -88,8 +86,7 @@ async fn snapshots(client: &Client, snapshotter: &str) -> Result<(u64, u64)> {
     let request = snap::ListSnapshotsRequest { snapshotter: snapshotter.to_owned(), filters: Vec::new() };
     let mut stream = call(&what, QUICK, client.snapshots().list(request)).await?;
     let mut names = Vec::new();
-    while let Some(message) = stream.next().await {
-        let message = message.map_err(|status| from_status(&what, status))?;
+    while let Some(message) = next(&what, &mut stream).await? {
         names.extend(
             message
                 .info

@@ -5,59 +5,42 @@ use std::time::Duration;
 
 use containerd_client::services::v1 as api;
 use containerd_client::services::v1::snapshots as snap;
-use futures::StreamExt;
 use switchyard_core::id::{SandboxId, TaskId};
 use switchyard_core::{Error, Result};
 
 use super::ids_below;
+use super::inventory::Snapshots;
 use crate::backend::Inner;
 use crate::client::{QUICK, call, gone_is_done};
 use crate::config::Mode;
-use crate::error::from_status;
 use crate::image::lease;
-use crate::image::unpack::EXTRACT_PREFIX;
+use crate::image::unpack::extract_prefix;
 use crate::mount::unmount_all;
-use crate::rootfs::VIEW_PREFIX;
+use crate::rootfs::view_prefix;
 use crate::text::{blocking, remove_tree};
 
 impl Inner {
     /// Clears away what no object accounts for. Runs before anything new is made, so that all of it is a predecessor's.
-    pub(super) async fn clear_debris(&self) -> Result<()> {
+    pub(super) async fn clear_debris(&self, snapshots: &Snapshots, known: &HashSet<TaskId>) -> Result<()> {
         self.clear_leases().await?;
-        self.clear_views().await?;
+        self.clear_views(snapshots).await?;
         self.clear_downloads().await?;
         self.clear_dirs().await?;
-        self.clear_logs().await;
+        self.clear_logs(known).await;
         self.clear_shims().await
-    }
-
-    /// The keys of all snapshots of the snapshotters in use.
-    pub(super) async fn snapshot_keys(&self) -> Result<HashSet<String>> {
-        let mut keys = HashSet::new();
-        for snapshotter in self.images.snapshotters().all() {
-            let what = format!("list snapshots of {snapshotter}");
-            let request =
-                snap::ListSnapshotsRequest { snapshotter: snapshotter.to_owned(), filters: Vec::new() };
-            let mut stream = call(&what, QUICK, self.client.snapshots().list(request)).await?;
-            while let Some(message) = stream.next().await {
-                let message = message.map_err(|status| from_status(&what, status))?;
-                keys.extend(message.info.into_iter().map(|info| info.name));
-            }
-        }
-        Ok(keys)
     }
 
     async fn clear_leases(&self) -> Result<()> {
         let request = api::ListRequest { filters: Vec::new() };
         let leases = call("list leases", QUICK, self.client.leases().list(request)).await?.leases;
-        for found in leases.into_iter().filter(|found| found.id.starts_with(lease::PREFIX)) {
+        for found in leases.into_iter().filter(|found| found.id.starts_with(&lease::prefix(&self.client))) {
             lease::delete(&self.client, &found.id).await?;
         }
         Ok(())
     }
 
     /// Unmounts and removes views of images, and snapshots that an unpacking was cut off from.
-    async fn clear_views(&self) -> Result<()> {
+    async fn clear_views(&self, snapshots: &Snapshots) -> Result<()> {
         let views = self.layout.views();
         let names = match std::fs::read_dir(&views) {
             Ok(entries) => entries.flatten().map(|entry| entry.path()).collect::<Vec<_>>(),
@@ -68,15 +51,12 @@ impl Inner {
             blocking(move || unmount_all(&target)).await?;
             remove_tree(&path).await?;
         }
-        for snapshotter in self.images.snapshotters().all() {
-            for key in self.snapshot_keys().await? {
-                if key.starts_with(VIEW_PREFIX) || key.starts_with(EXTRACT_PREFIX) {
-                    let request =
-                        snap::RemoveSnapshotRequest { snapshotter: snapshotter.to_owned(), key: key.clone() };
-                    let what = format!("remove snapshot {key}");
-                    gone_is_done(call(&what, QUICK, self.client.snapshots().remove(request)).await)?;
-                }
-            }
+        for (snapshotter, key) in
+            snapshots.beginning(&[view_prefix(&self.client), extract_prefix(&self.client)])
+        {
+            let what = format!("remove snapshot {key}");
+            let request = snap::RemoveSnapshotRequest { snapshotter, key };
+            gone_is_done(call(&what, QUICK, self.client.snapshots().remove(request)).await)?;
         }
         Ok(())
     }
@@ -133,7 +113,7 @@ impl Inner {
     }
 
     /// Has the logkeeper let go of logs whose tasks are gone.
-    async fn clear_logs(&self) {
+    async fn clear_logs(&self, known: &HashSet<TaskId>) {
         let entries = match self.logkeeper.list().await {
             Ok(entries) => entries,
             Err(fault) => {
@@ -143,7 +123,7 @@ impl Inner {
             }
         };
         for entry in entries {
-            let known = entry.id.parse::<TaskId>().is_ok_and(|id| self.tasks().contains_key(&id));
+            let known = entry.id.parse().is_ok_and(|id| known.contains(&id));
             if !known && let Err(fault) = self.logkeeper.finish(&entry.id, Duration::ZERO).await {
                 tracing::warn!(id = entry.id, error = %fault, "the log of a task that is gone stays open");
             }

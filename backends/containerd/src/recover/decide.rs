@@ -20,6 +20,11 @@ pub(super) enum Process {
     },
     /// It has ended and waits to be deleted.
     Stopped,
+    /// Its shim did not answer: it may well run.
+    Unanswered {
+        /// Process id on the host, as far as containerd knows.
+        pid: u32,
+    },
 }
 
 /// What is found of a task.
@@ -65,7 +70,10 @@ pub(super) fn task_fate(facts: &TaskFacts, now: SystemTime) -> TaskFate {
         return TaskFate::Exited(exit.clone(), *started_at);
     }
     match facts.process {
-        Process::Running { pid } => TaskFate::Running(Started { pid, at: facts.started_at.unwrap_or(now) }),
+        // One that does not answer is watched like one that runs: its end is seen once it answers again.
+        Process::Running { pid } | Process::Unanswered { pid } => {
+            TaskFate::Running(Started { pid, at: facts.started_at.unwrap_or(now) })
+        }
         Process::Stopped => TaskFate::Reap(facts.started_at),
         Process::Created => TaskFate::Created,
         Process::None if !facts.snapshot => TaskFate::Destroy,
@@ -82,7 +90,7 @@ pub(super) fn task_fate(facts: &TaskFacts, now: SystemTime) -> TaskFate {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct SandboxFacts {
     /// How far its making or stopping had come.
-    pub(super) phase: Option<Phase>,
+    pub(super) phase: Phase,
     /// The namespaces that it should have are there.
     pub(super) pinned: bool,
     /// Its infra process runs, or it needs none.
@@ -93,11 +101,11 @@ pub(super) struct SandboxFacts {
 pub(super) fn sandbox_fate(facts: SandboxFacts) -> Option<SandboxState> {
     let broken = |reason: &str| Some(SandboxState::Unknown { reason: reason.to_owned() });
     match facts.phase {
-        None | Some(Phase::Creating) => None,
-        Some(Phase::Stopped) => Some(SandboxState::Stopped),
-        Some(Phase::Ready) if !facts.pinned => broken("its namespaces are gone, as after a reboot"),
-        Some(Phase::Ready) if !facts.infra => broken("its infra process has ended"),
-        Some(Phase::Ready) => Some(SandboxState::Ready),
+        Phase::Creating => None,
+        Phase::Stopped => Some(SandboxState::Stopped),
+        Phase::Ready if !facts.pinned => broken("its namespaces are gone, as after a reboot"),
+        Phase::Ready if !facts.infra => broken("its infra process has ended"),
+        Phase::Ready => Some(SandboxState::Ready),
     }
 }
 
@@ -121,6 +129,12 @@ mod tests {
         assert_eq!(task_fate(&running, at(9)), TaskFate::Running(Started { pid: 7, at: at(5) }));
         let cut = facts(Process::Running { pid: 7 });
         assert_eq!(task_fate(&cut, at(9)), TaskFate::Running(Started { pid: 7, at: at(9) }));
+    }
+
+    #[test]
+    fn a_task_whose_shim_does_not_answer_counts_as_running() {
+        let silent = TaskFacts { started_at: Some(at(5)), ..facts(Process::Unanswered { pid: 7 }) };
+        assert_eq!(task_fate(&silent, at(9)), TaskFate::Running(Started { pid: 7, at: at(5) }));
     }
 
     #[test]
@@ -159,7 +173,7 @@ mod tests {
 
     #[test]
     fn a_sandbox_is_ready_only_with_all_that_it_needs() {
-        let facts = SandboxFacts { phase: Some(Phase::Ready), pinned: true, infra: true };
+        let facts = SandboxFacts { phase: Phase::Ready, pinned: true, infra: true };
         assert_eq!(sandbox_fate(facts), Some(SandboxState::Ready));
         assert!(matches!(
             sandbox_fate(SandboxFacts { pinned: false, ..facts }),
@@ -170,10 +184,9 @@ mod tests {
             Some(SandboxState::Unknown { .. })
         ));
         assert_eq!(
-            sandbox_fate(SandboxFacts { phase: Some(Phase::Stopped), pinned: false, infra: false }),
+            sandbox_fate(SandboxFacts { phase: Phase::Stopped, pinned: false, infra: false }),
             Some(SandboxState::Stopped)
         );
-        assert_eq!(sandbox_fate(SandboxFacts { phase: Some(Phase::Creating), ..facts }), None);
-        assert_eq!(sandbox_fate(SandboxFacts { phase: None, ..facts }), None);
+        assert_eq!(sandbox_fate(SandboxFacts { phase: Phase::Creating, ..facts }), None);
     }
 }

@@ -1,7 +1,8 @@
 //! Shims that containerd has forgotten: a kill in the middle of a creation or deletion leaves them, and no call finds them.
 //!
-//! A shim is one of these if it serves our containerd and namespace, and neither the id it was started for nor any child of it is
-//! a task that containerd knows. (A shim that serves a whole pod may outlive the container it was started for.)
+//! A shim is one of these if it serves our containerd and namespace, containerd has deleted its bundle (its working directory), and
+//! neither the id it was started for nor any child of it is a task that containerd knows. (A shim that serves a whole pod may
+//! outlive the container it was started for, and one that somebody is just starting has its bundle.)
 
 use std::collections::{BTreeMap, HashSet};
 use std::fs;
@@ -39,18 +40,21 @@ struct Process {
     pid: i32,
     parent: i32,
     command: Vec<String>,
+    /// Its working directory has been deleted.
+    homeless: bool,
 }
 
 impl Inner {
     /// Ends shims that containerd has forgotten, with what they run. Tasks that have ended have been deleted before.
     pub(super) async fn clear_shims(&self) -> Result<()> {
+        // Processes first: whatever is started after this look is not in it.
+        let found = blocking(|| Ok(processes())).await?;
         let request = containerd_client::services::v1::ListTasksRequest::default();
         let tasks = call("list tasks", QUICK, self.client.tasks().list(request)).await?.tasks;
         let ids: HashSet<String> = tasks.iter().map(|task| task.id.clone()).collect();
         let pids: HashSet<i32> = tasks.iter().filter_map(|task| i32::try_from(task.pid).ok()).collect();
-        let address = self.client.address().to_path_buf();
-        let namespace = self.settings.containerd.namespace.clone();
-        let orphans = blocking(move || Ok(orphans(&processes(), &address, &namespace, &ids, &pids))).await?;
+        let orphans =
+            orphans(&found, self.client.address(), &self.settings.containerd.namespace, &ids, &pids);
         let oci = (self.settings.containerd.mode == Mode::Managed)
             .then(|| self.settings.run.join("oci").join(&self.settings.containerd.namespace));
         for orphan in orphans {
@@ -105,6 +109,7 @@ fn orphans(
         .filter(|process| {
             !process.command.last().is_some_and(|last| matches!(last.as_str(), "start" | "delete"))
         })
+        .filter(|process| process.homeless)
         .filter_map(|process| {
             let id = flag(process, "-id")?;
             let children = children.get(&process.pid).cloned().unwrap_or_default();
@@ -129,7 +134,9 @@ fn processes() -> Vec<Process> {
                 .filter(|word| !word.is_empty())
                 .map(|word| String::from_utf8_lossy(word).into_owned())
                 .collect();
-            Some(Process { pid, parent, command })
+            let home = fs::read_link(entry.path().join("cwd")).unwrap_or_default();
+            let homeless = home.to_string_lossy().ends_with(" (deleted)");
+            Some(Process { pid, parent, command, homeless })
         })
         .collect()
 }
@@ -177,7 +184,7 @@ mod tests {
     use super::*;
 
     fn process(pid: i32, parent: i32, command: &str) -> Process {
-        Process { pid, parent, command: command.split(' ').map(str::to_owned).collect() }
+        Process { pid, parent, command: command.split(' ').map(str::to_owned).collect(), homeless: true }
     }
 
     fn shim(pid: i32, id: &str, address: &str) -> Process {
@@ -202,6 +209,12 @@ mod tests {
         check(&all, &[], &[], &[10]);
         check(&all, &["aa"], &[], &[]);
         check(&all, &[], &[11], &[]);
+    }
+
+    #[test]
+    fn a_shim_whose_bundle_is_there_is_left_alone() {
+        let starting = Process { homeless: false, ..shim(10, "aa", "/run/c.sock") };
+        check(&[starting], &[], &[], &[]);
     }
 
     #[test]

@@ -2,7 +2,7 @@
 //! of a container.
 
 use std::os::unix::fs::PermissionsExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use containerd_client::services::v1 as api;
 use containerd_client::types::Mount;
@@ -16,8 +16,10 @@ use super::SandboxEntry;
 use super::network::ID_PLACEHOLDER;
 use crate::backend::Inner;
 use crate::client::{QUICK, SLOW, call, gone_is_done};
+use crate::layout::SandboxDirs;
+use crate::mount::unmount_all;
 use crate::steps::Step;
-use crate::text::io_error;
+use crate::text::{blocking, io_error};
 
 /// The program, built for this purpose and linked statically.
 const PAUSE: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/pause"));
@@ -41,6 +43,32 @@ pub(crate) fn install(dir: &Path) -> Result<()> {
     let mode = std::fs::Permissions::from_mode(0o755);
     std::fs::set_permissions(&fresh, mode).map_err(|fault| io_error("make executable", &fresh, fault))?;
     std::fs::rename(&fresh, &program).map_err(|fault| io_error("put in place", &program, fault))
+}
+
+/// Pins the process namespace of the infra process, so that a process that later gets the same number is never taken for it.
+async fn pin_pid(pid: u32, pin: PathBuf) -> Result<()> {
+    blocking(move || {
+        std::fs::write(&pin, []).map_err(|fault| io_error("write", &pin, fault))?;
+        let source = PathBuf::from(format!("/proc/{pid}/ns/pid"));
+        nix::mount::mount(Some(&source), &pin, None::<&str>, nix::mount::MsFlags::MS_BIND, None::<&str>)
+            .map_err(|fault| io_error("pin the process namespace at", &pin, fault.into()))
+    })
+    .await
+}
+
+/// Releases a pinned process namespace. Idempotent.
+pub(super) async fn unpin_pid(dirs: &SandboxDirs) -> Result<()> {
+    let pin = dirs.pid_namespace();
+    blocking(move || {
+        unmount_all(&pin)?;
+        match std::fs::remove_file(&pin) {
+            Err(fault) if fault.kind() != std::io::ErrorKind::NotFound => {
+                Err(io_error("remove", &pin, fault))
+            }
+            Ok(()) | Err(_) => Ok(()),
+        }
+    })
+    .await
 }
 
 impl Inner {
@@ -106,12 +134,20 @@ impl Inner {
         )
         .await?;
         self.faults.reach(Step::InfraStarted)?;
+        if entry.record.shared_pid {
+            pin_pid(started.pid, entry.dirs.pid_namespace()).await?;
+        }
         Ok(started.pid)
     }
 
-    /// Ends a sandbox's infra process, if there is one. Idempotent.
-    pub(super) async fn end_infra(&self, id: SandboxId) -> Result<()> {
-        self.end_process(&id.to_string()).await
+    /// Ends a sandbox's infra process, if there is one, and removes its cgroup. Idempotent.
+    pub(super) async fn end_infra(&self, id: SandboxId, entry: Option<&SandboxEntry>) -> Result<()> {
+        self.end_process(&id.to_string()).await?;
+        if let Some(entry) = entry {
+            let path = self.cgroup_of(entry, &id.to_string())?.path;
+            self.remove_cgroup(switchyard_cgroup::Group::from_cgroups_path(&path).ok()).await;
+        }
+        Ok(())
     }
 
     /// Kills what runs under a container's id and deletes it. Idempotent.

@@ -1,6 +1,6 @@
 //! The end of a task: seen, put on record, and only then forgotten by containerd.
 
-use std::sync::PoisonError;
+use std::sync::{Arc, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use containerd_client::services::v1 as api;
@@ -14,9 +14,12 @@ use super::start::from_logkeeper;
 use crate::backend::Inner;
 use crate::client::{SLOW, call, gone_is_done};
 use crate::error::from_status;
+use crate::leftovers::Leftover;
 use crate::record::{EXIT, ExitRecord, OutputRecord};
 use crate::steps::Step;
 
+/// How long clearing up after an end may hold up the news of it.
+const CLEAR: Duration = Duration::from_secs(10);
 /// How long output may still come after the shim has been told to let go.
 const DRAIN: Duration = Duration::from_secs(5);
 
@@ -44,12 +47,13 @@ impl Inner {
     }
 
     /// Sees to an end that has come already.
-    pub(crate) async fn reap_now(&self, entry: &TaskEntry) -> Result<Exit> {
+    pub(crate) async fn reap_now(&self, entry: &Arc<TaskEntry>) -> Result<Exit> {
         entry.exit.get_or_try_init(|| self.reap(entry)).await.cloned()
     }
 
-    /// Each part is done once, so that a repeated call goes on where one failed or was dropped.
-    async fn reap(&self, entry: &TaskEntry) -> Result<Exit> {
+    /// The end is put on record once, however often this is called. Once it is, it is told, even if clearing up after it takes
+    /// longer: that is then done later.
+    async fn reap(&self, entry: &Arc<TaskEntry>) -> Result<Exit> {
         let recorded = entry.recorded.get_or_try_init(|| async {
             let exit = self.await_exit(entry).await?;
             self.record_exit(entry, &exit, entry.started().map(|started| started.at)).await?;
@@ -57,12 +61,31 @@ impl Inner {
         });
         let exit = recorded.await?.clone();
         self.faults.reach(Step::TaskExitRecorded)?;
-        self.end_process(&entry.id.to_string()).await?;
+        let cleared = tokio::time::timeout(CLEAR, self.clear_process(entry)).await;
+        let failed = match cleared {
+            Ok(Ok(())) => None,
+            Ok(Err(error)) => Some(error),
+            Err(_) => Some(Error::deadline(format!("task {} was not cleared up within {CLEAR:?}", entry.id))),
+        };
+        if let Some(error) = failed {
+            tracing::warn!(task.id = %entry.id, error = error.report(), "a task that has ended is cleared up later");
+            self.leftovers.keep(Leftover::Ended(Arc::clone(entry)));
+        }
+        Ok(exit)
+    }
+
+    /// Has containerd forget a process that has ended, and its log written to the end. Idempotent.
+    pub(crate) async fn clear_process(&self, entry: &TaskEntry) -> Result<()> {
+        if entry.may_have_process() {
+            self.end_process(&entry.id.to_string()).await?;
+            entry.set_cleared();
+        }
         self.faults.reach(Step::TaskDeleted)?;
         self.finish_log(entry).await;
         self.faults.reach(Step::TaskLogFinished)?;
         entry.stdin.lock().unwrap_or_else(PoisonError::into_inner).take();
-        Ok(exit)
+        entry.oom.lock().unwrap_or_else(PoisonError::into_inner).take();
+        Ok(())
     }
 
     /// Waits, with no deadline: a task may run for years.

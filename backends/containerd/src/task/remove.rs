@@ -26,6 +26,7 @@ impl Inner {
         let id = entry.id.to_string();
         if entry.may_have_process() {
             self.end_process(&id).await?;
+            entry.set_cleared();
         }
         let (logged, location) = {
             let record = entry.record();

@@ -164,11 +164,15 @@ impl Inner {
 
     /// Undoes a start and puts on record that it failed.
     async fn undo_start(&self, entry: &TaskEntry, cause: &Error) -> Result<()> {
-        self.end_process(&entry.id.to_string()).await?;
-        self.finish_log(entry).await;
-        crate::text::remove_tree(&entry.dirs.run).await?;
         let exit = Exit::start_failed(SystemTime::now(), cause.report());
+        // First the word that it never ran: whatever else is cut off, nobody takes what is left for a running task.
         self.record_exit(entry, &exit, None).await?;
+        self.end_process(&entry.id.to_string()).await?;
+        entry.set_cleared();
+        self.finish_log(entry).await;
+        entry.stdin.lock().unwrap_or_else(PoisonError::into_inner).take();
+        entry.oom.lock().unwrap_or_else(PoisonError::into_inner).take();
+        crate::text::remove_tree(&entry.dirs.run).await?;
         entry.set_exit(exit);
         Ok(())
     }

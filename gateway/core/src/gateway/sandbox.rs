@@ -122,7 +122,10 @@ async fn stop_sandbox(gateway: Gateway, id: SandboxId) -> Result<()> {
         return Ok(());
     }
     // From here on no task can be added; those being made come to their end and undo themselves.
-    shared.new_tasks.all_settled(|key| key.sandbox == id).await;
+    let settled = shared.new_tasks.all_settled(|key| key.sandbox == id);
+    if tokio::time::timeout(shared.limits.kill, settled).await.is_err() {
+        tracing::warn!(sandbox.id = %id, "a task is still being made in a sandbox that is stopped; it will be undone");
+    }
     let tasks = shared.table.tasks_of(id);
     let stops = tasks.iter().map(|task| gateway.kill_task(task.id));
     let stopped = match first_error(future::join_all(stops).await) {

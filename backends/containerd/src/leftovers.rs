@@ -1,0 +1,77 @@
+//! What could not be cleared away at once: kept, and tried again until it is gone.
+//!
+//! An undo or a clearing-up that fails because containerd is away must not wait for the daemon's next start. Recovery finds the
+//! same things again should the daemon be killed meanwhile.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use switchyard_core::Result;
+use switchyard_core::id::SandboxId;
+use tokio_util::sync::CancellationToken;
+
+use crate::backend::Inner;
+use crate::health::Contact;
+use crate::sandbox::SandboxEntry;
+use crate::task::TaskEntry;
+
+/// Between two tries.
+const PERIOD: Duration = Duration::from_secs(2);
+
+/// Something to clear away.
+#[derive(Debug, Clone)]
+pub(crate) enum Leftover {
+    /// A sandbox that was never finished.
+    Sandbox(SandboxId, Arc<SandboxEntry>),
+    /// A task that was never finished.
+    Task(Arc<TaskEntry>),
+    /// The process and the log of a task that has ended.
+    Ended(Arc<TaskEntry>),
+}
+
+/// What waits to be cleared away.
+#[derive(Debug, Default)]
+pub(crate) struct Leftovers {
+    queue: Mutex<VecDeque<Leftover>>,
+}
+
+impl Leftovers {
+    /// Keeps something for later.
+    pub(crate) fn keep(&self, leftover: Leftover) {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner).push_back(leftover);
+    }
+
+    fn take(&self) -> Vec<Leftover> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner).drain(..).collect()
+    }
+}
+
+impl Inner {
+    /// Clears leftovers away until `stop`.
+    pub(crate) async fn clear_leftovers(self: Arc<Self>, stop: CancellationToken) {
+        loop {
+            tokio::select! {
+                () = tokio::time::sleep(PERIOD) => {}
+                () = stop.cancelled() => return,
+            }
+            if matches!(self.health.now(), Contact::Down { .. }) {
+                continue;
+            }
+            for leftover in self.leftovers.take() {
+                if let Err(error) = self.clear_leftover(&leftover).await {
+                    tracing::warn!(error = error.report(), "something is still left behind: trying again");
+                    self.leftovers.keep(leftover);
+                }
+            }
+        }
+    }
+
+    async fn clear_leftover(&self, leftover: &Leftover) -> Result<()> {
+        match leftover {
+            Leftover::Sandbox(id, entry) => self.destroy_entry(*id, entry).await,
+            Leftover::Task(entry) => self.destroy_task(entry).await,
+            Leftover::Ended(entry) => self.clear_process(entry).await,
+        }
+    }
+}

@@ -1,0 +1,136 @@
+//! What is found in containerd at a start.
+
+use std::collections::{BTreeSet, HashMap, HashSet};
+use std::str::FromStr;
+
+use containerd_client::services::v1 as api;
+use containerd_client::services::v1::snapshots as snap;
+use containerd_client::types::v1 as process;
+use switchyard_core::id::{SandboxId, TaskId};
+use switchyard_core::{ErrorKind, Result};
+
+use super::decide::Process;
+use crate::backend::Inner;
+use crate::client::{QUICK, call};
+use crate::image::content::next;
+use crate::record::{INSTANCE, KIND, OWNER};
+
+/// The objects of this gateway, and what is named after them.
+pub(super) struct Inventory {
+    pub(super) sandboxes: Vec<(SandboxId, api::Container)>,
+    pub(super) tasks: Vec<(TaskId, api::Container)>,
+    pub(super) processes: HashMap<String, Process>,
+    pub(super) snapshots: Snapshots,
+}
+
+/// The keys of all snapshots, by snapshotter; `None` for one that cannot be listed.
+#[derive(Debug, Default)]
+pub(super) struct Snapshots {
+    keys: HashMap<String, Option<HashSet<String>>>,
+}
+
+impl Snapshots {
+    /// Whether a snapshot is there, or may be: what cannot be looked at is not missing.
+    pub(super) fn may_have(&self, snapshotter: &str, key: &str) -> bool {
+        match self.keys.get(snapshotter) {
+            Some(Some(keys)) => keys.contains(key),
+            Some(None) | None => true,
+        }
+    }
+
+    /// Snapshots whose key begins with one of these.
+    pub(super) fn beginning(&self, prefixes: &[String]) -> Vec<(String, String)> {
+        let begins = |key: &&String| prefixes.iter().any(|prefix| key.starts_with(prefix.as_str()));
+        self.keys
+            .iter()
+            .flat_map(|(snapshotter, keys)| {
+                keys.iter().flatten().filter(begins).map(|key| (snapshotter.clone(), key.clone()))
+            })
+            .collect()
+    }
+}
+
+impl Inner {
+    pub(super) async fn take_inventory(&self) -> Result<Inventory> {
+        let request = api::ListContainersRequest { filters: vec![format!("labels.\"{OWNER}\"")] };
+        let containers =
+            call("list containers", QUICK, self.client.containers().list(request)).await?.containers;
+        let request = api::ListTasksRequest::default();
+        let listed = call("list tasks", QUICK, self.client.tasks().list(request)).await?.tasks;
+        let processes = listed.into_iter().map(|task| (task.id.clone(), process_of(&task))).collect();
+        let (ours, others): (Vec<_>, Vec<_>) = containers.into_iter().partition(|container| {
+            container.labels.get(INSTANCE).is_some_and(|name| name == self.client.instance())
+        });
+        if !others.is_empty() {
+            tracing::warn!(
+                containers = others.len(),
+                "this containerd holds containers of another switchyard, or of this one before its state directory was lost"
+            );
+        }
+        let mut snapshotters: BTreeSet<String> =
+            self.images.snapshotters().all().into_iter().map(str::to_owned).collect();
+        snapshotters.extend(
+            ours.iter().map(|container| container.snapshotter.clone()).filter(|name| !name.is_empty()),
+        );
+        let (mut sandboxes, mut tasks) = (Vec::new(), Vec::new());
+        for container in ours {
+            match container.labels.get(KIND).map(String::as_str) {
+                Some("sandbox") => push_named(&mut sandboxes, container),
+                Some("task") => push_named(&mut tasks, container),
+                Some(_) | None => {
+                    tracing::warn!(id = container.id, "a container of an unknown kind is left alone")
+                }
+            }
+        }
+        Ok(Inventory { sandboxes, tasks, processes, snapshots: self.snapshots(snapshotters).await? })
+    }
+
+    async fn snapshots(&self, snapshotters: BTreeSet<String>) -> Result<Snapshots> {
+        let mut snapshots = Snapshots::default();
+        for snapshotter in snapshotters {
+            let keys = match self.snapshot_keys(&snapshotter).await {
+                Ok(keys) => Some(keys),
+                // Not one that this containerd has: nothing can be said of its snapshots, and everything else goes on.
+                Err(error) if matches!(error.kind(), ErrorKind::InvalidArgument | ErrorKind::NotFound) => {
+                    tracing::error!(
+                        snapshotter,
+                        error = error.report(),
+                        "a snapshotter that is configured or in use is not there"
+                    );
+                    None
+                }
+                Err(error) => return Err(error),
+            };
+            snapshots.keys.insert(snapshotter, keys);
+        }
+        Ok(snapshots)
+    }
+
+    async fn snapshot_keys(&self, snapshotter: &str) -> Result<HashSet<String>> {
+        let what = format!("list snapshots of {snapshotter}");
+        let request = snap::ListSnapshotsRequest { snapshotter: snapshotter.to_owned(), filters: Vec::new() };
+        let mut stream = call(&what, QUICK, self.client.snapshots().list(request)).await?;
+        let mut keys = HashSet::new();
+        while let Some(message) = next(&what, &mut stream).await? {
+            keys.extend(message.info.into_iter().map(|info| info.name));
+        }
+        Ok(keys)
+    }
+}
+
+fn push_named<I: FromStr>(list: &mut Vec<(I, api::Container)>, container: api::Container) {
+    match container.id.parse() {
+        Ok(id) => list.push((id, container)),
+        Err(_) => tracing::warn!(id = container.id, "a container of ours has an id that is none: left alone"),
+    }
+}
+
+fn process_of(task: &process::Process) -> Process {
+    use process::Status as S;
+    match task.status() {
+        S::Created => Process::Created,
+        S::Running | S::Paused | S::Pausing => Process::Running { pid: task.pid },
+        S::Stopped => Process::Stopped,
+        S::Unknown => Process::Unanswered { pid: task.pid },
+    }
+}
