@@ -330,6 +330,10 @@ impl Backend for Containerd {
         self.inner.stop_sandbox(id).await
     }
 
+    async fn wait_sandbox(&self, id: SandboxId) -> Result<String> {
+        self.inner.wait_sandbox(id).await
+    }
+
     async fn remove_sandbox(&self, id: SandboxId) -> Result<()> {
         self.inner.remove_sandbox(id).await
     }

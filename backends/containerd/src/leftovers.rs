@@ -22,8 +22,8 @@ const PERIOD: Duration = Duration::from_secs(2);
 /// Something to clear away.
 #[derive(Debug, Clone)]
 pub(crate) enum Leftover {
-    /// A sandbox that was never finished.
-    Sandbox(SandboxId, Arc<SandboxEntry>),
+    /// A sandbox that was never finished, with what is known of it.
+    Sandbox(SandboxId, Option<Arc<SandboxEntry>>),
     /// A task that was never finished.
     Task(Arc<TaskEntry>),
     /// The process and the log of a task that has ended.
@@ -69,7 +69,8 @@ impl Inner {
 
     async fn clear_leftover(&self, leftover: &Leftover) -> Result<()> {
         match leftover {
-            Leftover::Sandbox(id, entry) => self.destroy_entry(*id, entry).await,
+            Leftover::Sandbox(id, Some(entry)) => self.destroy_entry(*id, entry).await,
+            Leftover::Sandbox(id, None) => self.destroy_sandbox(*id).await,
             Leftover::Task(entry) => self.destroy_task(entry).await,
             Leftover::Ended(entry) => self.clear_process(entry).await,
         }

@@ -19,6 +19,7 @@ use switchyard_core::{Error, Result};
 
 use crate::backend::Inner;
 use crate::health::Contact;
+use crate::leftovers::Leftover;
 use crate::record::{
     self, EXIT, ExitRecord, NetworkRecord, OutputRecord, PHASE, Phase, SandboxRecord, TaskRecord, from_ns,
 };
@@ -95,7 +96,8 @@ impl Inner {
         for id in unfinished {
             tracing::info!(sandbox.id = %id, "removing a sandbox that was never finished");
             if let Err(error) = self.destroy_sandbox(id).await {
-                tracing::error!(sandbox.id = %id, error = error.report(), "an unfinished sandbox is left for the next start");
+                tracing::warn!(sandbox.id = %id, error = error.report(), "an unfinished sandbox is cleared away later");
+                self.leftovers.keep(Leftover::Sandbox(id, None));
             }
         }
         self.clear_debris(&snapshots, &known).await?;

@@ -44,6 +44,11 @@ impl Backend for Fake {
         self.session.act(Method::StopSandbox, id, || self.world.lock().stop_sandbox(id)).await
     }
 
+    /// No sandbox of this backend has anything that could end by itself.
+    async fn wait_sandbox(&self, _id: SandboxId) -> Result<String> {
+        std::future::pending().await
+    }
+
     async fn remove_sandbox(&self, id: SandboxId) -> Result<()> {
         self.session.act(Method::RemoveSandbox, id, || self.world.lock().remove_sandbox(id)).await
     }

@@ -26,6 +26,12 @@ pub fn utf8<'a>(field: &str, path: &'a Path) -> Result<&'a str> {
     without_nul(field, text)
 }
 
+/// The longest path that the kernel takes, in bytes, with room for what is put below it.
+const MAX_PATH: usize = 3800;
+
+/// The longest name of a file.
+const MAX_NAME: usize = 255;
+
 /// An absolute path without `.`, doubled or trailing slashes.
 ///
 /// # Errors
@@ -36,8 +42,17 @@ pub fn absolute(field: &str, path: &Path) -> Result<String> {
         return Err(Error::invalid(field, format!("{text:?} is not an absolute path")));
     }
     let mut clean = PathBuf::from("/");
+    if text.len() > MAX_PATH {
+        return Err(Error::invalid(
+            field,
+            format!("it is longer than {MAX_PATH} bytes, which the kernel does not take"),
+        ));
+    }
     for part in path.components() {
         match part {
+            Component::Normal(name) if name.len() > MAX_NAME => {
+                return Err(Error::invalid(field, format!("a name in it is longer than {MAX_NAME} bytes")));
+            }
             Component::Normal(name) => clean.push(name),
             Component::RootDir | Component::CurDir | Component::Prefix(_) => {}
             Component::ParentDir => return Err(Error::invalid(field, format!("{text:?} goes up by `..`"))),

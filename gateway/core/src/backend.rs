@@ -2,7 +2,7 @@
 //!
 //! # Call order
 //! [`Backend::recover`] is called once, before anything else. The gateway then calls the methods on one sandbox or task one at a
-//! time, except [`Backend::signal_task`], [`Backend::wait_task`], [`Backend::exec`], [`Backend::reopen_log`] and the readers,
+//! time, except [`Backend::signal_task`], [`Backend::wait_task`], [`Backend::wait_sandbox`], [`Backend::exec`], [`Backend::reopen_log`] and the readers,
 //! which may overlap with anything. A sandbox outlives its tasks: tasks are removed before it is.
 //!
 //! # Failure
@@ -56,6 +56,13 @@ pub trait Backend: Send + Sync + 'static {
     /// # Errors
     /// The sandbox can be stopped again.
     async fn stop_sandbox(&self, id: SandboxId) -> Result<()>;
+
+    /// Waits until a ready sandbox breaks by itself, as when its own process has ended, and says why. A sandbox that has nothing
+    /// that could end keeps its caller waiting. Cancel-safe.
+    ///
+    /// # Errors
+    /// `Unavailable` if contact is lost: call it again. `NotFound` if there is no such sandbox.
+    async fn wait_sandbox(&self, id: SandboxId) -> Result<String>;
 
     /// Removes what is left of a stopped sandbox whose tasks are gone. Idempotent.
     ///

@@ -151,7 +151,11 @@ impl Gateway {
         let recovered = self.shared.backend.recover().await?;
         let watched: Vec<_> =
             recovered.tasks.iter().filter(|task| task.state.may_run()).map(|task| task.id).collect();
+        let sandboxes = recovered.sandboxes.clone();
         self.shared.table.load(recovered);
+        for sandbox in &sandboxes {
+            self.watch_sandbox(sandbox);
+        }
         for id in watched {
             self.watch_exit(id);
         }

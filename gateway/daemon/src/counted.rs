@@ -120,6 +120,10 @@ impl Backend for Counted {
         self.inner.signal_task(id, signal).await
     }
 
+    async fn wait_sandbox(&self, id: SandboxId) -> Result<String> {
+        self.inner.wait_sandbox(id).await
+    }
+
     async fn wait_task(&self, id: TaskId) -> Result<Exit> {
         self.inner.wait_task(id).await
     }

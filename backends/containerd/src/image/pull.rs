@@ -114,6 +114,7 @@ impl Job {
         let lease = Lease::take(&self.client, "pull", &self.tracker).await?;
         let client = lease.client()?;
         let (config, config_bytes) = pull.config(&image.manifest).await.map_err(super::from_registry)?;
+        check_platform(&config.platform)?;
         self.write_documents(&client, &image, config_bytes, &config.rootfs.diff_ids).await?;
 
         let layers = Layers {
@@ -215,6 +216,16 @@ impl Job {
         }
         Ok(())
     }
+}
+
+/// Refuses an image for another kind of machine, which only its configuration says where there is no index.
+fn check_platform(platform: &registry::Platform) -> Result<()> {
+    let wanted = Platforms::of_this_machine();
+    let unsaid = platform.os.is_empty() && platform.architecture.is_empty();
+    if unsaid || wanted.rank(platform).is_some() {
+        return Ok(());
+    }
+    Err(Error::not_found(format!("the image is for the platform {platform}; this node runs {wanted}")))
 }
 
 /// Whether an error is about our own store, and not the registry's answer.

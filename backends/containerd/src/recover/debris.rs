@@ -15,6 +15,7 @@ use crate::client::{QUICK, call, gone_is_done};
 use crate::config::Mode;
 use crate::image::lease;
 use crate::image::unpack::extract_prefix;
+use crate::leftovers::Leftover;
 use crate::mount::unmount_all;
 use crate::rootfs::view_prefix;
 use crate::text::{blocking, remove_tree};
@@ -87,7 +88,8 @@ impl Inner {
             if !self.sandboxes().contains_key(&id) && !self.has_container(&id.to_string()).await? {
                 tracing::info!(sandbox.id = %id, "clearing what is left of a sandbox");
                 if let Err(error) = self.destroy_sandbox(id).await {
-                    tracing::error!(sandbox.id = %id, error = error.report(), "the rest of a sandbox stays for the next start");
+                    tracing::warn!(sandbox.id = %id, error = error.report(), "the rest of a sandbox is cleared away later");
+                    self.leftovers.keep(Leftover::Sandbox(id, None));
                 }
             }
         }

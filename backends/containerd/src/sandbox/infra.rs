@@ -16,6 +16,7 @@ use super::SandboxEntry;
 use super::network::ID_PLACEHOLDER;
 use crate::backend::Inner;
 use crate::client::{QUICK, SLOW, call, gone_is_done};
+use crate::error::from_status;
 use crate::layout::SandboxDirs;
 use crate::mount::unmount_all;
 use crate::steps::Step;
@@ -138,6 +139,24 @@ impl Inner {
             pin_pid(started.pid, entry.dirs.pid_namespace()).await?;
         }
         Ok(started.pid)
+    }
+
+    /// Waits for the end of a sandbox's infra process; for ever if it has none.
+    pub(crate) async fn wait_sandbox(&self, id: SandboxId) -> Result<String> {
+        if self.sandbox(id)?.pid.is_none() {
+            return std::future::pending().await;
+        }
+        let request = api::WaitRequest { container_id: id.to_string(), exec_id: String::new() };
+        let what = format!("wait for the infra process of sandbox {id}");
+        match self.client.tasks().wait(request).await {
+            Ok(answer) => {
+                Ok(format!("its infra process has ended with code {}", answer.into_inner().exit_status))
+            }
+            Err(status) => match from_status(&what, status) {
+                error if error.kind() == ErrorKind::NotFound => Ok("its infra process is gone".to_owned()),
+                error => Err(error),
+            },
+        }
     }
 
     /// Ends a sandbox's infra process, if there is one, and removes its cgroup. Idempotent.

@@ -70,11 +70,13 @@ impl Inner {
         self.create_process(entry, request).await?;
         self.faults.reach(Step::TaskCreated)?;
         self.watch_oom(entry);
+        // Taken before the call, so that a task that ends at once does not end before it began.
+        let at = SystemTime::now();
         let request = api::StartRequest { container_id: entry.id.to_string(), exec_id: String::new() };
         let answer =
             call(&format!("start task {}", entry.id), SLOW, self.client.tasks().start(request)).await?;
         self.faults.reach(Step::TaskStarted)?;
-        let started = Started { pid: answer.pid, at: SystemTime::now() };
+        let started = Started { pid: answer.pid, at };
         let (path, text) = (entry.dirs.started(), to_ns(started.at).to_string());
         tokio::fs::write(&path, text).await.map_err(|fault| io_error("write", &path, fault))?;
         self.faults.reach(Step::TaskMarked)?;

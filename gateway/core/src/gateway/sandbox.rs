@@ -98,6 +98,45 @@ impl Scope {
 }
 
 impl Gateway {
+    /// Watches a sandbox that has a process of its own, until it breaks, is no longer ready, or the gateway shuts down.
+    pub(super) fn watch_sandbox(&self, sandbox: &Sandbox) {
+        if sandbox.details.pid.is_none() || !sandbox.state.is_ready() {
+            return;
+        }
+        let (gateway, id) = (self.clone(), sandbox.id);
+        self.shared.tracker.spawn(async move {
+            let shared: &Shared = &gateway.shared;
+            let mut pause = shared.limits.retry_min;
+            let reason = loop {
+                let waited = tokio::select! {
+                    waited = shared.backend.wait_sandbox(id) => waited,
+                    () = shared.shutdown.cancelled() => return,
+                };
+                let error = match waited {
+                    Ok(reason) => break reason,
+                    Err(error) if error.kind() == crate::ErrorKind::NotFound => return,
+                    Err(error) => error,
+                };
+                tracing::debug!(sandbox.id = %id, error = error.report(), "lost sight of a sandbox: looking again");
+                tokio::select! {
+                    () = tokio::time::sleep(pause) => {}
+                    () = shared.shutdown.cancelled() => return,
+                }
+                pause = (pause * 2).min(shared.limits.retry_max);
+                if shared.table.sandbox(id).is_none_or(|sandbox| !sandbox.state.is_ready()) {
+                    return;
+                }
+            };
+            // The end of the process is what a stop brings about, and then no news.
+            if shared.table.sandbox(id).is_some_and(|sandbox| sandbox.state.is_ready()) {
+                tracing::warn!(sandbox.id = %id, reason, "a sandbox has broken");
+                if let Err(error) = shared.table.apply_sandbox(id, SandboxEvent::Lost { reason }) {
+                    tracing::debug!(sandbox.id = %id, error = error.report(), "it was stopped meanwhile");
+                }
+            }
+        });
+    }
+
     async fn stop_sandbox(&self, id: SandboxId) -> Result<()> {
         let gateway = self.clone();
         let work = move || stop_sandbox(gateway, id);
@@ -112,7 +151,9 @@ async fn make_sandbox(gateway: Gateway, spec: SandboxSpec) -> Result<Arc<Sandbox
     let sandbox =
         Sandbox { id, meta: Arc::new(spec.meta), handler: spec.handler, details, state: SandboxState::Ready };
     // The flight under this name is ours, so the name is free: this cannot fail but by a fault of ours.
-    shared.table.insert_sandbox(sandbox)
+    let sandbox = shared.table.insert_sandbox(sandbox)?;
+    gateway.watch_sandbox(&sandbox);
+    Ok(sandbox)
 }
 
 async fn stop_sandbox(gateway: Gateway, id: SandboxId) -> Result<()> {
