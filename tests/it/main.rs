@@ -2,5 +2,8 @@
 
 mod architecture;
 mod contract;
+mod cri;
+mod daemon;
+mod images;
 mod support_works;
 mod undo;

@@ -180,13 +180,17 @@ impl Shared {
                 return Ok(());
             }
             bytes.extend_from_slice(&block[..count]);
+            // The first byte of a TLS handshake: it never comes to a head, and nobody else speaks TLS here either.
+            if bytes[0] == 0x16 {
+                return Ok(());
+            }
         };
         let head = String::from_utf8_lossy(&bytes[..length]).into_owned();
         let line = head.lines().next().unwrap_or_default();
         let request = line.rsplit_once(' ').map_or(line, |(request, _)| request).to_owned();
-        let fault = self.note(&request);
+        let (fault, releases) = self.note(&request);
         if fault == Some(Fault::Hold) {
-            self.hold();
+            self.hold(releases);
         }
         if let Some(Fault::Status(status)) = fault {
             return reply(
@@ -206,16 +210,17 @@ impl Shared {
         self.forward(client, &head, &bytes[length..], fault)
     }
 
-    fn note(&self, request: &str) -> Option<Fault> {
+    /// Writes a request down; its fault, and how many releases there were before it.
+    fn note(&self, request: &str) -> (Option<Fault>, u64) {
         let mut state = self.lock();
         state.requests.push(request.to_owned());
-        let at = state.faults.iter().position(|(part, _)| request.contains(part.as_str()))?;
-        Some(state.faults.remove(at).1)
+        let at = state.faults.iter().position(|(part, _)| request.contains(part.as_str()));
+        (at.map(|at| state.faults.remove(at).1), state.releases)
     }
 
-    fn hold(&self) {
+    /// Waits until there were more releases than `before`.
+    fn hold(&self, before: u64) {
         let state = self.lock();
-        let before = state.releases;
         // The outcome is the same whether it was released or its minute is over.
         let _ = self.released.wait_timeout_while(state, PATIENCE, |state| state.releases == before);
     }

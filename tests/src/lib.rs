@@ -8,12 +8,14 @@
 //!
 //! Everything here blocks and panics: a prerequisite that is missing fails the test and names its Debian package.
 
+pub mod cri;
 pub mod daemon;
 pub mod gate;
 pub mod host;
 pub mod http;
 pub mod image;
 pub mod network;
+pub mod node;
 pub mod prereq;
 pub mod registry;
 pub mod root;

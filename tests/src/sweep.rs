@@ -121,7 +121,11 @@ pub fn in_containerd(socket: &Path, namespace: &str) -> Vec<String> {
 }
 
 /// The lines that `ctr` prints; when it fails, one line that says so, which is a finding as well.
-fn ctr(socket: &Path, namespace: &str, words: &[&str]) -> Vec<String> {
+///
+/// # Panics
+/// When `ctr` is not installed.
+#[must_use]
+pub fn ctr(socket: &Path, namespace: &str, words: &[&str]) -> Vec<String> {
     let output = Command::new(prereq::require("timeout", "coreutils"))
         .arg("60")
         .arg(prereq::require("ctr", "containerd"))

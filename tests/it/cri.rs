@@ -1,0 +1,14 @@
+//! The Container Runtime Interface of the real daemon, with real containers.
+
+mod bad_input;
+mod confinement;
+mod crashes;
+mod ends;
+mod limits;
+mod logs;
+mod mounts;
+mod network;
+mod pods;
+mod processes;
+mod programs;
+mod recovery;

@@ -1,0 +1,153 @@
+//! Confinement: capabilities, system calls, paths, privileges.
+
+use std::fs;
+
+use switchyard_proto::cri::v1::security_profile::ProfileType;
+use switchyard_proto::cri::v1::{Capability, SecurityProfile};
+use switchyard_tests::cri::{context, limits, security};
+use switchyard_tests::node::Node;
+use tonic::Code;
+
+/// The capabilities of a container that asks for nothing, as everybody has them.
+const DEFAULT_CAPABILITIES: &str = "00000000a80425fb";
+
+const CAPABILITIES: &str = "sed -n 's/^Cap\\(Eff\\|Bnd\\|Amb\\):\\t//p' /proc/self/status";
+
+#[test]
+fn capabilities_are_added_to_and_dropped_from_the_default_ones() {
+    let node = Node::shared();
+    let pod = node.pod("capabilities");
+    let with = |add: &[&str], drop: &[&str]| {
+        let words = |list: &[&str]| list.iter().map(|word| (*word).to_owned()).collect();
+        pod.output(CAPABILITIES, |config| {
+            context(config).capabilities = Some(Capability {
+                add_capabilities: words(add),
+                drop_capabilities: words(drop),
+                ..Default::default()
+            });
+        })
+    };
+    let mask = |mask: &str| format!("{mask}\n{mask}\n0000000000000000");
+    assert_eq!(pod.output(CAPABILITIES, |_| {}), mask(DEFAULT_CAPABILITIES));
+    // NET_RAW is the 13th, SYS_PTRACE the 19th.
+    assert_eq!(with(&["SYS_PTRACE"], &["CAP_NET_RAW"]), mask("00000000a80c05fb"));
+    assert_eq!(with(&["NET_RAW"], &["ALL"]), mask("0000000000002000"));
+}
+
+#[test]
+fn the_default_filter_of_system_calls_is_in_force_when_asked_for() {
+    let node = Node::shared();
+    let pod = node.pod("seccomp");
+    let script = "grep Seccomp: /proc/self/status | tr -d '\\t'; unshare -U true 2>/dev/null && echo allowed || echo refused";
+    let with = |kind: ProfileType| {
+        pod.output(script, |config| {
+            let mut profile = SecurityProfile::default();
+            profile.set_profile_type(kind);
+            context(config).seccomp = Some(profile);
+        })
+    };
+    assert_eq!(with(ProfileType::RuntimeDefault), "Seccomp:2\nrefused");
+    assert!(with(ProfileType::Unconfined).starts_with("Seccomp:0"));
+}
+
+#[test]
+fn a_profile_of_the_nodes_own_is_in_force() {
+    let node = Node::shared();
+    let pod = node.pod("localhost");
+    let path = node.root().path().join("seccomp.json");
+    let profile = r#"{ "defaultAction": "SCMP_ACT_ALLOW", "syscalls": [
+        { "names": ["mkdir", "mkdirat"], "action": "SCMP_ACT_ERRNO", "errnoRet": 1 } ] }"#;
+    fs::write(&path, profile).expect("the root can be written");
+    let seen = pod.output("mkdir /tmp/dir 2>/dev/null || echo refused", |config| {
+        let mut profile = SecurityProfile {
+            localhost_ref: path.to_str().expect("the path is ASCII").to_owned(),
+            ..Default::default()
+        };
+        profile.set_profile_type(ProfileType::Localhost);
+        context(config).seccomp = Some(profile);
+    });
+    assert_eq!(seen, "refused");
+}
+
+#[test]
+fn new_privileges_can_be_ruled_out() {
+    let node = Node::shared();
+    let pod = node.pod("privileges");
+    let seen = pod.output("grep NoNewPrivs /proc/self/status | tr -d '\\t'", |config| {
+        context(config).no_new_privs = true;
+    });
+    assert_eq!(seen, "NoNewPrivs:1");
+}
+
+#[test]
+fn paths_are_masked_and_read_only_exactly_as_asked() {
+    let node = Node::shared();
+    let pod = node.pod("paths");
+    let script = "cat /proc/timer_list 2>/dev/null | wc -c; ls /proc/fs | wc -l; \
+        echo x 2>/dev/null > /proc/sys/kernel/domainname && echo written || echo refused";
+    let seen = pod.output(script, |config| {
+        context(config).masked_paths = vec!["/proc/timer_list".into(), "/proc/fs".into(), "/no/such".into()];
+        context(config).readonly_paths = vec!["/proc/sys".into()];
+    });
+    assert_eq!(
+        seen.lines().filter(|line| !line.starts_with("sh:")).collect::<Vec<_>>(),
+        ["0", "0", "refused"]
+    );
+    let open = pod.output("grep -c ' /proc/' /proc/self/mounts || true", |_| {});
+    assert_eq!(open, "0");
+}
+
+#[test]
+fn privileged_containers_see_what_the_host_sees() {
+    let node = Node::shared();
+    let pod = node.pod_with("privileged", |config| security(config).privileged = true);
+    let id = pod.shell_with("main", "exec sleep 1000", |config| context(config).privileged = true);
+    let sh = |script: &str| node.cri().sh(&id, script);
+    let own = fs::read_to_string("/proc/self/status").expect("this process has a status");
+    let bounding =
+        own.lines().find_map(|line| line.strip_prefix("CapBnd:\t")).expect("it has a bounding set");
+    assert_eq!(sh("sed -n 's/^CapEff:\\t//p' /proc/self/status"), bounding);
+    assert_eq!(sh("test -c /dev/kmsg && test -c /dev/loop-control && echo there"), "there");
+    assert_eq!(sh("grep ' /sys sysfs ' /proc/mounts | cut -d' ' -f4 | cut -d, -f1"), "rw");
+    let modest = node.pod("modest");
+    let mut config = node.container("main", &["true"]);
+    context(&mut config).privileged = true;
+    let status = modest.try_create(&config).expect_err("its pod is not privileged");
+    assert_eq!(status.code(), Code::InvalidArgument, "{status}");
+    assert!(status.message().contains("no privileged container allowed in sandbox"), "{status}");
+}
+
+#[test]
+fn the_oom_score_is_what_was_asked_for_or_the_nearest_that_may_be_set() {
+    let node = Node::shared();
+    let pod = node.pod("score");
+    let score = |wanted: i64| {
+        let seen = pod.output("cat /proc/self/oom_score_adj", |config| limits(config).oom_score_adj = wanted);
+        seen.parse::<i64>().expect("it is a number")
+    };
+    assert_eq!(score(500), 500);
+    assert_eq!(score(0), 0);
+    // Without CAP_SYS_RESOURCE nobody goes below what it began with.
+    let daemon = node.daemon().pid();
+    let text = fs::read_to_string(format!("/proc/{daemon}/oom_score_adj")).expect("the daemon runs");
+    let least: i64 = text.trim().parse().expect("it is a number");
+    let lowest = score(-998);
+    assert!(lowest == -998 || lowest == least, "{lowest}, and the daemon has {least}");
+}
+
+#[test]
+fn limits_of_processes_are_those_of_the_runtime() {
+    let node = Node::shared();
+    let pod = node.pod("rlimits");
+    let seen = pod.output("grep -E '^Max (open files|processes|core)' /proc/self/limits | tr -s ' '", |_| {});
+    let own = fs::read_to_string("/proc/self/limits").expect("this process has limits");
+    let own: Vec<_> = own
+        .lines()
+        .filter(|line| {
+            ["Max open files", "Max processes", "Max core"].iter().any(|name| line.starts_with(name))
+        })
+        .map(|line| line.split_whitespace().collect::<Vec<_>>().join(" "))
+        .collect();
+    let seen: Vec<_> = seen.lines().map(|line| line.trim_end().to_owned()).collect();
+    assert_eq!(seen, own, "a limit was changed on the way");
+}

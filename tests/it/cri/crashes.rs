@@ -1,0 +1,233 @@
+//! Kills amid work: the daemon, containerd and the logkeeper, alone and together, and clients that give up.
+
+use std::fs;
+use std::time::Duration;
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use switchyard_proto::cri::v1::{ContainerState, PodSandboxState, StartContainerRequest};
+use switchyard_proto::cri::v1::{StopContainerRequest, StopPodSandboxRequest};
+use switchyard_tests::cri::{Cri, image_spec};
+use switchyard_tests::gate::Fault;
+use switchyard_tests::host::{eventually, random_bytes};
+use switchyard_tests::image::{busybox, random_layer};
+use switchyard_tests::node::{Node, Pod, content};
+use tonic::Request;
+
+/// How long something may take to come back.
+const LIMIT: Duration = Duration::from_secs(40);
+
+fn kill_managed(node: &Node, name: &str) {
+    let file = node.root().run().join(format!("{name}/{name}.pid"));
+    let text = fs::read_to_string(file).expect("the daemon writes down whom it started");
+    let pid = text.split_whitespace().next().expect("the process id is the first word");
+    kill(Pid::from_raw(pid.parse().expect("it is a number")), Signal::SIGKILL).expect("it runs");
+}
+
+/// Waits up to `most` milliseconds, nobody knows how long.
+fn pause(most: u64) {
+    let [high, low] = random_bytes();
+    std::thread::sleep(Duration::from_micros(u64::from(u16::from_be_bytes([high, low])) * most / 66));
+}
+
+/// Calls until it succeeds: what clients do while the daemon or containerd comes back.
+#[track_caller]
+fn retry<T>(what: &str, mut call: impl FnMut() -> Result<T, tonic::Status>) -> T {
+    let mut last = None;
+    let done = eventually(LIMIT, || {
+        last = Some(call());
+        last.as_ref().is_some_and(Result::is_ok)
+    });
+    let last = last.expect("it was called");
+    assert!(done, "{what}: {:?}", last.err());
+    last.unwrap_or_else(|status| panic!("{what}: {status}"))
+}
+
+#[test]
+fn a_daemon_killed_amid_creations_and_starts_has_each_container_once_in_the_end() {
+    let node = Node::start();
+    let pod = node.pod("amid");
+    for round in 0..3 {
+        let configs: Vec<_> = (0..6)
+            .map(|index| {
+                let name = format!("round{round}-{index}");
+                node.container(&name, &["sh", "-c", "echo started; exec sleep 1000"])
+            })
+            .collect();
+        std::thread::scope(|scope| {
+            for config in &configs {
+                // Most of them never get an answer.
+                scope.spawn(|| drop(pod.try_create(config).and_then(|id| node.cri().start(&id))));
+            }
+            pause(400);
+            node.daemon().kill9();
+        });
+        node.daemon().restart();
+        for config in &configs {
+            let id = pod.create(config);
+            let mut status = node.cri().status(&id).expect("it has a status");
+            if status.state() == ContainerState::ContainerCreated {
+                // It may fail: containerd may not have done with the start that nobody waits for any more.
+                let _ = node.cri().start(&id);
+                status = node.cri().status(&id).expect("it has a status");
+            }
+            match status.state() {
+                ContainerState::ContainerRunning => {}
+                ContainerState::ContainerCreated => panic!("a failed start is an end: {status:?}"),
+                // The start that was under way has failed, and says so.
+                ContainerState::ContainerExited | ContainerState::ContainerUnknown => {
+                    assert_ne!(status.exit_code, 0, "{status:?}");
+                    continue;
+                }
+            }
+            assert_eq!(node.cri().sh(&id, "echo reached"), "reached");
+            let name = &config.metadata.as_ref().expect("it has a name").name;
+            pod.wait_log(name, |lines| lines.len() == 1);
+        }
+        let containers = node.cri().containers().expect("they can be listed");
+        assert_eq!(containers.len(), 6 * (round + 1), "{containers:#?}");
+    }
+    drop(pod);
+    node.sweep().assert_clean();
+}
+
+#[test]
+fn pods_are_run_in_the_end_whatever_containerd_dies_of() {
+    let node = Node::start();
+    let configs: Vec<_> = (0..6).map(|index| node.pod_config(&format!("stubborn-{index}"))).collect();
+    let pods: Vec<_> = std::thread::scope(|scope| {
+        let runs: Vec<_> = configs
+            .iter()
+            .map(|config| {
+                scope.spawn(|| {
+                    let pod = retry("RunPodSandbox", || node.cri().run_pod(config));
+                    let container = node.container("main", &["sleep", "1000"]);
+                    let id = retry("CreateContainer", || node.cri().create(&pod, &container, config));
+                    // A start that failed is for good.
+                    let _ = node.cri().start(&id);
+                    Pod::adopt(&node, pod, config.clone())
+                })
+            })
+            .collect();
+        pause(400);
+        kill_managed(&node, "containerd");
+        runs.into_iter().map(|run| run.join().expect("a run does not panic")).collect()
+    });
+    assert_eq!(node.cri().pods().expect("they can be listed").len(), 6);
+    for pod in &pods {
+        assert_eq!(pod.status().state(), PodSandboxState::SandboxReady);
+    }
+    for pod in &pods {
+        retry("StopPodSandbox", || node.cri().stop_pod(pod.id()));
+        retry("RemovePodSandbox", || node.cri().remove_pod(pod.id()));
+    }
+    // What could not be undone without containerd is undone by the next daemon at the latest.
+    node.daemon().restart();
+    node.sweep().assert_clean();
+}
+
+#[test]
+fn no_line_and_no_container_is_lost_when_all_three_are_killed_at_once() {
+    let node = Node::start();
+    let pod = node.pod("all");
+    let id = pod.shell("counting", "n=0; while :; do n=$((n+1)); echo $n; sleep 0.005; done");
+    let started = node.cri().status(&id).expect("it has a status").started_at;
+    for _ in 0..2 {
+        let so_far = pod.log("counting").len();
+        pod.wait_log("counting", |lines| lines.len() > so_far + 20);
+        node.daemon().kill9();
+        kill_managed(&node, "logkeeper");
+        kill_managed(&node, "containerd");
+        node.daemon().restart();
+    }
+    let so_far = pod.log("counting").len();
+    let lines = pod.wait_log("counting", |lines| lines.len() > so_far + 20);
+    let numbers: Vec<_> = lines[..lines.len() - 1].iter().map(|line| content(line).to_owned()).collect();
+    let expected: Vec<_> = (1..=numbers.len()).map(|number| number.to_string()).collect();
+    assert_eq!(numbers, expected);
+    let status = node.cri().status(&id).expect("it has a status");
+    assert_eq!((status.state(), status.started_at), (ContainerState::ContainerRunning, started));
+    assert_eq!(node.cri().sh(&id, "echo reached"), "reached");
+}
+
+#[test]
+fn a_daemon_killed_amid_a_pull_leaves_no_lease_and_pulls_again() {
+    let node = Node::start();
+    let image = busybox().layer(random_layer(300_000, 77)).build();
+    node.registry().push("crashes/pull:1", &image);
+    let reference = node.registry().reference("crashes/pull:1");
+    let layer = &image.layers[1].digest;
+    node.registry().gate().fail_next(layer, Fault::Hold);
+    std::thread::scope(|scope| {
+        let pull = scope.spawn(|| node.cri().pull(&reference, None));
+        assert!(eventually(LIMIT, || node.registry().gate().count(layer) == 1));
+        node.daemon().kill9();
+        node.registry().gate().release();
+        pull.join().expect("a call does not panic").expect_err("nobody answers");
+    });
+    node.daemon().restart();
+    let clean = eventually(LIMIT, || node.sweep().findings.is_empty());
+    assert!(clean, "{:?}", node.sweep().findings);
+    node.cri().pull(&reference, None).expect("it can be pulled");
+    let pod = node.pod("pulled");
+    let seen = pod.output("ls /random | wc -l", |config| config.image = Some(image_spec(&reference)));
+    assert_eq!(seen, "1");
+}
+
+#[test]
+fn a_start_or_stop_whose_client_gave_up_is_not_half_done() {
+    let node = Node::start();
+    let pod = node.pod("hasty");
+    let hasty = |milliseconds: u64, cri: &Cri, id: &str| {
+        let mut request = Request::new(StartContainerRequest { container_id: id.to_owned() });
+        request.set_timeout(Duration::from_millis(milliseconds));
+        cri.runtime(async |mut client| client.start_container(request).await).is_ok()
+    };
+    for (index, milliseconds) in [1, 5, 20, 50].into_iter().enumerate() {
+        let id = pod.create(&node.container(&format!("main{index}"), &["sleep", "1000"]));
+        let _ = hasty(milliseconds, node.cri(), &id);
+        let mut status = node.cri().status(&id).expect("it has a status");
+        let settled = eventually(LIMIT, || {
+            // A second start is right only if the first never began.
+            if status.state() == ContainerState::ContainerCreated {
+                let _ = node.cri().start(&id);
+            }
+            status = node.cri().status(&id).expect("it has a status");
+            status.state() == ContainerState::ContainerRunning
+        });
+        assert!(settled, "after {milliseconds} ms: {status:?}");
+        assert_eq!(node.cri().sh(&id, "echo reached"), "reached");
+        let mut request = Request::new(StopContainerRequest { container_id: id.clone(), timeout: 0 });
+        request.set_timeout(Duration::from_millis(milliseconds));
+        let _ = node.cri().runtime(async |mut client| client.stop_container(request).await);
+        node.cri().stop(&id, 0).expect("it can be stopped");
+        assert_eq!(node.cri().status(&id).expect("it has a status").exit_code, 137);
+    }
+    let mut request = Request::new(StopPodSandboxRequest { pod_sandbox_id: pod.id().to_owned() });
+    request.set_timeout(Duration::from_millis(5));
+    let _ = node.cri().runtime(async |mut client| client.stop_pod_sandbox(request).await);
+    drop(pod);
+    node.sweep().assert_clean();
+}
+
+#[test]
+fn twenty_pods_at_once_come_and_go() {
+    let node = Node::start();
+    std::thread::scope(|scope| {
+        for index in 0..20 {
+            let node = &node;
+            scope.spawn(move || {
+                let mut config = node.pod_config(&format!("crowd-{index}"));
+                config.hostname = format!("crowd-{index}");
+                let pod = node.cri().run_pod(&config).expect("it can be run");
+                let container = node.container("main", &["sh", "-c", "echo here; exec sleep 1000"]);
+                let id = node.cri().create(&pod, &container, &config).expect("a container can be made");
+                node.cri().start(&id).expect("it can be started");
+                assert_eq!(node.cri().sh(&id, "hostname"), config.hostname);
+                node.cri().stop_pod(&pod).expect("it can be stopped");
+                node.cri().remove_pod(&pod).expect("it can be removed");
+            });
+        }
+    });
+    node.sweep().assert_clean();
+}

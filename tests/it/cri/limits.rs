@@ -1,0 +1,128 @@
+//! Limits and use of resources.
+
+use std::fs;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use switchyard_proto::cri::v1::{LinuxContainerResources, ListContainerStatsRequest, PodSandboxStatsRequest};
+use switchyard_tests::cri::limits;
+use switchyard_tests::host::{cgroups, eventually};
+use switchyard_tests::node::Node;
+
+const MIB: i64 = 1 << 20;
+
+/// The value of a file in the container's group of this hierarchy (v1), or in its only group (v2, by its own name).
+fn value(container: &str, v1: &str, v2: &str) -> String {
+    let groups = cgroups::named(container);
+    let file =
+        groups.iter().flat_map(|dir| [dir.join(v1), dir.join(v2)]).find(|file: &PathBuf| file.exists());
+    let file = file.unwrap_or_else(|| panic!("neither {v1} nor {v2} in {groups:?}"));
+    fs::read_to_string(file).expect("it was just found").trim().to_owned()
+}
+
+#[test]
+fn limits_are_in_force_and_can_be_changed() {
+    let node = Node::shared();
+    let pod = node.pod("limits");
+    let id = pod.shell_with("main", "exec sleep 1000", |config| {
+        let limits = limits(config);
+        limits.memory_limit_in_bytes = 64 * MIB;
+        limits.cpu_shares = 512;
+        limits.cpu_quota = 50_000;
+        limits.cpu_period = 100_000;
+        limits.cpuset_cpus = "0".into();
+    });
+    let memory = || value(&id, "memory.limit_in_bytes", "memory.max");
+    assert_eq!(memory(), (64 * MIB).to_string());
+    let quota = |quota: i64| [quota.to_string(), format!("{quota} 100000")];
+    assert!(quota(50_000).contains(&value(&id, "cpu.cfs_quota_us", "cpu.max")));
+    assert_eq!(value(&id, "cpuset.cpus", "cpuset.cpus"), "0");
+    let told =
+        || node.cri().status(&id).expect("it has a status").resources.expect("told").linux.expect("told");
+    assert_eq!((told().memory_limit_in_bytes, told().cpu_shares, told().cpu_quota), (64 * MIB, 512, 50_000));
+
+    let change = LinuxContainerResources {
+        memory_limit_in_bytes: 96 * MIB,
+        cpu_quota: 80_000,
+        cpu_period: 100_000,
+        ..Default::default()
+    };
+    node.cri().update(&id, change).expect("they can be changed");
+    assert_eq!(memory(), (96 * MIB).to_string());
+    assert!(quota(80_000).contains(&value(&id, "cpu.cfs_quota_us", "cpu.max")));
+    let now = told();
+    assert_eq!((now.memory_limit_in_bytes, now.cpu_shares, now.cpu_quota), (96 * MIB, 512, 80_000));
+    assert_eq!(now.cpuset_cpus, "0");
+
+    let impossible = LinuxContainerResources { cpuset_cpus: "4000".into(), ..Default::default() };
+    node.cri().update(&id, impossible).expect_err("there are not as many processors");
+    assert_eq!(told(), now, "a change that failed is told as if it were in force");
+    assert_eq!(memory(), (96 * MIB).to_string());
+}
+
+#[test]
+fn a_container_that_waits_to_be_started_takes_changes_along() {
+    let node = Node::shared();
+    let pod = node.pod("waiting");
+    let mut config = node.container("main", &["sleep", "1000"]);
+    limits(&mut config).memory_limit_in_bytes = 64 * MIB;
+    let id = pod.create(&config);
+    let change = LinuxContainerResources { memory_limit_in_bytes: 96 * MIB, ..Default::default() };
+    node.cri().update(&id, change).expect("it can be changed");
+    node.cri().start(&id).expect("it can be started");
+    assert_eq!(value(&id, "memory.limit_in_bytes", "memory.max"), (96 * MIB).to_string());
+}
+
+#[test]
+fn what_kubelets_send_for_pages_that_are_not_there_is_no_error() {
+    use switchyard_proto::cri::v1::HugepageLimit;
+    let node = Node::shared();
+    let pod = node.pod("pages");
+    let seen = pod.output("echo runs", |config| {
+        limits(config).hugepage_limits =
+            ["2MB", "1GB"].map(|size| HugepageLimit { page_size: size.into(), limit: 0 }).to_vec();
+    });
+    assert_eq!(seen, "runs");
+}
+
+#[test]
+fn use_is_told_and_grows() {
+    let node = Node::shared();
+    let pod = node.pod("use");
+    let id = pod.shell_with("main", "while :; do :; done", |config| limits(config).cpu_quota = 20_000);
+    let idle = pod.create(&node.container("idle", &["true"]));
+    let stats = || node.cri().stats(&id).expect("it has stats");
+    let first = stats();
+    let cpu = |stats: &switchyard_proto::cri::v1::ContainerStats| {
+        stats.cpu.as_ref().and_then(|cpu| cpu.usage_core_nano_seconds).map_or(0, |value| value.value)
+    };
+    let memory = first.memory.expect("memory is told");
+    let bytes = memory.working_set_bytes.expect("the working set is told").value;
+    assert!(bytes > 0 && bytes < 64 << 20, "{memory:?}");
+    assert!(eventually(Duration::from_secs(10), || cpu(&stats()) > cpu(&first)), "{first:?}");
+    let layer = |stats: &switchyard_proto::cri::v1::ContainerStats| {
+        let layer = stats.writable_layer.clone().unwrap_or_default();
+        (layer.used_bytes.unwrap_or_default().value, layer.fs_id.unwrap_or_default().mountpoint)
+    };
+    let (before, mountpoint) = layer(&first);
+    assert!(fs::metadata(&mountpoint).is_ok_and(|meta| meta.is_dir()), "{mountpoint:?}");
+    let _ = node.cri().sh(&id, "head -c 4000000 /dev/zero > /file; sync");
+    let mut after = before;
+    let grown = eventually(Duration::from_secs(20), || {
+        after = layer(&stats()).0;
+        after >= before + 4_000_000
+    });
+    assert!(grown, "the writable layer has {after} bytes and had {before}");
+
+    let request = ListContainerStatsRequest::default();
+    let all = node.cri().runtime(async |mut client| client.list_container_stats(request).await);
+    let all = all.expect("they can be listed").stats;
+    let ids: Vec<_> = all.iter().filter_map(|stats| Some(stats.attributes.as_ref()?.id.clone())).collect();
+    assert!(ids.contains(&id) && ids.contains(&idle), "{ids:?}");
+    let request = PodSandboxStatsRequest { pod_sandbox_id: pod.id().to_owned() };
+    let answer = node.cri().runtime(async |mut client| client.pod_sandbox_stats(request).await);
+    let linux = answer.expect("it has stats").stats.expect("they are told").linux.expect("they are Linux's");
+    let network = linux.network.expect("its network is told");
+    assert_eq!(network.default_interface.expect("it has one").name, "eth0");
+    assert!(linux.containers.iter().any(|stats| stats.attributes.as_ref().is_some_and(|a| a.id == id)));
+}

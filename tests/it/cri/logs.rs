@@ -1,0 +1,59 @@
+//! Logs of containers.
+
+use std::fs;
+
+use switchyard_tests::node::{Node, content};
+use tonic::Code;
+
+/// The most bytes of text in one line of a log.
+const CHUNK: usize = 16 << 10;
+
+#[test]
+fn long_lines_are_split_and_say_so() {
+    let node = Node::shared();
+    let pod = node.pod("long");
+    let script = "head -c 40000 /dev/zero | tr '\\0' x; echo; echo short; printf unfinished";
+    let id = pod.shell("main", script);
+    let _ = node.cri().wait_exit(&id);
+    let lines = pod.log("main");
+    let seen: Vec<_> =
+        lines.iter().map(|line| (line.split(' ').nth(2).unwrap_or_default(), content(line).len())).collect();
+    assert_eq!(seen, [("P", CHUNK), ("P", CHUNK), ("F", 40_000 - 2 * CHUNK), ("F", 5), ("P", 10)]);
+}
+
+#[test]
+fn a_reopened_log_leaves_the_old_file_alone() {
+    let node = Node::shared();
+    let pod = node.pod("rotated");
+    let script = "n=0; while :; do n=$((n+1)); echo line $n; sleep 0.01; done";
+    let id = pod.shell("main", script);
+    let path = pod.log_path("main");
+    let rotated = path.with_extension("log.1");
+    pod.wait_log("main", |lines| lines.len() > 5);
+    fs::rename(&path, &rotated).expect("a log can be renamed");
+    node.cri().reopen_log(&id).expect("it can be opened anew");
+    let old = fs::read_to_string(&rotated).expect("the old one is there");
+    let new = pod.wait_log("main", |lines| lines.len() > 5);
+    assert_eq!(fs::read_to_string(&rotated).expect("the old one is there"), old, "the old one has grown");
+    node.cri().stop(&id, 0).expect("it can be stopped");
+    let all: Vec<_> = old.lines().chain(new.iter().map(String::as_str)).map(content).collect();
+    let expected: Vec<_> = (1..=all.len()).map(|number| format!("line {number}")).collect();
+    assert_eq!(all, expected, "lines are missing between the two");
+    let status = node.cri().reopen_log(&id).expect_err("it has ended");
+    assert_eq!(status.code(), Code::FailedPrecondition, "{status}");
+}
+
+#[test]
+fn a_container_without_a_log_path_runs_without_a_log() {
+    let node = Node::shared();
+    let pod = node.pod("silent");
+    let script = "head -c 1000000 /dev/zero; exec sleep 1000";
+    let id = pod.shell_with("main", script, |config| config.log_path.clear());
+    // What nobody reads must not hold it up.
+    let ran = switchyard_tests::host::eventually(std::time::Duration::from_secs(10), || {
+        node.cri().sh(&id, "cat /proc/1/cmdline | tr '\\0' ' '") == "sleep 1000 "
+    });
+    assert!(ran, "its output holds it up");
+    assert_eq!(node.cri().status(&id).expect("it has a status").log_path, "");
+    assert!(!pod.log_path("main").exists());
+}

@@ -1,0 +1,132 @@
+//! Networks of pods: addresses, host ports, rates, the host's own network.
+
+use std::fs;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
+use std::process::Command;
+use std::time::Duration;
+
+use switchyard_proto::cri::v1::{NamespaceMode, PortMapping, StatusRequest};
+use switchyard_tests::cri::namespaces;
+use switchyard_tests::host::eventually;
+use switchyard_tests::node::Node;
+use switchyard_tests::root::PrivateRoot;
+use switchyard_tests::{http, prereq};
+use tonic::Code;
+
+/// Serves a page on port 80.
+const SERVE: &str = "mkdir /tmp/www; echo hello > /tmp/www/index.html; exec httpd -f -p 80 -h /tmp/www";
+/// How long a server may take to answer.
+const LIMIT: Duration = Duration::from_secs(10);
+
+fn answers(address: SocketAddr) -> bool {
+    eventually(LIMIT, || http::get(address, "/").is_ok_and(|page| page.text() == "hello\n"))
+}
+
+/// The name of the host's end of a pod's interface.
+fn host_interface(node: &Node, container: &str) -> String {
+    let index = node.cri().sh(container, "cat /sys/class/net/eth0/iflink");
+    let ports = format!("/sys/class/net/{}/brif", node.root().network().bridge());
+    let entries = fs::read_dir(ports).expect("the bridge is there while a pod is");
+    let mut names = entries.flatten().map(|entry| entry.file_name().to_string_lossy().into_owned());
+    let is_peer = |name: &String| {
+        fs::read_to_string(format!("/sys/class/net/{name}/ifindex")).is_ok_and(|text| text.trim() == index)
+    };
+    names.find(is_peer).expect("the peer of eth0 is at the bridge")
+}
+
+#[test]
+fn a_pod_is_reached_at_its_address() {
+    let node = Node::shared();
+    let pod = node.pod("served");
+    let _id = pod.shell("main", SERVE);
+    let ip: Ipv4Addr = pod.ip().parse().expect("it is an address");
+    assert!(node.root().network().contains(ip), "{ip}");
+    assert!(answers((ip, 80).into()), "nobody answers on {ip}: {}", pod.text("main"));
+}
+
+#[test]
+fn pods_of_a_dual_stack_network_have_two_addresses() {
+    let node = Node::start_with("", |root| root.use_dual_stack());
+    let pod = node.pod("dual");
+    let _id = pod.shell("main", SERVE);
+    let network = pod.status().network.expect("it has a network");
+    let first: IpAddr = network.ip.parse().expect("it is an address");
+    assert_eq!(network.additional_ips.len(), 1, "{network:?}");
+    let second: IpAddr = network.additional_ips[0].ip.parse().expect("it is an address");
+    assert!(first.is_ipv4() && second.is_ipv6(), "{network:?}");
+    assert!(answers((first, 80).into()) && answers((second, 80).into()), "{}", pod.text("main"));
+}
+
+#[test]
+fn a_host_port_leads_into_the_pod_until_it_is_stopped() {
+    let node = Node::shared();
+    let port = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))
+        .and_then(|socket| socket.local_addr())
+        .expect("loopback has a free port")
+        .port();
+    let pod = node.pod_with("ports", |config| {
+        let host_port = i32::from(port);
+        config.port_mappings = vec![PortMapping { container_port: 80, host_port, ..Default::default() }];
+    });
+    let _id = pod.shell("main", SERVE);
+    let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
+    assert!(answers(address), "nobody answers on {address}: {}", pod.text("main"));
+    node.cri().stop_pod(pod.id()).expect("it can be stopped");
+    assert!(http::get(address, "/").is_err(), "{address} still leads somewhere");
+}
+
+#[test]
+fn a_pod_on_the_hosts_network_has_no_address_of_its_own() {
+    let node = Node::shared();
+    let pod = node.pod_with("host", |config| {
+        namespaces(config).set_network(NamespaceMode::Node);
+        config.hostname = "ignored".to_owned();
+    });
+    let status = pod.status();
+    assert_eq!(status.network.unwrap_or_default().ip, "");
+    let options = status.linux.and_then(|linux| linux.namespaces?.options).expect("its namespaces are told");
+    assert_eq!(options.network(), NamespaceMode::Node);
+    let seen = pod.output("readlink /proc/self/ns/net; hostname", |_| {});
+    let net = fs::read_link("/proc/self/ns/net").expect("this process has a namespace");
+    let host = fs::read_to_string("/proc/sys/kernel/hostname").expect("the host has a name");
+    assert_eq!(seen, format!("{}\n{}", net.display(), host.trim_end()));
+}
+
+#[test]
+fn rates_are_limited_on_the_hosts_end() {
+    let node = Node::shared();
+    let pod = node.pod_with("rates", |config| {
+        for direction in ["ingress", "egress"] {
+            config.annotations.insert(format!("kubernetes.io/{direction}-bandwidth"), "10M".into());
+        }
+    });
+    let id = pod.shell("main", "exec sleep 1000");
+    let interface = host_interface(&node, &id);
+    let tc = prereq::require("tc", "iproute2");
+    let shown = Command::new(tc).args(["qdisc", "show", "dev", &interface]).output().expect("tc starts");
+    let shown = String::from_utf8_lossy(&shown.stdout).into_owned();
+    assert!(shown.contains("tbf") && shown.contains("10Mbit") && shown.contains("ingress"), "{shown}");
+}
+
+#[test]
+fn without_a_network_configuration_only_pods_on_the_hosts_network_run() {
+    let conflist = |root: &PrivateRoot| root.cni_conf().join("10-test.conflist");
+    let node = Node::start_with("", |root| fs::remove_file(conflist(root)).expect("it was written"));
+    let network_ready = || {
+        let request = StatusRequest::default();
+        let answer = node.cri().runtime(async |mut client| client.status(request).await);
+        let conditions = answer.expect("it tells its status").status.expect("it has one").conditions;
+        conditions.into_iter().find(|condition| condition.r#type == "NetworkReady").expect("it is told")
+    };
+    let condition = network_ready();
+    assert_eq!((condition.status, condition.reason.as_str()), (false, "NetworkPluginNotReady"));
+    let config = node.pod_config("none");
+    let status = node.cri().run_pod(&config).expect_err("there is no network for it");
+    assert!(matches!(status.code(), Code::Unavailable | Code::FailedPrecondition), "{status}");
+    node.sweep().assert_clean();
+    let host = node.pod_with("host", |config| namespaces(config).set_network(NamespaceMode::Node));
+    assert_eq!(host.output("echo runs", |_| {}), "runs");
+    node.root().network().write_conflist(&node.root().cni_conf(), false);
+    assert!(eventually(LIMIT, || network_ready().status), "the new configuration is not seen");
+    assert!(!node.run(config).ip().is_empty());
+}

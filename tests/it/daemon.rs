@@ -1,0 +1,101 @@
+//! What the real daemon tells operators while its parts live, hang, die and come back.
+
+use std::fs;
+use std::time::Duration;
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use switchyard_tests::host::eventually;
+use switchyard_tests::node::Node;
+use tonic::Code;
+
+/// How long the daemon may take to notice.
+const LIMIT: Duration = Duration::from_secs(40);
+
+fn containerd(node: &Node) -> Pid {
+    let file = node.root().run().join("containerd/containerd.pid");
+    let text = fs::read_to_string(file).expect("the daemon writes down whom it started");
+    let pid = text.split_whitespace().next().expect("the process id is the first word");
+    Pid::from_raw(pid.parse().expect("it is a number"))
+}
+
+fn readiness(node: &Node) -> u16 {
+    node.daemon().get("/readyz").0
+}
+
+#[test]
+fn readiness_follows_containerd() {
+    let node = Node::start();
+    assert_eq!((readiness(&node), node.daemon().get("/livez").0), (200, 200));
+    let pid = containerd(&node);
+    kill(pid, Signal::SIGSTOP).expect("it runs");
+    assert!(eventually(LIMIT, || readiness(&node) == 503), "a containerd that hangs is not noticed");
+    let (status, body) = node.daemon().get("/readyz");
+    assert!(status == 503 && body.contains("containerd"), "{status} {body}");
+    assert_eq!(node.daemon().get("/livez").0, 200);
+    // It may have been replaced by now: a process that hangs is not worth waiting for.
+    let _ = kill(pid, Signal::SIGCONT);
+    assert!(eventually(LIMIT, || readiness(&node) == 200), "{}", node.daemon().tail());
+
+    kill(containerd(&node), Signal::SIGKILL).expect("it runs");
+    assert!(eventually(LIMIT, || readiness(&node) == 503), "a dead containerd is not noticed");
+    assert!(eventually(LIMIT, || readiness(&node) == 200), "{}", node.daemon().tail());
+    assert_eq!(node.pod("after").output("echo works", |_| {}), "works");
+}
+
+#[test]
+fn calls_before_the_recovery_are_told_to_come_again() {
+    let node = Node::start();
+    let pod = node.pod("early");
+    node.daemon().terminate();
+    let pid = containerd(&node);
+    kill(pid, Signal::SIGSTOP).expect("it outlives the daemon");
+    node.daemon().spawn();
+    let mut answer = None;
+    let told = eventually(LIMIT, || {
+        answer = node.cri().pod_status(pod.id()).err();
+        answer.as_ref().is_some_and(|status| status.message().contains("recover"))
+    });
+    let status = answer.expect("it cannot know yet");
+    assert!(told && status.code() == Code::Unavailable, "{status}");
+    for status in [
+        node.cri().run_pod(&node.pod_config("new")).map(drop),
+        node.cri().stop_pod(pod.id()),
+        node.cri().containers().map(drop),
+        node.cri().list_images().map(drop),
+    ] {
+        let status = status.expect_err("it cannot know yet");
+        assert_eq!(status.code(), Code::Unavailable, "{status}");
+    }
+    // It may have been replaced by now.
+    let _ = kill(pid, Signal::SIGCONT);
+    node.daemon().wait_ready();
+    assert_eq!(pod.output("echo works", |_| {}), "works");
+}
+
+#[test]
+fn metrics_count_calls_by_method_and_name_nobody() {
+    let node = Node::start();
+    let pod = node.pod("counted");
+    let id = pod.shell("main", "exec sleep 1000");
+    node.cri().status(&"0".repeat(64)).expect_err("there is none");
+    let (status, text) = node.daemon().get("/metrics");
+    assert_eq!(status, 200);
+    for (method, code) in [
+        ("RuntimeService/RunPodSandbox", "OK"),
+        ("RuntimeService/StartContainer", "OK"),
+        ("RuntimeService/ContainerStatus", "NOT_FOUND"),
+        ("ImageService/PullImage", "OK"),
+    ] {
+        let found = text.lines().any(|line| {
+            line.starts_with("switchyard_rpc_requests_total{")
+                && line.contains(&format!("method=\"runtime.v1.{method}\""))
+                && line.contains(&format!("code=\"{code}\""))
+                && line.ends_with(" 1")
+        });
+        assert!(found, "{method} {code} is missing in {text}");
+    }
+    assert!(text.contains("switchyard_image_pulls_total{result=\"ok\"} 1"), "{text}");
+    let long_hex = text.split(|c: char| !c.is_ascii_hexdigit()).any(|word| word.len() >= 32);
+    assert!(!long_hex && !text.contains(pod.id()) && !text.contains(&id), "an id is in {text}");
+}

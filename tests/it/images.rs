@@ -1,0 +1,42 @@
+//! Images: pulls from real registries through the real daemon, and what becomes of them.
+
+mod access;
+mod kinds;
+mod lives;
+mod transfers;
+
+use switchyard_proto::cri::v1::AuthConfig;
+use switchyard_tests::cri::image_spec;
+use switchyard_tests::image::{Image, ImageBuilder, LayerBuilder, busybox, random_layer};
+use switchyard_tests::node::Node;
+
+/// Busybox with a file of its own, so that no other test has its image.
+fn with_file(name: &str) -> ImageBuilder {
+    busybox().layer(LayerBuilder::default().file("which", format!("{name}\n"), 0o644).build())
+}
+
+/// An image of layers that no other test has.
+fn unique(seed: u64, layers: u64, size: usize) -> Image {
+    (0..layers).fold(busybox(), |image, layer| image.layer(random_layer(size, seed * 1000 + layer))).build()
+}
+
+fn auth(user: &str, password: &str) -> Option<AuthConfig> {
+    Some(AuthConfig { username: user.into(), password: password.into(), ..Default::default() })
+}
+
+/// What `cat /which` prints in a container of the image.
+#[track_caller]
+fn which(node: &Node, reference: &str) -> String {
+    let pod = node.pod("which");
+    pod.output("cat /which", |config| config.image = Some(image_spec(reference)))
+}
+
+/// How often a layer was asked for.
+fn downloads(registry: &switchyard_tests::registry::Registry, digest: &str) -> usize {
+    registry
+        .gate()
+        .requests()
+        .iter()
+        .filter(|request| request.starts_with("GET ") && request.contains(&format!("/blobs/{digest}")))
+        .count()
+}

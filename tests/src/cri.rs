@@ -1,0 +1,343 @@
+//! A client of the CRI socket that blocks, and shortcuts into the messages that tests change most.
+
+use std::fmt;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use switchyard_proto::cri::v1 as cri;
+use switchyard_proto::cri::v1::image_service_client::ImageServiceClient;
+use switchyard_proto::cri::v1::runtime_service_client::RuntimeServiceClient;
+use tokio::runtime::Runtime;
+use tonic::transport::{Channel, Endpoint};
+use tonic::{Response, Status};
+
+use crate::host::eventually;
+
+/// How long one call may take.
+const CALL_LIMIT: Duration = Duration::from_secs(90);
+/// How long a container may take to end by itself.
+const EXIT_LIMIT: Duration = Duration::from_secs(30);
+/// The largest answer that is taken, in bytes: what kubelets take.
+const MAX_ANSWER: usize = 16 << 20;
+
+/// A client of one socket. Each call is a connection of its own, so that it does not matter when the daemon restarts.
+#[derive(Clone)]
+pub struct Cri {
+    endpoint: Endpoint,
+    runtime: Arc<Runtime>,
+}
+
+impl fmt::Debug for Cri {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Cri").field("endpoint", &self.endpoint.uri()).finish_non_exhaustive()
+    }
+}
+
+impl Cri {
+    /// A client of the socket, which need not be there yet.
+    ///
+    /// # Panics
+    /// When a thread cannot be started.
+    #[must_use]
+    pub fn new(socket: &Path) -> Self {
+        let endpoint = Endpoint::from_shared(format!("unix://{}", socket.display()))
+            .expect("the path of a test's socket needs no escapes")
+            .timeout(CALL_LIMIT);
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
+        Self { endpoint, runtime: Arc::new(runtime.expect("a runtime can be made")) }
+    }
+
+    /// Calls the RuntimeService.
+    ///
+    /// # Errors
+    /// The status of the call; `Unavailable` or `Unknown` when nobody listens.
+    pub fn runtime<T>(
+        &self,
+        call: impl AsyncFnOnce(RuntimeServiceClient<Channel>) -> Result<Response<T>, Status>,
+    ) -> Result<T, Status> {
+        self.runtime.block_on(async {
+            let channel = self.endpoint.connect_lazy();
+            let client = RuntimeServiceClient::new(channel).max_decoding_message_size(MAX_ANSWER);
+            Ok(call(client).await?.into_inner())
+        })
+    }
+
+    /// Calls the ImageService.
+    ///
+    /// # Errors
+    /// As [`Cri::runtime`].
+    pub fn images<T>(
+        &self,
+        call: impl AsyncFnOnce(ImageServiceClient<Channel>) -> Result<Response<T>, Status>,
+    ) -> Result<T, Status> {
+        self.runtime.block_on(async {
+            let channel = self.endpoint.connect_lazy();
+            let client = ImageServiceClient::new(channel).max_decoding_message_size(MAX_ANSWER);
+            Ok(call(client).await?.into_inner())
+        })
+    }
+
+    /// `RunPodSandbox` with the default handler; the id of the pod.
+    ///
+    /// # Errors
+    /// The status of the call.
+    pub fn run_pod(&self, config: &cri::PodSandboxConfig) -> Result<String, Status> {
+        self.run_pod_with(config, "")
+    }
+
+    /// `RunPodSandbox` with this handler; the id of the pod.
+    ///
+    /// # Errors
+    /// The status of the call.
+    pub fn run_pod_with(&self, config: &cri::PodSandboxConfig, handler: &str) -> Result<String, Status> {
+        let request =
+            cri::RunPodSandboxRequest { config: Some(config.clone()), runtime_handler: handler.to_owned() };
+        self.runtime(async |mut client| client.run_pod_sandbox(request).await)
+            .map(|answer| answer.pod_sandbox_id)
+    }
+
+    /// `StopPodSandbox`.
+    ///
+    /// # Errors
+    /// The status of the call.
+    pub fn stop_pod(&self, pod: &str) -> Result<(), Status> {
+        let request = cri::StopPodSandboxRequest { pod_sandbox_id: pod.to_owned() };
+        self.runtime(async |mut client| client.stop_pod_sandbox(request).await).map(drop)
+    }
+
+    /// `RemovePodSandbox`.
+    ///
+    /// # Errors
+    /// The status of the call.
+    pub fn remove_pod(&self, pod: &str) -> Result<(), Status> {
+        let request = cri::RemovePodSandboxRequest { pod_sandbox_id: pod.to_owned() };
+        self.runtime(async |mut client| client.remove_pod_sandbox(request).await).map(drop)
+    }
+
+    /// `PodSandboxStatus`.
+    ///
+    /// # Errors
+    /// The status of the call.
+    pub fn pod_status(&self, pod: &str) -> Result<cri::PodSandboxStatus, Status> {
+        let request = cri::PodSandboxStatusRequest { pod_sandbox_id: pod.to_owned(), verbose: false };
+        self.runtime(async |mut client| client.pod_sandbox_status(request).await)
+            .map(|answer| answer.status.unwrap_or_default())
+    }
+
+    /// `ListPodSandbox` without a filter.
+    ///
+    /// # Errors
+    /// The status of the call.
+    pub fn pods(&self) -> Result<Vec<cri::PodSandbox>, Status> {
+        self.runtime(async |mut client| client.list_pod_sandbox(cri::ListPodSandboxRequest::default()).await)
+            .map(|answer| answer.items)
+    }
+
+    /// `CreateContainer`; the id of the container.
+    ///
+    /// # Errors
+    /// The status of the call.
+    pub fn create(
+        &self,
+        pod: &str,
+        config: &cri::ContainerConfig,
+        pod_config: &cri::PodSandboxConfig,
+    ) -> Result<String, Status> {
+        let request = cri::CreateContainerRequest {
+            pod_sandbox_id: pod.to_owned(),
+            config: Some(config.clone()),
+            sandbox_config: Some(pod_config.clone()),
+        };
+        self.runtime(async |mut client| client.create_container(request).await)
+            .map(|answer| answer.container_id)
+    }
+
+    /// `StartContainer`.
+    ///
+    /// # Errors
+    /// The status of the call.
+    pub fn start(&self, container: &str) -> Result<(), Status> {
+        let request = cri::StartContainerRequest { container_id: container.to_owned() };
+        self.runtime(async |mut client| client.start_container(request).await).map(drop)
+    }
+
+    /// `StopContainer` with a grace in seconds.
+    ///
+    /// # Errors
+    /// The status of the call.
+    pub fn stop(&self, container: &str, grace: i64) -> Result<(), Status> {
+        let request = cri::StopContainerRequest { container_id: container.to_owned(), timeout: grace };
+        self.runtime(async |mut client| client.stop_container(request).await).map(drop)
+    }
+
+    /// `RemoveContainer`.
+    ///
+    /// # Errors
+    /// The status of the call.
+    pub fn remove(&self, container: &str) -> Result<(), Status> {
+        let request = cri::RemoveContainerRequest { container_id: container.to_owned() };
+        self.runtime(async |mut client| client.remove_container(request).await).map(drop)
+    }
+
+    /// `ContainerStatus`.
+    ///
+    /// # Errors
+    /// The status of the call.
+    pub fn status(&self, container: &str) -> Result<cri::ContainerStatus, Status> {
+        let request = cri::ContainerStatusRequest { container_id: container.to_owned(), verbose: false };
+        self.runtime(async |mut client| client.container_status(request).await)
+            .map(|answer| answer.status.unwrap_or_default())
+    }
+
+    /// `ListContainers` without a filter.
+    ///
+    /// # Errors
+    /// The status of the call.
+    pub fn containers(&self) -> Result<Vec<cri::Container>, Status> {
+        self.runtime(async |mut client| client.list_containers(cri::ListContainersRequest::default()).await)
+            .map(|answer| answer.containers)
+    }
+
+    /// `ExecSync` with a timeout in seconds, 0 for none.
+    ///
+    /// # Errors
+    /// The status of the call.
+    pub fn exec(
+        &self,
+        container: &str,
+        words: &[&str],
+        timeout: i64,
+    ) -> Result<cri::ExecSyncResponse, Status> {
+        let cmd = words.iter().map(|word| (*word).to_owned()).collect();
+        let request = cri::ExecSyncRequest { container_id: container.to_owned(), cmd, timeout };
+        self.runtime(async |mut client| client.exec_sync(request).await)
+    }
+
+    /// What `sh -c script` prints in the container, without its last newline.
+    ///
+    /// # Panics
+    /// When the call fails or the script does not end with 0.
+    #[track_caller]
+    #[must_use]
+    pub fn sh(&self, container: &str, script: &str) -> String {
+        let answer = self
+            .exec(container, &["sh", "-c", script], 30)
+            .unwrap_or_else(|status| panic!("exec of {script:?} in {container}: {status}"));
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        let (out, err) = (text(&answer.stdout), text(&answer.stderr));
+        assert!(answer.exit_code == 0, "{script:?} ended with {}: {out}{err}", answer.exit_code);
+        out.strip_suffix('\n').map(str::to_owned).unwrap_or(out)
+    }
+
+    /// `UpdateContainerResources`.
+    ///
+    /// # Errors
+    /// The status of the call.
+    pub fn update(&self, container: &str, limits: cri::LinuxContainerResources) -> Result<(), Status> {
+        let request = cri::UpdateContainerResourcesRequest {
+            container_id: container.to_owned(),
+            linux: Some(limits),
+            ..Default::default()
+        };
+        self.runtime(async |mut client| client.update_container_resources(request).await).map(drop)
+    }
+
+    /// `ReopenContainerLog`.
+    ///
+    /// # Errors
+    /// The status of the call.
+    pub fn reopen_log(&self, container: &str) -> Result<(), Status> {
+        let request = cri::ReopenContainerLogRequest { container_id: container.to_owned() };
+        self.runtime(async |mut client| client.reopen_container_log(request).await).map(drop)
+    }
+
+    /// `ContainerStats`.
+    ///
+    /// # Errors
+    /// The status of the call.
+    pub fn stats(&self, container: &str) -> Result<cri::ContainerStats, Status> {
+        let request = cri::ContainerStatsRequest { container_id: container.to_owned() };
+        self.runtime(async |mut client| client.container_stats(request).await)
+            .map(|answer| answer.stats.unwrap_or_default())
+    }
+
+    /// `PullImage`; the id of the image.
+    ///
+    /// # Errors
+    /// The status of the call.
+    pub fn pull(&self, reference: &str, auth: Option<cri::AuthConfig>) -> Result<String, Status> {
+        let request =
+            cri::PullImageRequest { image: Some(image_spec(reference)), auth, sandbox_config: None };
+        self.images(async |mut client| client.pull_image(request).await).map(|answer| answer.image_ref)
+    }
+
+    /// `ImageStatus`; nothing when the image is not there.
+    ///
+    /// # Errors
+    /// The status of the call.
+    pub fn image(&self, reference: &str) -> Result<Option<cri::Image>, Status> {
+        let request = cri::ImageStatusRequest { image: Some(image_spec(reference)), verbose: false };
+        self.images(async |mut client| client.image_status(request).await).map(|answer| answer.image)
+    }
+
+    /// `ListImages` without a filter.
+    ///
+    /// # Errors
+    /// The status of the call.
+    pub fn list_images(&self) -> Result<Vec<cri::Image>, Status> {
+        self.images(async |mut client| client.list_images(cri::ListImagesRequest::default()).await)
+            .map(|answer| answer.images)
+    }
+
+    /// `RemoveImage`.
+    ///
+    /// # Errors
+    /// The status of the call.
+    pub fn remove_image(&self, reference: &str) -> Result<(), Status> {
+        let request = cri::RemoveImageRequest { image: Some(image_spec(reference)) };
+        self.images(async |mut client| client.remove_image(request).await).map(drop)
+    }
+
+    /// Waits until the container has ended; its status then.
+    ///
+    /// # Panics
+    /// When it has no status, or has not ended after half a minute.
+    #[track_caller]
+    #[must_use]
+    pub fn wait_exit(&self, container: &str) -> cri::ContainerStatus {
+        let mut last = cri::ContainerStatus::default();
+        let ended = eventually(EXIT_LIMIT, || {
+            last = self.status(container).expect("the container exists, so it has a status");
+            last.state() == cri::ContainerState::ContainerExited
+        });
+        assert!(ended, "container {container} has not ended after {EXIT_LIMIT:?}: {last:?}");
+        last
+    }
+}
+
+/// An image by its reference.
+#[must_use]
+pub fn image_spec(reference: &str) -> cri::ImageSpec {
+    cri::ImageSpec { image: reference.to_owned(), ..Default::default() }
+}
+
+/// The security context of a pod, made if it is not there.
+pub fn security(config: &mut cri::PodSandboxConfig) -> &mut cri::LinuxSandboxSecurityContext {
+    config.linux.get_or_insert_default().security_context.get_or_insert_default()
+}
+
+/// The namespaces of a pod, made if they are not there.
+pub fn namespaces(config: &mut cri::PodSandboxConfig) -> &mut cri::NamespaceOption {
+    security(config).namespace_options.get_or_insert_default()
+}
+
+/// The security context of a container, made if it is not there.
+pub fn context(config: &mut cri::ContainerConfig) -> &mut cri::LinuxContainerSecurityContext {
+    config.linux.get_or_insert_default().security_context.get_or_insert_default()
+}
+
+/// The limits of a container, made if they are not there.
+pub fn limits(config: &mut cri::ContainerConfig) -> &mut cri::LinuxContainerResources {
+    config.linux.get_or_insert_default().resources.get_or_insert_default()
+}

@@ -1,0 +1,402 @@
+//! A whole node for tests: private root, registry, the daemon, a client; and pods that clean up after themselves.
+
+use std::fs;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
+
+use switchyard_proto::cri::v1 as cri;
+use tonic::Status;
+
+use crate::cri::{Cri, image_spec, namespaces};
+use crate::daemon::Daemon;
+use crate::gate::Access;
+use crate::host::{eventually, random_name};
+use crate::image::busybox;
+use crate::registry::Registry;
+use crate::root::PrivateRoot;
+use crate::sweep::Sweep;
+
+/// The image that every node has pulled.
+const IMAGE: &str = "library/busybox:latest";
+/// How long a log may take to hold what was printed.
+const LOG_LIMIT: Duration = Duration::from_secs(20);
+
+/// A daemon with all it needs. When it is dropped, and no test has failed on it, nothing may be left behind.
+#[derive(Debug)]
+pub struct Node {
+    daemon: Mutex<Daemon>,
+    cri: Cri,
+    registry: Registry,
+    failed: AtomicBool,
+    // Last: its drop removes what the others live in.
+    root: PrivateRoot,
+}
+
+/// A pod that is stopped and removed when it is dropped; then nothing may be left that carries its id.
+#[derive(Debug)]
+pub struct Pod<'n> {
+    node: &'n Node,
+    id: String,
+    config: cri::PodSandboxConfig,
+}
+
+// === impl Node ===
+
+impl Node {
+    /// Starts a node of the test's own.
+    ///
+    /// # Panics
+    /// When a prerequisite is missing or something does not start.
+    #[track_caller]
+    #[must_use]
+    pub fn start() -> Self {
+        Self::start_with("", |_| {})
+    }
+
+    /// Starts a node with more configuration; `prepare` gets its root before the daemon runs.
+    ///
+    /// # Panics
+    /// As [`Node::start`].
+    #[track_caller]
+    #[must_use]
+    pub fn start_with(extra_toml: &str, prepare: impl FnOnce(&PrivateRoot)) -> Self {
+        let root = PrivateRoot::new();
+        prepare(&root);
+        let registry = Registry::start_behind_gate(Access::Open);
+        registry.push(IMAGE, &busybox().build());
+        let daemon = Mutex::new(Daemon::start(&root, extra_toml));
+        let cri = Cri::new(&root.cri_socket());
+        let node = Self { daemon, cri, registry, failed: AtomicBool::new(false), root };
+        node.cri.pull(&node.image(), None).expect("busybox can be pulled from the registry");
+        node
+    }
+
+    /// The node that tests share which do it no harm: started by the first, gone with the last that runs.
+    ///
+    /// # Panics
+    /// As [`Node::start`].
+    #[track_caller]
+    #[must_use]
+    pub fn shared() -> Arc<Self> {
+        static SHARED: Mutex<Weak<Node>> = Mutex::new(Weak::new());
+        // A start that failed has left nothing in it.
+        let mut shared = SHARED.lock().unwrap_or_else(PoisonError::into_inner);
+        shared.upgrade().unwrap_or_else(|| {
+            let node = Arc::new(Self::start());
+            *shared = Arc::downgrade(&node);
+            node
+        })
+    }
+
+    /// The daemon.
+    pub fn daemon(&self) -> MutexGuard<'_, Daemon> {
+        self.daemon.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A client of its socket.
+    #[must_use]
+    pub const fn cri(&self) -> &Cri {
+        &self.cri
+    }
+
+    /// The registry, behind an open gate.
+    #[must_use]
+    pub const fn registry(&self) -> &Registry {
+        &self.registry
+    }
+
+    /// The root.
+    #[must_use]
+    pub const fn root(&self) -> &PrivateRoot {
+        &self.root
+    }
+
+    /// The reference of busybox, which is there.
+    #[must_use]
+    pub fn image(&self) -> String {
+        self.registry.reference(IMAGE)
+    }
+
+    /// A pod of this name, and of a uid that no other has: with a network and a log directory of its own, and a
+    /// process namespace for each container.
+    #[must_use]
+    pub fn pod_config(&self, name: &str) -> cri::PodSandboxConfig {
+        let uid = random_name();
+        let log_directory = self.root.log_dir().join(format!("{name}_{uid}"));
+        let mut config = cri::PodSandboxConfig {
+            metadata: Some(cri::PodSandboxMetadata {
+                name: name.to_owned(),
+                uid,
+                namespace: "tests".to_owned(),
+                attempt: 0,
+            }),
+            log_directory: log_directory.to_str().expect("the path is ASCII").to_owned(),
+            linux: Some(cri::LinuxPodSandboxConfig {
+                cgroup_parent: self.root.cgroup_parent(),
+                ..Default::default()
+            }),
+            ..Default::default()
+        };
+        namespaces(&mut config).set_pid(cri::NamespaceMode::Container);
+        config
+    }
+
+    /// Runs [`Node::pod_config`].
+    ///
+    /// # Panics
+    /// When it does not run.
+    #[track_caller]
+    #[must_use]
+    pub fn pod(&self, name: &str) -> Pod<'_> {
+        self.run(self.pod_config(name))
+    }
+
+    /// Runs [`Node::pod_config`], changed by `change`.
+    ///
+    /// # Panics
+    /// When it does not run.
+    #[track_caller]
+    #[must_use]
+    pub fn pod_with(&self, name: &str, change: impl FnOnce(&mut cri::PodSandboxConfig)) -> Pod<'_> {
+        let mut config = self.pod_config(name);
+        change(&mut config);
+        self.run(config)
+    }
+
+    /// Runs a pod.
+    ///
+    /// # Panics
+    /// When it does not run.
+    #[track_caller]
+    #[must_use]
+    pub fn run(&self, config: cri::PodSandboxConfig) -> Pod<'_> {
+        let id = self
+            .cri
+            .run_pod(&config)
+            .unwrap_or_else(|status| panic!("RunPodSandbox: {status}\n{}", self.daemon().tail()));
+        Pod { node: self, id, config }
+    }
+
+    /// A container that runs `words` from busybox and logs to `<name>.log`.
+    #[must_use]
+    pub fn container(&self, name: &str, words: &[&str]) -> cri::ContainerConfig {
+        cri::ContainerConfig {
+            metadata: Some(cri::ContainerMetadata { name: name.to_owned(), attempt: 0 }),
+            image: Some(image_spec(&self.image())),
+            command: words.iter().map(|word| (*word).to_owned()).collect(),
+            log_path: format!("{name}.log"),
+            ..Default::default()
+        }
+    }
+
+    /// Looks around.
+    #[must_use]
+    pub fn sweep(&self) -> Sweep {
+        Sweep::take(&self.root)
+    }
+
+    /// Fails when something is left that carries one of these ids.
+    ///
+    /// # Panics
+    /// When something is left.
+    #[track_caller]
+    pub fn assert_gone(&self, ids: &[&str]) {
+        let mut sweep = self.sweep();
+        sweep.findings.retain(|finding| ids.iter().any(|id| finding.contains(id)));
+        sweep.assert_clean();
+    }
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        if !std::thread::panicking() && !self.failed.load(Ordering::SeqCst) {
+            self.sweep().assert_clean();
+        }
+    }
+}
+
+// === impl Pod ===
+
+impl<'n> Pod<'n> {
+    /// Takes care of a pod that exists already.
+    #[must_use]
+    pub const fn adopt(node: &'n Node, id: String, config: cri::PodSandboxConfig) -> Self {
+        Self { node, id, config }
+    }
+
+    /// Its id.
+    #[must_use]
+    pub fn id(&self) -> &str {
+        &self.id
+    }
+
+    /// Its configuration.
+    #[must_use]
+    pub const fn config(&self) -> &cri::PodSandboxConfig {
+        &self.config
+    }
+
+    /// Its status.
+    ///
+    /// # Panics
+    /// When it has none.
+    #[track_caller]
+    #[must_use]
+    pub fn status(&self) -> cri::PodSandboxStatus {
+        self.node.cri.pod_status(&self.id).expect("the pod exists, so it has a status")
+    }
+
+    /// Its first address.
+    ///
+    /// # Panics
+    /// When it has none.
+    #[track_caller]
+    #[must_use]
+    pub fn ip(&self) -> String {
+        let ip = self.status().network.unwrap_or_default().ip;
+        assert!(!ip.is_empty(), "pod {} has no address", self.id);
+        ip
+    }
+
+    /// Makes a container; the outcome of the call.
+    ///
+    /// # Errors
+    /// The status of the call.
+    pub fn try_create(&self, config: &cri::ContainerConfig) -> Result<String, Status> {
+        self.node.cri.create(&self.id, config, &self.config)
+    }
+
+    /// Makes a container; its id.
+    ///
+    /// # Panics
+    /// When it is refused.
+    #[track_caller]
+    #[must_use]
+    pub fn create(&self, config: &cri::ContainerConfig) -> String {
+        self.try_create(config)
+            .unwrap_or_else(|status| panic!("CreateContainer: {status}\n{}", self.node.daemon().tail()))
+    }
+
+    /// Makes and starts a container; its id.
+    ///
+    /// # Panics
+    /// When either is refused.
+    #[track_caller]
+    #[must_use]
+    pub fn start(&self, config: &cri::ContainerConfig) -> String {
+        let id = self.create(config);
+        self.node
+            .cri
+            .start(&id)
+            .unwrap_or_else(|status| panic!("StartContainer: {status}\n{}", self.node.daemon().tail()));
+        id
+    }
+
+    /// Makes and starts a container that runs `sh -c script`; its id.
+    ///
+    /// # Panics
+    /// When either is refused.
+    #[track_caller]
+    #[must_use]
+    pub fn shell(&self, name: &str, script: &str) -> String {
+        self.start(&self.node.container(name, &["sh", "-c", script]))
+    }
+
+    /// As [`Pod::shell`], changed by `change`.
+    ///
+    /// # Panics
+    /// When either is refused.
+    #[track_caller]
+    #[must_use]
+    pub fn shell_with(
+        &self,
+        name: &str,
+        script: &str,
+        change: impl FnOnce(&mut cri::ContainerConfig),
+    ) -> String {
+        let mut config = self.node.container(name, &["sh", "-c", script]);
+        change(&mut config);
+        self.start(&config)
+    }
+
+    /// Runs `sh -c script` in a container of its own to its end; what it printed, without log format. Fails when the
+    /// script does.
+    ///
+    /// # Panics
+    /// When it is refused, or does not end with 0.
+    #[track_caller]
+    #[must_use]
+    pub fn output(&self, script: &str, change: impl FnOnce(&mut cri::ContainerConfig)) -> String {
+        let name = random_name();
+        let id = self.shell_with(&name, script, change);
+        let status = self.node.cri.wait_exit(&id);
+        let text = self.text(&name);
+        assert!(status.exit_code == 0, "{script:?} ended with {}: {text}", status.exit_code);
+        text
+    }
+
+    /// The path of a container's log.
+    #[must_use]
+    pub fn log_path(&self, name: &str) -> PathBuf {
+        PathBuf::from(&self.config.log_directory).join(format!("{name}.log"))
+    }
+
+    /// The lines of a container's log, in their format.
+    #[must_use]
+    pub fn log(&self, name: &str) -> Vec<String> {
+        let text = fs::read_to_string(self.log_path(name)).unwrap_or_default();
+        text.lines().map(str::to_owned).collect()
+    }
+
+    /// Waits until the log fulfils `condition`; its lines then.
+    ///
+    /// # Panics
+    /// When it does not within twenty seconds.
+    #[track_caller]
+    pub fn wait_log(&self, name: &str, mut condition: impl FnMut(&[String]) -> bool) -> Vec<String> {
+        let mut lines = Vec::new();
+        let held = eventually(LOG_LIMIT, || {
+            lines = self.log(name);
+            condition(&lines)
+        });
+        assert!(held, "the log {name} has not come to it after {LOG_LIMIT:?}: {lines:#?}");
+        lines
+    }
+
+    /// What a container has printed so far, lines without their stamp.
+    #[must_use]
+    pub fn text(&self, name: &str) -> String {
+        let lines: Vec<_> = self.log(name).iter().map(|line| content(line).to_owned()).collect();
+        lines.join("\n")
+    }
+}
+
+impl Drop for Pod<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.node.failed.store(true, Ordering::SeqCst);
+            // The failure is told already; the rest of the node may still serve others.
+            let _ = self.node.cri.stop_pod(&self.id);
+            let _ = self.node.cri.remove_pod(&self.id);
+            return;
+        }
+        let containers = self.node.cri.containers().expect("containers can be listed");
+        let mut ids: Vec<&str> = containers
+            .iter()
+            .filter(|container| container.pod_sandbox_id == self.id)
+            .map(|container| container.id.as_str())
+            .collect();
+        ids.push(&self.id);
+        self.node.cri.stop_pod(&self.id).expect("a pod can be stopped");
+        self.node.cri.remove_pod(&self.id).expect("a stopped pod can be removed");
+        self.node.assert_gone(&ids);
+    }
+}
+
+/// What a line of a log says, without time, stream and tag.
+#[must_use]
+pub fn content(line: &str) -> &str {
+    line.splitn(4, ' ').nth(3).unwrap_or_default()
+}
