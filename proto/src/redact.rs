@@ -15,14 +15,7 @@ impl fmt::Debug for Secret<'_> {
 
 impl fmt::Debug for cri::v1::AuthConfig {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self {
-            username,
-            password,
-            auth,
-            server_address,
-            identity_token,
-            registry_token,
-        } = self;
+        let Self { username, password, auth, server_address, identity_token, registry_token } = self;
         f.debug_struct("AuthConfig")
             .field("username", &Secret(username))
             .field("password", &Secret(password))
@@ -46,16 +39,10 @@ mod tests {
             server_address: "registry.example".into(),
             ..Default::default()
         };
-        let request = cri::v1::PullImageRequest {
-            auth: Some(auth),
-            ..Default::default()
-        };
+        let request = cri::v1::PullImageRequest { auth: Some(auth), ..Default::default() };
         let shown = format!("{request:?}");
         assert!(!shown.contains("hunter") && !shown.contains("two"), "{shown}");
-        assert!(
-            shown.contains("password: redacted") && shown.contains("identity_token: unset"),
-            "{shown}"
-        );
+        assert!(shown.contains("password: redacted") && shown.contains("identity_token: unset"), "{shown}");
         assert!(shown.contains("registry.example"), "{shown}");
     }
 }

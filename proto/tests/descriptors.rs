@@ -50,13 +50,7 @@ const RUNTIME_STREAMS: [&str; 6] = [
 ];
 
 /// The unary calls of `runtime.v1.ImageService`.
-const IMAGE_UNARY: [&str; 5] = [
-    "ImageFsInfo",
-    "ImageStatus",
-    "ListImages",
-    "PullImage",
-    "RemoveImage",
-];
+const IMAGE_UNARY: [&str; 5] = ["ImageFsInfo", "ImageStatus", "ListImages", "PullImage", "RemoveImage"];
 
 /// Its call that streams answers.
 const IMAGE_STREAMS: [&str; 1] = ["StreamImages"];
@@ -76,10 +70,7 @@ const TRAPS: &[(&str, &[(&str, u32)])] = &[
     ("runtime.v1.Namespace", &[("options", 2)]),
     ("runtime.v1.KeyValue", &[("key", 1), ("value", 2)]),
     ("runtime.v1.PsiStats", &[("Full", 1), ("Some", 2)]),
-    (
-        "runtime.v1.PsiData",
-        &[("Total", 1), ("Avg10", 2), ("Avg60", 3), ("Avg300", 4)],
-    ),
+    ("runtime.v1.PsiData", &[("Total", 1), ("Avg10", 2), ("Avg60", 3), ("Avg300", 4)]),
     (
         "runtime.v1.LinuxSandboxSecurityContext",
         &[
@@ -228,23 +219,12 @@ const TRAPS: &[(&str, &[(&str, u32)])] = &[
 ];
 
 /// Exec has the command and a terminal before stdin.
-const EXEC: [(&str, u32); 6] = [
-    ("container_id", 1),
-    ("cmd", 2),
-    ("tty", 3),
-    ("stdin", 4),
-    ("stdout", 5),
-    ("stderr", 6),
-];
+const EXEC: [(&str, u32); 6] =
+    [("container_id", 1), ("cmd", 2), ("tty", 3), ("stdin", 4), ("stdout", 5), ("stderr", 6)];
 
 /// Attach has stdin before the terminal.
-const ATTACH: [(&str, u32); 5] = [
-    ("container_id", 1),
-    ("stdin", 2),
-    ("tty", 3),
-    ("stdout", 4),
-    ("stderr", 5),
-];
+const ATTACH: [(&str, u32); 5] =
+    [("container_id", 1), ("stdin", 2), ("tty", 3), ("stdout", 4), ("stderr", 5)];
 
 /// Messages, their fields, enums and their values in `runtime.v1` of Kubernetes 1.37.
 const COUNTS: (usize, usize, usize, usize) = (175, 478, 11, 95);
@@ -257,8 +237,7 @@ fn pool() -> DescriptorPool {
 
 #[track_caller]
 fn message(pool: &DescriptorPool, name: &str) -> MessageDescriptor {
-    pool.get_message_by_name(name)
-        .unwrap_or_else(|| panic!("{name} is missing"))
+    pool.get_message_by_name(name).unwrap_or_else(|| panic!("{name} is missing"))
 }
 
 #[track_caller]
@@ -308,14 +287,10 @@ fn rpcs_take_and_return_the_messages_named_after_them() {
 fn trap_prone_messages_have_upstreams_numbers() {
     let pool = pool();
     for (name, fields) in TRAPS {
-        let found: Vec<(String, u32)> = message(&pool, name)
-            .fields()
-            .map(|field| (field.name().to_owned(), field.number()))
-            .collect();
-        let found: BTreeSet<(&str, u32)> = found
-            .iter()
-            .map(|(name, number)| (name.as_str(), *number))
-            .collect();
+        let found: Vec<(String, u32)> =
+            message(&pool, name).fields().map(|field| (field.name().to_owned(), field.number())).collect();
+        let found: BTreeSet<(&str, u32)> =
+            found.iter().map(|(name, number)| (name.as_str(), *number)).collect();
         assert_eq!(found, fields.iter().copied().collect(), "fields of {name}");
     }
 }
@@ -324,10 +299,8 @@ fn trap_prone_messages_have_upstreams_numbers() {
 fn cri_is_complete() {
     let pool = pool();
     let cri = |package: &str| package == "runtime.v1";
-    let messages: Vec<MessageDescriptor> = pool
-        .all_messages()
-        .filter(|m| cri(m.package_name()) && !m.is_map_entry())
-        .collect();
+    let messages: Vec<MessageDescriptor> =
+        pool.all_messages().filter(|m| cri(m.package_name()) && !m.is_map_entry()).collect();
     let fields: usize = messages.iter().map(|message| message.fields().count()).sum();
     let enums: Vec<_> = pool.all_enums().filter(|e| cri(e.package_name())).collect();
     let values: usize = enums.iter().map(|found| found.values().count()).sum();
@@ -344,8 +317,5 @@ fn optional_numbers_are_messages_of_the_package_itself() {
         let value = message(&pool, name).get_field(1).expect("field 1 exists");
         assert_eq!((value.name(), value.kind()), ("value", kind));
     }
-    assert!(
-        pool.files().all(|file| file.dependencies().count() == 0),
-        "no file imports another"
-    );
+    assert!(pool.files().all(|file| file.dependencies().count() == 0), "no file imports another");
 }

@@ -46,20 +46,12 @@ fn options_are_field_2_of_namespace() {
         target_id: String::new(),
         userns_options: Some(cri::UserNamespace {
             mode: cri::NamespaceMode::Pod.into(),
-            uids: vec![cri::IdMapping {
-                host_id: 65536,
-                container_id: 0,
-                length: 1,
-            }],
+            uids: vec![cri::IdMapping { host_id: 65536, container_id: 0, length: 1 }],
             gids: Vec::new(),
         }),
     };
     check(
-        cri::LinuxPodSandboxStatus {
-            namespaces: Some(cri::Namespace {
-                options: Some(options),
-            }),
-        },
+        cri::LinuxPodSandboxStatus { namespaces: Some(cri::Namespace { options: Some(options) }) },
         &[
             0x0a, 16, 0x12, 14, // namespaces = 1, options = 2
             0x08, 2, 0x10, 1, // network NODE, pid CONTAINER; ipc POD is 0 and absent
@@ -72,10 +64,7 @@ fn options_are_field_2_of_namespace() {
 #[test]
 fn an_environment_value_need_not_be_utf8() {
     check(
-        cri::KeyValue {
-            key: "K".into(),
-            value: vec![0xff, 0x00, 0xc3],
-        },
+        cri::KeyValue { key: "K".into(), value: vec![0xff, 0x00, 0xc3] },
         &[0x0a, 1, b'K', 0x12, 3, 0xff, 0x00, 0xc3],
     );
 }
@@ -84,13 +73,7 @@ fn an_environment_value_need_not_be_utf8() {
 fn a_container_config_with_a_non_utf8_environment_decodes() {
     let bytes = [0x32, 6, 0x0a, 1, b'K', 0x12, 1, 0xfe];
     let config = cri::ContainerConfig::decode(&bytes[..]).expect("envs are bytes");
-    assert_eq!(
-        config.envs,
-        [cri::KeyValue {
-            key: "K".into(),
-            value: vec![0xfe]
-        }]
-    );
+    assert_eq!(config.envs, [cri::KeyValue { key: "K".into(), value: vec![0xfe] }]);
 }
 
 #[test]
@@ -101,9 +84,7 @@ fn cdi_devices_and_stop_signal_are_fields_17_and_18() {
             stop_signal: cri::Signal::Sigterm.into(),
             ..Default::default()
         },
-        &[
-            0x8a, 0x01, 7, 0x0a, 5, b'v', b'/', b'c', b'=', b'd', 0x90, 0x01, 23,
-        ],
+        &[0x8a, 0x01, 7, 0x0a, 5, b'v', b'/', b'c', b'=', b'd', 0x90, 0x01, 23],
     );
 }
 
@@ -134,24 +115,10 @@ fn signals_are_numbered_by_name_and_not_as_linux_does() {
 
 #[test]
 fn pressure_puts_full_before_some() {
-    let full = cri::PsiData {
-        total: 300,
-        avg10: 0.5,
-        avg60: 0.0,
-        avg300: 1.0,
-    };
-    let some = cri::PsiData {
-        total: 1,
-        ..Default::default()
-    };
+    let full = cri::PsiData { total: 300, avg10: 0.5, avg60: 0.0, avg300: 1.0 };
+    let some = cri::PsiData { total: 1, ..Default::default() };
     check(
-        cri::IoUsage {
-            timestamp: 7,
-            psi: Some(cri::PsiStats {
-                full: Some(full),
-                some: Some(some),
-            }),
-        },
+        cri::IoUsage { timestamp: 7, psi: Some(cri::PsiStats { full: Some(full), some: Some(some) }) },
         &[
             0x08, 7, 0x12, 27, // timestamp = 1, psi = 2
             0x0a, 21, 0x08, 0xac, 0x02, // Full = 1, Total = 1: 300
@@ -166,17 +133,11 @@ fn pressure_puts_full_before_some() {
 fn the_two_security_contexts_number_run_as_group_differently() {
     let group = Some(cri::Int64Value { value: 5 });
     check(
-        cri::LinuxSandboxSecurityContext {
-            run_as_group: group,
-            ..Default::default()
-        },
+        cri::LinuxSandboxSecurityContext { run_as_group: group, ..Default::default() },
         &[0x42, 2, 0x08, 5], // 8
     );
     check(
-        cri::LinuxContainerSecurityContext {
-            run_as_group: group,
-            ..Default::default()
-        },
+        cri::LinuxContainerSecurityContext { run_as_group: group, ..Default::default() },
         &[0x62, 2, 0x08, 5], // 12
     );
 }
@@ -184,10 +145,7 @@ fn the_two_security_contexts_number_run_as_group_differently() {
 #[test]
 fn a_zero_that_is_present_differs_from_absent() {
     check(
-        cri::MemoryUsage {
-            usage_bytes: Some(cri::UInt64Value { value: 0 }),
-            ..Default::default()
-        },
+        cri::MemoryUsage { usage_bytes: Some(cri::UInt64Value { value: 0 }), ..Default::default() },
         &[0x22, 0],
     );
     check(cri::MemoryUsage::default(), &[]);
@@ -196,10 +154,7 @@ fn a_zero_that_is_present_differs_from_absent() {
 #[test]
 fn negative_numbers_take_ten_bytes() {
     check(
-        cri::LinuxContainerResources {
-            cpu_quota: -1,
-            ..Default::default()
-        },
+        cri::LinuxContainerResources { cpu_quota: -1, ..Default::default() },
         &[0x10, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x01],
     );
 }
@@ -207,10 +162,7 @@ fn negative_numbers_take_ten_bytes() {
 #[test]
 fn forwarded_ports_are_packed() {
     check(
-        cri::PortForwardRequest {
-            pod_sandbox_id: "p".into(),
-            port: vec![80, 8080],
-        },
+        cri::PortForwardRequest { pod_sandbox_id: "p".into(), port: vec![80, 8080] },
         &[0x0a, 1, b'p', 0x12, 3, 80, 0x90, 0x3f],
     );
 }
@@ -222,10 +174,7 @@ fn a_message_encodes_alike_in_whatever_order_its_labels_came() {
     let backward = [entry(b'c'), entry(b'b'), entry(b'a')].concat();
     let decode = |bytes: &[u8]| cri::PodSandboxConfig::decode(bytes).expect("the entries are valid");
     assert_eq!(decode(&backward).labels.len(), 3);
-    assert_eq!(
-        decode(&forward).encode_to_vec(),
-        decode(&backward).encode_to_vec()
-    );
+    assert_eq!(decode(&forward).encode_to_vec(), decode(&backward).encode_to_vec());
 }
 
 #[test]
@@ -264,9 +213,6 @@ fn runc_process_details_hold_the_exec_id() {
 
 #[test]
 fn services_answer_under_the_names_clients_call() {
-    assert_eq!(
-        cri::runtime_service_server::SERVICE_NAME,
-        "runtime.v1.RuntimeService"
-    );
+    assert_eq!(cri::runtime_service_server::SERVICE_NAME, "runtime.v1.RuntimeService");
     assert_eq!(cri::image_service_server::SERVICE_NAME, "runtime.v1.ImageService");
 }
