@@ -5,5 +5,6 @@ mod contract;
 mod cri;
 mod daemon;
 mod images;
+mod neighbours;
 mod support_works;
 mod undo;

@@ -37,13 +37,26 @@ fn check(name: &str, built: Built) {
 #[track_caller]
 fn compare(name: &str, made: &Value) {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden").join(format!("{name}.json"));
-    let text = serde_json::to_string_pretty(made).unwrap() + "\n";
+    let text = serde_json::to_string_pretty(&sorted(made)).unwrap() + "\n";
     if std::env::var_os("SWITCHYARD_REGENERATE_GOLDEN").is_some() {
         std::fs::write(&path, text).unwrap();
         return;
     }
     let expected = std::fs::read_to_string(&path).unwrap_or_default();
     assert!(text == expected, "{} differs:\n{}", path.display(), diff(&expected, &text));
+}
+
+/// The same with the keys of all objects in order: serde_json keeps them as they come if any crate of the build asks for that.
+fn sorted(value: &Value) -> Value {
+    match value {
+        Value::Object(map) => {
+            let ordered: BTreeMap<&String, Value> =
+                map.iter().map(|(key, value)| (key, sorted(value))).collect();
+            Value::Object(ordered.into_iter().map(|(key, value)| (key.clone(), value)).collect())
+        }
+        Value::Array(list) => Value::Array(list.iter().map(sorted).collect()),
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => value.clone(),
+    }
 }
 
 /// Lines that are in one text alone, with the line before the first of them.
