@@ -29,6 +29,7 @@ use crate::task::TaskEntry;
 mod debris;
 mod decide;
 mod inventory;
+mod plugins;
 mod shims;
 
 use decide::{Process, SandboxFacts, TaskFacts, TaskFate, sandbox_fate, task_fate};
@@ -51,6 +52,7 @@ enum Home {
 
 impl Inner {
     pub(crate) async fn recover(&self) -> Result<Recovered> {
+        self.end_plugins().await?;
         let inventory = self.take_inventory().await?;
         let Inventory { sandboxes, tasks, processes, snapshots } = inventory;
         self.sandboxes().clear();
