@@ -14,13 +14,12 @@ use switchyard_tests::image::busybox;
 use switchyard_tests::world::World;
 
 /// The steps of making a sandbox that has everything.
-const SANDBOX_MADE: [Step; 9] = [
+const SANDBOX_MADE: [Step; 8] = [
     Step::SandboxRecorded,
     Step::SandboxFiles,
     Step::SandboxPinned,
     Step::SandboxShm,
     Step::SandboxAttached,
-    Step::InfraPrepared,
     Step::InfraCreated,
     Step::InfraStarted,
     Step::SandboxMarked,

@@ -16,8 +16,6 @@ pub enum Step {
     SandboxShm,
     /// Its network is attached.
     SandboxAttached,
-    /// The snapshot or root file system of its infra process is made.
-    InfraPrepared,
     /// Its infra process is created.
     InfraCreated,
     /// Its infra process runs.
@@ -64,13 +62,12 @@ pub enum Step {
 
 impl Step {
     /// All steps.
-    pub const ALL: [Self; 27] = [
+    pub const ALL: [Self; 26] = [
         Self::SandboxRecorded,
         Self::SandboxFiles,
         Self::SandboxPinned,
         Self::SandboxShm,
         Self::SandboxAttached,
-        Self::InfraPrepared,
         Self::InfraCreated,
         Self::InfraStarted,
         Self::SandboxMarked,

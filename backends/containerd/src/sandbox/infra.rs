@@ -15,7 +15,7 @@ use switchyard_runtime_spec::infra::{InfraInput, build};
 use super::SandboxEntry;
 use super::network::ID_PLACEHOLDER;
 use crate::backend::Inner;
-use crate::client::{QUICK, SLOW, call, gone_is_done};
+use crate::client::{SLOW, call, gone_is_done};
 use crate::error::from_status;
 use crate::layout::SandboxDirs;
 use crate::mount::unmount_all;
@@ -111,7 +111,6 @@ impl Inner {
         let runtime = self.runtime(&spec.handler)?;
         let id = id.to_string();
         let location = self.cgroup_of(entry, &id)?;
-        self.faults.reach(Step::InfraPrepared)?;
         let rootfs = Mount {
             r#type: "bind".to_owned(),
             source: self.layout.infra().display().to_string(),
@@ -196,6 +195,6 @@ impl Inner {
             }
             other => gone_is_done(other)?,
         }
-        gone_is_done(call(&what, QUICK.max(SLOW), self.client.tasks().delete(delete())).await)
+        gone_is_done(call(&what, SLOW, self.client.tasks().delete(delete())).await)
     }
 }
