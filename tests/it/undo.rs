@@ -3,44 +3,51 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use switchyard_containerd::steps::{Fault, Step};
 use switchyard_contract::Fixture;
 use switchyard_core::backend::Backend;
 use switchyard_core::id::{SandboxId, TaskId};
 use switchyard_core::image::{Credentials, PullRequest};
-use switchyard_core::spec::{Output, SandboxNetwork, SandboxPid, SandboxSpec, Signal, TaskSpec};
+use switchyard_core::spec::{Output, Resources, SandboxNetwork, SandboxPid, SandboxSpec, Signal, TaskSpec};
 use switchyard_core::state::{ExitCause, TaskState};
+use switchyard_steps::{Area, Step};
+use switchyard_tests::host::cgroups;
 use switchyard_tests::image::busybox;
 use switchyard_tests::world::World;
 
 /// The steps of making a sandbox that has everything.
-const SANDBOX_MADE: [Step; 8] = [
+const SANDBOX_MADE: [Step; 10] = [
     Step::SandboxRecorded,
     Step::SandboxFiles,
     Step::SandboxPinned,
     Step::SandboxShm,
     Step::SandboxAttached,
+    Step::SandboxHosts,
     Step::InfraCreated,
     Step::InfraStarted,
+    Step::InfraPinned,
     Step::SandboxMarked,
 ];
 /// The steps of stopping and removing one.
-const SANDBOX_ENDED: [Step; 5] = [
+const SANDBOX_ENDED: [Step; 7] = [
     Step::SandboxInfraEnded,
     Step::SandboxDetached,
     Step::SandboxUnpinned,
     Step::SandboxUnmounted,
+    Step::SandboxStopped,
     Step::SandboxFilesGone,
+    Step::SandboxForgotten,
 ];
 /// The steps of making a task.
 const TASK_MADE: [Step; 3] = [Step::TaskRecorded, Step::TaskVolumes, Step::TaskPrepared];
 /// The steps of starting one.
 const TASK_STARTED: [Step; 5] =
     [Step::TaskFifos, Step::TaskLogged, Step::TaskCreated, Step::TaskStarted, Step::TaskMarked];
+/// The steps of changing its limits.
+const TASK_LIMITED: [Step; 2] = [Step::TaskLimited, Step::TaskLimitsRecorded];
 /// The steps of its end.
 const TASK_REAPED: [Step; 3] = [Step::TaskExitRecorded, Step::TaskDeleted, Step::TaskLogFinished];
 /// The steps of removing it.
-const TASK_REMOVED: [Step; 2] = [Step::TaskSnapshotGone, Step::TaskFilesGone];
+const TASK_REMOVED: [Step; 3] = [Step::TaskSnapshotGone, Step::TaskFilesGone, Step::TaskForgotten];
 
 /// An image with a volume, so that every step of making a task is taken.
 const IMAGE: &str = "library/volumes:latest";
@@ -104,7 +111,7 @@ impl Lab {
     }
 
     fn fail(&self, step: Step) {
-        self.world.faults().set(step, Fault::Fail);
+        self.world.faults().fail(step);
     }
 
     #[track_caller]
@@ -120,13 +127,15 @@ fn every_step_has_its_test() {
         &SANDBOX_ENDED[..],
         &TASK_MADE[..],
         &TASK_STARTED[..],
+        &TASK_LIMITED[..],
         &TASK_REAPED[..],
         &TASK_REMOVED[..],
     ]
     .concat()
     .into_iter()
     .collect();
-    assert_eq!(tested, Step::ALL.into_iter().collect());
+    let can_fail = |step: &&Step| matches!(step.area(), Area::Sandbox | Area::Task);
+    assert_eq!(tested, Step::ALL.iter().filter(can_fail).copied().collect());
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -189,6 +198,30 @@ async fn a_start_that_fails_is_on_record_and_leaves_no_process() {
     lab.backend.stop_sandbox(sandbox).await.expect("the sandbox can be stopped");
     lab.backend.remove_sandbox(sandbox).await.expect("the sandbox can be removed");
     lab.assert_only(&[]).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_change_of_limits_that_fails_can_be_repeated() {
+    let lab = Lab::new().await;
+    let sandbox = lab.sandbox().await;
+    let id = lab.task(sandbox, &["sleep", "1000"]).await;
+    lab.backend.start_task(id).await.expect("a task can be started");
+    for (step, megabytes) in TASK_LIMITED.into_iter().zip([64, 80]) {
+        let limits = Resources { memory_limit_bytes: Some(megabytes << 20), ..Resources::default() };
+        lab.fail(step);
+        assert!(lab.backend.update_task(id, &limits).await.is_err(), "{step:?}");
+        lab.assert_reached(step);
+        lab.backend.update_task(id, &limits).await.expect("a change can be repeated");
+        let in_force: Vec<_> = cgroups::named(&id.to_string())
+            .iter()
+            .filter_map(|group| {
+                let file = |name: &str| std::fs::read_to_string(group.join(name)).ok();
+                file("memory.limit_in_bytes").or_else(|| file("memory.max"))
+            })
+            .collect();
+        assert_eq!(in_force, [format!("{}\n", megabytes << 20)], "{step:?}");
+    }
+    lab.backend.signal_task(id, Signal::KILL).await.expect("a task can be killed");
 }
 
 #[tokio::test(flavor = "multi_thread")]

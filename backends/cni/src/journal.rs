@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
+use switchyard_steps::{Step, reach};
 use tokio::task::spawn_blocking;
 
 use crate::attachment::{Attachment, Capabilities};
@@ -148,11 +149,15 @@ impl Network {
     pub async fn add_saved(&self, path: &Path, attachment: &Attachment) -> Result<CniResult, Error> {
         let saved = Saved::new(self.list(), attachment);
         write(path, saved.clone(), Durability::Name).await?;
+        reach(Step::JournalWritten);
         let error = match self.add(attachment).await {
             Ok(result) => {
                 let added = Saved { phase: Phase::Added, result: Some(result.raw.clone()), ..saved };
                 match write(path, added, Durability::Content).await {
-                    Ok(()) => return Ok(result),
+                    Ok(()) => {
+                        reach(Step::ResultSaved);
+                        return Ok(result);
+                    }
                     Err(error) => self.undo(attachment, Some(&result), error).await,
                 }
             }
@@ -184,7 +189,9 @@ pub async fn del_saved(path: &Path, plugins: &Plugins, netns: Option<&Path>) -> 
     let network = Network::new(Arc::new(saved.list(path)?), plugins.clone());
     let attachment = Attachment { netns: netns.map(Path::to_owned), ..saved.attachment() };
     network.del(&attachment, saved.result(path)?.as_ref()).await?;
-    remove(path).await
+    remove(path).await?;
+    reach(Step::JournalRemoved);
+    Ok(())
 }
 
 async fn blocking<T: Send + 'static>(
@@ -221,6 +228,7 @@ fn write_now(path: &Path, bytes: &[u8], durability: Durability) -> io::Result<()
     let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&temporary)?;
     file.write_all(bytes)?;
     file.sync_all()?;
+    reach(Step::JournalDrafted);
     fs::rename(&temporary, path)?;
     match durability {
         Durability::Name => File::open(parent(path))?.sync_all(),

@@ -4,6 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use serde_json::{Map, Value};
+use switchyard_steps::{Step, reach};
 use tokio::time::timeout;
 
 use crate::attachment::Attachment;
@@ -93,6 +94,7 @@ impl Network {
         for plugin in &self.list.plugins {
             let previous = result.as_ref().map(|result| &result.raw);
             let output = self.call(plugin, Verb::Add, attachment, previous).await?;
+            reach(Step::PluginAdded);
             let parsed = CniResult::parse(&output, self.list.cni_version)
                 .map_err(|source| Error::Result { plugin: type_of(plugin).to_owned(), source })?;
             result = Some(parsed);
@@ -165,6 +167,7 @@ impl Network {
                     tracing::warn!(%error, container = attachment.container_id, "another plugin failed on DEL")
                 }
             }
+            reach(Step::PluginDeleted);
         }
         first
     }

@@ -96,7 +96,7 @@ impl Containerd {
     /// # Errors
     /// `InvalidArgument` for settings that cannot work; `Internal` if the node's own files cannot be read or written.
     pub fn connect(settings: Settings) -> Result<Self> {
-        Self::build(settings, Faults::none())
+        Self::build(settings, Faults::default())
     }
 
     /// The same, with a handle by which a test makes steps fail.

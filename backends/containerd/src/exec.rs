@@ -16,6 +16,7 @@ use switchyard_core::id::TaskId;
 use switchyard_core::spec::{ExecSpec, Signal};
 use switchyard_core::{Error, ErrorKind, Result};
 use switchyard_runtime_spec::process::exec_process;
+use switchyard_steps::{Step, reach};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::unix::pipe;
 use tokio::sync::OnceCell;
@@ -84,6 +85,7 @@ async fn start_now(inner: &Arc<Inner>, task: TaskId, spec: &ExecSpec) -> Result<
     let stdout = exec.output("stdout").await?;
     let stderr = if spec.tty { None } else { Some(exec.output("stderr").await?) };
     let stdin = if spec.stdin { Some(exec.input().await?) } else { None };
+    reach(Step::ExecFifos);
     exec.run(spec, &process).await?;
     Ok(ExecProcess {
         stdin: stdin
@@ -126,10 +128,12 @@ impl Exec {
         call(&what, SLOW, self.inner.client.tasks().exec(request))
             .await
             .map_err(|error| self.not_running(error))?;
+        reach(Step::ExecCreated);
         let request = api::StartRequest { container_id: self.task.clone(), exec_id: self.id.clone() };
         call(&what, SLOW, self.inner.client.tasks().start(request))
             .await
             .map_err(|error| self.not_running(error))?;
+        reach(Step::ExecStarted);
         Ok(())
     }
 
@@ -183,7 +187,10 @@ impl Exec {
                 api::DeleteProcessRequest { container_id: self.task.clone(), exec_id: self.id.clone() };
             let what = format!("delete exec in task {}", self.task);
             gone_is_done(call(&what, SLOW, self.inner.client.tasks().delete_process(request)).await)?;
-            remove_tree(&self.dir).await
+            reach(Step::ExecDeleted);
+            remove_tree(&self.dir).await?;
+            reach(Step::ExecGone);
+            Ok(())
         });
         done.await.copied()
     }

@@ -12,6 +12,7 @@ use switchyard_core::image::{Image, ImageId, ImageStore, PullRequest};
 use switchyard_core::stats::DiskUsage;
 use switchyard_core::{Error, ErrorKind, Result};
 use switchyard_registry::{self as registry, Digest, Reference};
+use switchyard_steps::{Step, reach};
 use tokio_util::task::TaskTracker;
 
 use crate::client::{Client, QUICK, call, gone_is_done};
@@ -150,6 +151,7 @@ impl Images {
     /// Unpacks an image whose content is here already: imported, or pulled for another snapshotter.
     async fn unpack_local(&self, info: &ImageInfo, snapshotter: &str) -> Result<()> {
         let lease = lease::Lease::take(&self.client, "unpack", &self.tracker).await?;
+        reach(Step::UnpackLeased);
         let client = lease.client()?;
         let label = (format!("containerd.io/gc.ref.snapshot.{snapshotter}"), info.top().unwrap_or_default());
         content::add_labels(&client, &info.config_digest, std::iter::once(label).collect()).await?;
@@ -215,6 +217,7 @@ impl ImageStore for Images {
             gone_is_done(
                 call(&format!("remove image {name}"), QUICK * 4, self.client.images().delete(request)).await,
             )?;
+            reach(Step::ImageUnnamed);
         }
         self.usage.forget();
         Ok(())

@@ -16,6 +16,7 @@ use switchyard_core::id::{SandboxId, TaskId};
 use switchyard_core::state::{Exit, SandboxState, TaskState};
 use switchyard_core::table::{Sandbox, Task};
 use switchyard_core::{Error, Result};
+use switchyard_steps::{Step, reach};
 
 use crate::backend::Inner;
 use crate::health::Contact;
@@ -57,6 +58,7 @@ impl Inner {
         let Inventory { sandboxes, tasks, processes, snapshots } = inventory;
         self.sandboxes().clear();
         self.tasks().clear();
+        reach(Step::RecoveryLooked);
 
         let mut recovered = Recovered::default();
         let mut unfinished = Vec::new();
@@ -95,6 +97,7 @@ impl Inner {
                 }
             }
         }
+        reach(Step::RecoveryTasks);
         for id in unfinished {
             tracing::info!(sandbox.id = %id, "removing a sandbox that was never finished");
             if let Err(error) = self.destroy_sandbox(id).await {
@@ -102,7 +105,9 @@ impl Inner {
                 self.leftovers.keep(Leftover::Sandbox(id, None));
             }
         }
+        reach(Step::RecoverySandboxes);
         self.clear_debris(&snapshots, &known).await?;
+        reach(Step::RecoveryDebris);
         Ok(recovered)
     }
 

@@ -10,6 +10,7 @@ use switchyard_core::spec::UserSpec;
 use switchyard_core::{Error, Result};
 use switchyard_runtime_spec::ResolvedUser;
 use switchyard_runtime_spec::user;
+use switchyard_steps::{Step, reach};
 
 use crate::client::{Client, QUICK, call, gone_is_done};
 use crate::image::lease::getrandom_fill;
@@ -104,6 +105,7 @@ impl Rootfs {
         };
         let mounts =
             call(&format!("view snapshot {top}"), QUICK, self.client.snapshots().view(request)).await?.mounts;
+        reach(Step::ViewMade);
         let target = self.views.join(&key);
         let looked = match make_dir(&target).await {
             Ok(()) => blocking(move || look_into(&mounts, &target, look)).await,
@@ -123,8 +125,12 @@ fn look_into<T>(
     target: &Path,
     look: impl FnOnce(&Path) -> Result<T>,
 ) -> Result<T> {
-    let looked = mount_all(mounts, target).and_then(|()| look(target));
+    let looked = mount_all(mounts, target).and_then(|()| {
+        reach(Step::ViewMounted);
+        look(target)
+    });
     unmount_all(target)?;
+    reach(Step::ViewUnmounted);
     std::fs::remove_dir(target).map_err(|fault| io_error("remove", target, fault))?;
     looked
 }

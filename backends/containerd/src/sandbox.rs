@@ -186,6 +186,7 @@ impl Inner {
         entry.record.ips = connected?;
         filed?;
         files::write_hosts(&dirs, spec, &entry.record).await?;
+        self.faults.reach(Step::SandboxHosts)?;
         if entry.record.infra {
             entry.pid = Some(self.start_infra(id, spec, entry).await?);
         }
@@ -248,6 +249,7 @@ impl Inner {
             Err(error) if error.kind() == ErrorKind::NotFound => {}
             other => other?,
         }
+        self.faults.reach(Step::SandboxStopped)?;
         let stopped = SandboxEntry { record: entry.record.clone(), dirs: entry.dirs.clone(), pid: None };
         self.sandboxes().insert(id, Arc::new(stopped));
         Ok(())
@@ -300,7 +302,8 @@ impl Inner {
         self.faults.reach(Step::SandboxFilesGone)?;
         let request = api::DeleteContainerRequest { id: id.to_string() };
         let what = format!("delete container {id}");
-        gone_is_done(call(&what, QUICK, self.client.containers().delete(request)).await)
+        gone_is_done(call(&what, QUICK, self.client.containers().delete(request)).await)?;
+        self.faults.reach(Step::SandboxForgotten)
     }
 
     pub(crate) fn sandbox(&self, id: SandboxId) -> Result<Arc<SandboxEntry>> {

@@ -10,6 +10,8 @@ use std::net::IpAddr;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
+use switchyard_steps::{Step, reach};
+
 use crate::error::Error;
 
 /// The longest host name that Linux takes, in bytes.
@@ -148,7 +150,10 @@ pub fn write_atomic(path: &Path, contents: &[u8], mode: u32) -> Result<(), Error
             file.set_permissions(fs::Permissions::from_mode(mode))
         })
         .map_err(Error::file("write", &temporary))?;
-    fs::rename(&temporary, path).map_err(Error::file("replace", path))
+    reach(Step::FileDrafted);
+    fs::rename(&temporary, path).map_err(Error::file("replace", path))?;
+    reach(Step::FileNamed);
+    Ok(())
 }
 
 /// Letters, digits, `-`, `_` and `.`, at most 64 bytes, not starting with a dash or dot.

@@ -10,6 +10,8 @@ use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, unshare};
 use nix::unistd::sethostname;
 
+use switchyard_steps::{Step, reach};
+
 use crate::error::Error;
 use crate::files;
 use crate::link::loopback_up;
@@ -94,6 +96,7 @@ impl Pins {
         let made_dir = make_dir(dir)?;
         let mut placed = Vec::new();
         let made = place(dir, want, &mut placed)
+            .inspect(|()| reach(Step::PinsPlaced))
             .and_then(|()| on_own_thread("make namespaces", || set_up_and_pin(dir, want, &sysctls))?);
         match made {
             Ok(()) => Ok(Self { dir: dir.to_owned(), held: placed }),
@@ -204,6 +207,7 @@ fn set_up_and_pin(dir: &Path, want: &Want, sysctls: &[Checked]) -> Result<(), Er
         let source = Path::new("/proc/thread-self/ns").join(ns.file_name());
         mount(Some(&source), &target, None::<&Path>, MsFlags::MS_BIND, None::<&Path>)
             .map_err(Error::mount("pin a namespace on", target))?;
+        reach(Step::PinMounted);
     }
     Ok(())
 }
@@ -213,6 +217,7 @@ fn take_back(dir: &Path, pins: &[Ns], with_dir: bool) -> Result<(), Error> {
     let mut first = Ok(());
     for ns in pins {
         first = first.and(release(&dir.join(ns.file_name())));
+        reach(Step::PinReleased);
     }
     if with_dir {
         first = first.and(match fs::remove_dir(dir) {

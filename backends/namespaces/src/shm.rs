@@ -7,6 +7,8 @@ use std::path::Path;
 use nix::mount::{MsFlags, mount as mount_fs};
 use nix::sys::statfs::{TMPFS_MAGIC, statfs};
 
+use switchyard_steps::{Step, reach};
+
 use crate::error::Error;
 use crate::mounts;
 
@@ -29,6 +31,7 @@ pub fn mount(dir: &Path, size_bytes: u64) -> Result<(), Error> {
         });
     }
     fs::create_dir_all(dir).map_err(Error::file("make the directory", dir))?;
+    reach(Step::ShmPlaced);
     if is_mounted(dir)? {
         return Ok(());
     }

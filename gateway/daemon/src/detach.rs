@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use nix::errno::Errno;
+use switchyard_steps::{Step, reach};
 
 use crate::process::ProcessId;
 
@@ -120,7 +121,10 @@ fn claim(path: &Path) -> Result<(), DetachError> {
     let mut file =
         OpenOptions::new().write(true).create(true).truncate(true).mode(0o644).open(&new).map_err(fail)?;
     writeln!(file, "{own}").map_err(fail)?;
-    fs::rename(&new, path).map_err(fail)
+    reach(Step::PidDrafted);
+    fs::rename(&new, path).map_err(fail)?;
+    reach(Step::PidWritten);
+    Ok(())
 }
 
 /// The process that a file names, whether or not it runs; `None` if there is no such file, or it names none.

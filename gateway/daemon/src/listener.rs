@@ -67,6 +67,7 @@ impl GuardedListener {
             Err(error) => return Err(fail(error)),
         }
         let listener = UnixListener::bind(path).map_err(fail)?;
+        switchyard_steps::reach(switchyard_steps::Step::SocketBound);
         let file = SocketFile { path: path.to_owned(), identity: identity(path) };
         chown(path, None, group).map_err(|errno| fail(errno.into()))?;
         fs::set_permissions(path, fs::Permissions::from_mode(0o660)).map_err(fail)?;

@@ -63,6 +63,7 @@ impl DirLock {
         }
         file.set_len(0).and_then(|()| file.rewind()).map_err(fail)?;
         writeln!(file, "{}", std::process::id()).map_err(fail)?;
+        switchyard_steps::reach(switchyard_steps::Step::DirLocked);
         Ok(Self { _file: file })
     }
 }

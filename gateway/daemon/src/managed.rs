@@ -20,6 +20,7 @@ use std::time::{Duration, Instant};
 use futures::future::BoxFuture;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
+use switchyard_steps::{Step, reach};
 use tokio::process::{Child, Command};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
@@ -208,6 +209,7 @@ async fn obtain(program: &Program) -> Result<(Running, bool), String> {
         .stderr(log)
         .spawn()
         .map_err(|error| format!("cannot start {}: {error}", program.exe.display()))?;
+    reach(Step::ProcessSpawned);
     let pid = child.id().and_then(|pid| i32::try_from(pid).ok());
     let process = pid.and_then(ProcessId::of);
     match process {
@@ -228,6 +230,7 @@ fn prepare(program: &Program) -> io::Result<fs::File> {
     }
     if fs::metadata(&program.log).is_ok_and(|meta| meta.len() > LOG_LIMIT) {
         fs::rename(&program.log, program.log.with_extension("log.1"))?;
+        reach(Step::LogPutAside);
     }
     (program.prepare)()?;
     fs::OpenOptions::new().append(true).create(true).mode(0o600).open(&program.log)

@@ -16,6 +16,7 @@ use std::time::Duration;
 use futures::FutureExt;
 use switchyard_core::gateway::{Gateway, Limits};
 use switchyard_core::id::Owner;
+use switchyard_steps::{Step, reach};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio_util::task::TaskTracker;
@@ -346,7 +347,10 @@ async fn watch_logkeeper(config: Arc<Config>, state: watch::Sender<State>) {
 fn write_whole(path: &Path, text: &str) -> io::Result<()> {
     let new = path.with_extension("new");
     fs::write(&new, text)?;
-    fs::rename(new, path)
+    reach(Step::AddressDrafted);
+    fs::rename(new, path)?;
+    reach(Step::AddressWritten);
+    Ok(())
 }
 
 fn remove(path: &Path) {

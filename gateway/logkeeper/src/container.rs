@@ -7,6 +7,8 @@ use std::time::Duration;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, sleep_until};
 
+use switchyard_steps::{Step, reach};
+
 use crate::fifo::{Fifo, PipeBudget};
 use crate::format::Stream;
 use crate::journal::{Journal, Received, Scratch};
@@ -66,6 +68,7 @@ impl Container {
     /// Opens a new container and makes it known; on an error nothing is left in the state directory.
     pub(crate) fn open(spec: &LogSpec, shared: &Arc<Shared>) -> io::Result<Self> {
         let fifos = open_fifos(spec, &shared.budget)?;
+        reach(Step::FifosOpened);
         let made = Journal::create(&shared.state.paths(&spec.id), spec)
             .and_then(|journal| shared.state.write(spec).map(|()| journal));
         match made {
@@ -97,6 +100,7 @@ impl Container {
             shared.state.remove(&spec.id)?;
             return Ok(None);
         }
+        reach(Step::LogTakenUp);
         Ok(Some(Self::new(spec, fifos, journal, shared)))
     }
 
@@ -117,6 +121,7 @@ impl Container {
             match self.wake(&mut commands).await {
                 Wake::Command(None) => return,
                 Wake::Command(Some(Command::Reopen(done))) => {
+                    reach(Step::ReopenAsked);
                     let result = self.journal.reopen(&mut lock(&self.shared.scratch));
                     self.publish();
                     // Whoever asked may have gone.
@@ -200,6 +205,7 @@ impl Container {
                 Err(error) => self.give_up(stream, &error),
             }
         }
+        reach(Step::EndAwaited);
     }
 
     /// Takes what the FIFOs hold now and lets go of them.
@@ -224,6 +230,7 @@ impl Container {
 
     fn end(mut self, commands: &mut mpsc::Receiver<Command>) {
         self.journal.finish(&mut lock(&self.shared.scratch));
+        reach(Step::LogFinished);
         self.publish();
         let removed = self.shared.state.remove(&self.id).map_err(|error| (error.kind(), error.to_string()));
         let mut waiting = self.ending.take().map(|ending| ending.waiting).unwrap_or_default();

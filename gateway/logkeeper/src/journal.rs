@@ -15,6 +15,8 @@ use std::io;
 use std::os::fd::AsFd;
 use std::time::Duration;
 
+use switchyard_steps::{Step, reach};
+
 use crate::clock::Clock;
 use crate::format::{self, Stream, Tag};
 use crate::position::PositionFile;
@@ -89,11 +91,14 @@ impl Journal {
     /// Creates the files of a new container; they mean nothing until its entry is written.
     pub(crate) fn create(paths: &EntryPaths, spec: &LogSpec) -> io::Result<Self> {
         let sink = Sink::create(&spec.log)?;
+        reach(Step::LogMade);
         let position = PositionFile::create(&paths.position)?;
         position.store(&sink.position)?;
+        reach(Step::PositionMade);
         let mut spools = [None, None];
         for stream in streams(spec) {
             spools[stream.index()] = Some(Spool::create(&paths.spools[stream.index()])?);
+            reach(Step::SpoolMade);
         }
         Ok(Self { spools, sink, position, max_line: max_line(spec), warned: false })
     }
@@ -146,6 +151,7 @@ impl Journal {
         match spool.receive(&fifo, BATCH) {
             Ok(0) => Ok(Received::Closed),
             Ok(len) => {
+                reach(Step::OutputSpooled);
                 self.log_spooled(stream, false, scratch);
                 self.release(stream, BUSY_SLACK);
                 Ok(Received::Bytes(len))
@@ -165,6 +171,7 @@ impl Journal {
     /// The new file cannot be opened; the old one stays in use.
     pub(crate) fn reopen(&mut self, scratch: &mut Scratch) -> io::Result<()> {
         self.sink.reopen()?;
+        reach(Step::LogReopened);
         self.store_position();
         self.tell_loss(scratch);
         Ok(())
@@ -271,6 +278,7 @@ impl Journal {
         if let Err(error) = self.position.store(&self.sink.position) {
             self.warn_once(&error, "cannot store the position record; a kill may double lines");
         }
+        reach(Step::PositionStored);
     }
 
     fn release(&mut self, stream: Stream, slack: u64) {
@@ -331,6 +339,7 @@ fn write_lines(
     }
     if used > 0 {
         sink.commit(batch);
+        reach(Step::LinesWritten);
     }
     Written { used, drained }
 }

@@ -13,6 +13,8 @@ use tokio::sync::{Notify, Semaphore};
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
+use switchyard_steps::{Step, reach};
+
 use crate::Error;
 use crate::keeper::Keeper;
 use crate::protocol::{Done, Fault, FaultKind, Reply, Request, VERSION, Welcome};
@@ -165,6 +167,7 @@ async fn listen(config: &Config) -> Result<UnixListener, Error> {
     if socket_uid.is_some() || socket_gid.is_some() {
         chown(new, *socket_uid, *socket_gid).map_err(Error::file("set the owner of", new))?;
     }
+    reach(Step::KeeperBound);
     std::fs::rename(new, socket).map_err(Error::file("create", socket))?;
     Ok(listener)
 }

@@ -9,6 +9,8 @@ use std::path::{Path, PathBuf};
 use nix::errno::Errno;
 use nix::fcntl::OFlag;
 
+use switchyard_steps::{Step, reach};
+
 use crate::clock::Stamp;
 use crate::format::{self, LINE_OVERHEAD, Stream, Tag};
 use crate::position::Position;
@@ -241,6 +243,7 @@ fn cut_back(path: &Path, position: &Position) -> io::Result<()> {
         let Some(metadata) = is_recorded(&candidate) else { continue };
         if metadata.len() > position.log_len {
             OpenOptions::new().write(true).open(&candidate)?.set_len(position.log_len)?;
+            reach(Step::LogCutBack);
         }
         break;
     }

@@ -11,6 +11,7 @@ use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
 
 use nix::fcntl::{FallocateFlags, SpliceFFlags, fallocate, splice};
+use switchyard_steps::{Step, reach};
 
 /// How many logged bytes may stay in a spool while its stream is busy.
 pub(crate) const BUSY_SLACK: u64 = 256 * 1024;
@@ -92,6 +93,7 @@ impl Spool {
         let flags = FallocateFlags::FALLOC_FL_PUNCH_HOLE | FallocateFlags::FALLOC_FL_KEEP_SIZE;
         let from = i64::try_from(self.freed).map_err(io::Error::other)?;
         fallocate(&self.file, flags, from, i64::try_from(len).map_err(io::Error::other)?)?;
+        reach(Step::SpoolReleased);
         self.freed = until;
         Ok(())
     }

@@ -13,6 +13,8 @@ use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
 use serde::{Deserialize, Serialize};
 
+use switchyard_steps::{Step, reach};
+
 use crate::Error;
 use crate::format::Stream;
 use crate::protocol::LogSpec;
@@ -79,7 +81,10 @@ impl StateDir {
         let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&new)?;
         file.write_all(&text)?;
         file.sync_data()?;
-        std::fs::rename(&new, &entry)
+        reach(Step::EntryDrafted);
+        std::fs::rename(&new, &entry)?;
+        reach(Step::EntryStored);
+        Ok(())
     }
 
     /// The container that an entry makes known; `None` if there is no entry.
@@ -95,11 +100,13 @@ impl StateDir {
     pub(crate) fn remove(&self, id: &str) -> io::Result<()> {
         let EntryPaths { entry, position, spools } = self.paths(id);
         remove_if_there(&entry)?;
+        reach(Step::EntryForgotten);
         for path in [position].into_iter().chain(spools) {
             if let Err(error) = remove_if_there(&path) {
                 tracing::warn!(path = %path.display(), %error, "cannot remove a file of a finished container");
             }
         }
+        reach(Step::EntryGone);
         Ok(())
     }
 

@@ -3,10 +3,10 @@
 use super::metadata;
 
 /// Our crates and what each may use of ours, dev-dependencies aside. `*` is everything.
-const LAYERS: [(&str, &[&str]); 14] = [
+const LAYERS: [(&str, &[&str]); 15] = [
     ("switchyard", &["*"]),
     ("switchyard-cgroup", &["switchyard-core"]),
-    ("switchyard-cni", &[]),
+    ("switchyard-cni", &["switchyard-steps"]),
     (
         "switchyard-containerd",
         &[
@@ -18,6 +18,7 @@ const LAYERS: [(&str, &[&str]); 14] = [
             "switchyard-proto",
             "switchyard-registry",
             "switchyard-runtime-spec",
+            "switchyard-steps",
         ],
     ),
     // The suite that every backend passes: the backends use it as a dev-dependency.
@@ -25,11 +26,12 @@ const LAYERS: [(&str, &[&str]); 14] = [
     ("switchyard-core", &[]),
     ("switchyard-cri", &["switchyard-core", "switchyard-proto"]),
     ("switchyard-fake", &["switchyard-core"]),
-    ("switchyard-logkeeper", &[]),
-    ("switchyard-namespaces", &[]),
+    ("switchyard-logkeeper", &["switchyard-steps"]),
+    ("switchyard-namespaces", &["switchyard-steps"]),
     ("switchyard-proto", &[]),
     ("switchyard-registry", &[]),
     ("switchyard-runtime-spec", &["switchyard-core"]),
+    ("switchyard-steps", &[]),
     ("switchyard-tests", &["*"]),
 ];
 

@@ -9,6 +9,7 @@ use containerd_client::services::v1 as api;
 use futures::StreamExt;
 use switchyard_core::{Error, ErrorKind, Result};
 use switchyard_registry::{Descriptor, Digest};
+use switchyard_steps::{Step, reach};
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::Streaming;
@@ -127,6 +128,7 @@ async fn fetch_once(
         chunk.extend_from_slice(&piece.map_err(super::from_registry)?);
         if chunk.len() >= CHUNK {
             writer.write(chunk.split().freeze()).await?;
+            reach(Step::LayerBegun);
         }
     }
     match writer.commit(chunk.freeze(), labels.clone()).await {
@@ -137,7 +139,7 @@ async fn fetch_once(
             Err(Error::unavailable(format!("{what}: what arrived does not have this digest"))
                 .with_source(error))
         }
-        other => other,
+        other => other.inspect(|()| reach(Step::LayerCommitted)),
     }
 }
 

@@ -11,6 +11,7 @@ use sha2::{Digest as _, Sha256};
 use switchyard_core::image::{Credentials, ImageId};
 use switchyard_core::{Error, ErrorKind, Result};
 use switchyard_registry::{self as registry, Descriptor, Digest, Platforms, Reference};
+use switchyard_steps::{Step, reach};
 use tokio::sync::{Semaphore, oneshot};
 use tokio::task::JoinSet;
 use tokio_util::task::TaskTracker;
@@ -112,6 +113,7 @@ impl Job {
         let image =
             pull.image(resolved, &Platforms::of_this_machine()).await.map_err(super::from_registry)?;
         let lease = Lease::take(&self.client, "pull", &self.tracker).await?;
+        reach(Step::PullLeased);
         let client = lease.client()?;
         let (config, config_bytes) = pull.config(&image.manifest).await.map_err(super::from_registry)?;
         check_platform(&config.platform)?;
@@ -132,6 +134,7 @@ impl Job {
         if let Err(error) = lease.release().await {
             tracing::warn!(image = %self.reference, error = error.report(), "a lease is left to its expiry");
         }
+        reach(Step::PullReleased);
         Ok(info.id.clone())
     }
 
@@ -156,6 +159,7 @@ impl Job {
             labels.insert(format!("containerd.io/gc.ref.snapshot.{}", self.snapshotter), top);
         }
         content::write_small(client, "config", &image.manifest.config, config, labels).await?;
+        reach(Step::ConfigWritten);
 
         let mut labels = Labels::from([source.clone()]);
         labels.insert(
@@ -166,6 +170,7 @@ impl Job {
             labels.insert(format!("containerd.io/gc.ref.content.l.{number}"), layer.digest.to_string());
         }
         content::write_small(client, "manifest", &image.descriptor, image.bytes.clone(), labels).await?;
+        reach(Step::ManifestWritten);
 
         let mut child = &image.descriptor;
         for index in image.indexes.iter().rev() {
@@ -174,6 +179,7 @@ impl Job {
             let key = child.digest.hex().chars().take(12).collect::<String>();
             labels.insert(format!("containerd.io/gc.ref.content.m.{key}"), child.digest.to_string());
             content::write_small(client, "index", &index.descriptor, index.bytes.clone(), labels).await?;
+            reach(Step::IndexWritten);
             child = &index.descriptor;
         }
         Ok(())
@@ -213,6 +219,7 @@ impl Job {
                 }
                 Err(error) => return Err(error),
             }
+            reach(Step::ImageNamed);
         }
         Ok(())
     }

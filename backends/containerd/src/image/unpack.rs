@@ -9,6 +9,7 @@ use containerd_client::types;
 use sha2::{Digest as _, Sha256};
 use switchyard_core::{Error, ErrorKind, Result};
 use switchyard_registry::{Descriptor, Digest};
+use switchyard_steps::{Step, reach};
 
 use super::content::add_labels;
 use super::lease::getrandom_fill;
@@ -100,6 +101,7 @@ async fn apply(
             Err(error) if error.kind() == ErrorKind::AlreadyExists => return Ok(()),
             Err(error) => return Err(error),
         };
+    reach(Step::LayerPrepared);
     let committed = commit(client, image, layer, &image.diff_ids[number], mounts, &key, name).await;
     if committed.is_err() {
         let request =
@@ -145,6 +147,7 @@ async fn commit(
             ),
         ));
     }
+    reach(Step::LayerApplied);
     let request = snap::CommitSnapshotRequest {
         snapshotter: image.snapshotter.to_owned(),
         name: name.to_owned(),
@@ -164,6 +167,7 @@ async fn commit(
         }
         Err(error) => return Err(error),
     }
+    reach(Step::LayerUnpacked);
     let label = HashMap::from([("containerd.io/uncompressed".to_owned(), diff_id.to_string())]);
     add_labels(client, &layer.digest, label).await
 }

@@ -11,6 +11,7 @@ use switchyard_core::spec::{SandboxSpec, Signal};
 use switchyard_core::{Error, ErrorKind, Result};
 use switchyard_runtime_spec::ResolvedUser;
 use switchyard_runtime_spec::infra::{InfraInput, build};
+use switchyard_steps::reach;
 
 use super::SandboxEntry;
 use super::network::ID_PLACEHOLDER;
@@ -41,9 +42,12 @@ pub(crate) fn install(dir: &Path) -> Result<()> {
     }
     let fresh = dir.join(".pause.new");
     std::fs::write(&fresh, PAUSE).map_err(|fault| io_error("write", &fresh, fault))?;
+    reach(Step::InfraDrafted);
     let mode = std::fs::Permissions::from_mode(0o755);
     std::fs::set_permissions(&fresh, mode).map_err(|fault| io_error("make executable", &fresh, fault))?;
-    std::fs::rename(&fresh, &program).map_err(|fault| io_error("put in place", &program, fault))
+    std::fs::rename(&fresh, &program).map_err(|fault| io_error("put in place", &program, fault))?;
+    reach(Step::InfraInstalled);
+    Ok(())
 }
 
 /// Pins the process namespace of the infra process, so that a process that later gets the same number is never taken for it.
@@ -136,6 +140,7 @@ impl Inner {
         self.faults.reach(Step::InfraStarted)?;
         if entry.record.shared_pid {
             pin_pid(started.pid, entry.dirs.pid_namespace()).await?;
+            self.faults.reach(Step::InfraPinned)?;
         }
         Ok(started.pid)
     }
@@ -195,6 +200,7 @@ impl Inner {
             }
             other => gone_is_done(other)?,
         }
+        reach(Step::ProcessKilled);
         gone_is_done(call(&what, SLOW, self.client.tasks().delete(delete())).await)
     }
 }

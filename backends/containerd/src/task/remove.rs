@@ -55,7 +55,8 @@ impl Inner {
         let request = api::DeleteContainerRequest { id: id.clone() };
         gone_is_done(
             call(&format!("delete container {id}"), QUICK, self.client.containers().delete(request)).await,
-        )
+        )?;
+        self.faults.reach(Step::TaskForgotten)
     }
 
     /// Removes what a managed containerd may have left of a task's bundle. It forgets a bundle whose making or deletion it was

@@ -169,6 +169,7 @@ impl Inner {
         let exit = Exit::start_failed(SystemTime::now(), cause.report());
         // First the word that it never ran: whatever else is cut off, nobody takes what is left for a running task.
         self.record_exit(entry, &exit, None).await?;
+        switchyard_steps::reach(Step::StartRefused);
         self.end_process(&entry.id.to_string()).await?;
         entry.set_cleared();
         self.finish_log(entry).await;

@@ -11,6 +11,7 @@ use super::TaskEntry;
 use crate::backend::Inner;
 use crate::client::{QUICK, RESOURCES_TYPE, SLOW, SPEC_TYPE, call, json_any};
 use crate::record::{self, ResourcesRecord};
+use crate::steps::Step;
 
 impl Inner {
     /// First in force, then on record; if the record fails the old limits are put in force again.
@@ -22,9 +23,13 @@ impl Inner {
         if runs {
             self.enforce(id, &limits).await?;
         }
-        let Err(error) = self.record_limits(&entry, resources, &limits).await else {
+        let recorded = match self.faults.reach(Step::TaskLimited) {
+            Ok(()) => self.record_limits(&entry, resources, &limits).await,
+            Err(error) => Err(error),
+        };
+        let Err(error) = recorded else {
             entry.record().resources = ResourcesRecord::from_core(resources);
-            return Ok(());
+            return self.faults.reach(Step::TaskLimitsRecorded);
         };
         if runs {
             let limits = self.oci_limits(&old)?;

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use switchyard_steps::{Step, reach};
 use toml::{Table, Value};
 use tonic::client::Grpc;
 use tonic_prost::ProstCodec;
@@ -67,7 +68,10 @@ fn write(file: &Path, dirs: &[PathBuf; 2], text: &str) -> io::Result<()> {
         &new,
         format!("# Written by switchyard at each start of its managed containerd; changes are lost.\n{text}"),
     )?;
-    fs::rename(new, file)
+    reach(Step::ContainerdDrafted);
+    fs::rename(new, file)?;
+    reach(Step::ContainerdConfigured);
+    Ok(())
 }
 
 /// containerd's configuration, in version 2 of its form: 1.6 reads no later one, and later releases read it.

@@ -1,0 +1,71 @@
+//! What a test wants to go wrong.
+
+use std::collections::HashSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::getpid;
+
+use crate::{Failure, Step};
+
+/// The variable that names the file which says where to die.
+pub const KILL_FILE: &str = "SWITCHYARD_KILL_FILE";
+
+/// The failures that wait for their step, for the sequences of one owner. Clones share them.
+#[derive(Debug, Clone, Default)]
+pub struct Faults {
+    waiting: Arc<Mutex<HashSet<Step>>>,
+}
+
+impl Faults {
+    /// Lets the sequence fail that reaches `step` next, once.
+    pub fn fail(&self, step: Step) {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner).insert(step);
+    }
+
+    /// Whether a failure still waits: its step has not been reached.
+    #[must_use]
+    pub fn waits(&self) -> bool {
+        !self.waiting.lock().unwrap_or_else(PoisonError::into_inner).is_empty()
+    }
+
+    /// Says that a step's effect is there.
+    ///
+    /// # Errors
+    /// If a test wants the sequence to fail here.
+    pub fn reach(&self, step: Step) -> Result<(), Failure> {
+        reach(step);
+        let waited = self.waiting.lock().unwrap_or_else(PoisonError::into_inner).remove(&step);
+        if waited { Err(Failure(step)) } else { Ok(()) }
+    }
+}
+
+/// Says that a step's effect is there; does not return if this process is to die here.
+pub fn reach(step: Step) {
+    static FILE: OnceLock<Option<PathBuf>> = OnceLock::new();
+    // Steps are counted one after the other, on whatever thread they are reached.
+    static TURN: Mutex<()> = Mutex::new(());
+    let Some(file) = FILE.get_or_init(|| std::env::var_os(KILL_FILE).map(PathBuf::from)) else { return };
+    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    if is_last(file, step) {
+        // It cannot fail: the process is our own.
+        let _ = kill(getpid(), Signal::SIGKILL);
+    }
+}
+
+/// Whether the file says that this is where to die; then it is gone. A later time becomes one time sooner.
+fn is_last(file: &Path, step: Step) -> bool {
+    let Ok(text) = fs::read_to_string(file) else { return false };
+    let (name, times) = text.trim().split_once(':').unwrap_or((text.trim(), "1"));
+    if name != format!("{step:?}") {
+        return false;
+    }
+    let times: u32 = times.parse().expect("a test writes a number after the colon");
+    if times > 1 {
+        fs::write(file, format!("{name}:{}", times - 1)).expect("a test's file can be written");
+        return false;
+    }
+    fs::remove_file(file).is_ok()
+}
