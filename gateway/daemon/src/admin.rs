@@ -29,7 +29,7 @@ use serde::Serialize;
 use crate::metrics::{CONTENT_TYPE as METRICS_TYPE, Metrics, NodeCounts, REVISION, VERSION};
 use crate::status::{Part, PartView, Source, StatusReport, count_views, rfc3339};
 
-/// How long counting images may take before a page leaves them out.
+/// How long counting images, or asking the logkeeper, may take before a page leaves that out.
 const COUNT_LIMIT: Duration = Duration::from_secs(2);
 
 const TEXT: &str = "text/plain; charset=utf-8";
@@ -147,6 +147,7 @@ async fn metrics(State(admin): State<Admin>) -> Response {
         tasks: admin.source.count_tasks(),
         images: admin.images().await,
         parts: admin.source.parts(),
+        logs: tokio::time::timeout(COUNT_LIMIT, admin.source.logs()).await.ok().flatten(),
     };
     match admin.metrics.render(&counts) {
         Ok(body) => respond(StatusCode::OK, METRICS_TYPE, body),

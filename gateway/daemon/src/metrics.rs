@@ -10,6 +10,7 @@
 //! | `switchyard_images` | |
 //! | `switchyard_image_pulls_total` | `result` |
 //! | `switchyard_backend_up` | `part` |
+//! | `switchyard_log_containers`, `switchyard_log_{lines,bytes,dropped_lines,dropped_bytes}_total` | |
 //! | `process_*` | |
 
 use std::sync::{Mutex, PoisonError};
@@ -19,11 +20,14 @@ use prometheus::{
 };
 use switchyard_core::ErrorKind;
 use switchyard_core::table::Counts;
+use switchyard_logkeeper::protocol::Stats;
 
 use crate::status::Part;
 
+mod logs;
 mod process;
 
+use logs::Logs;
 use process::Process;
 
 /// The version of this build.
@@ -62,6 +66,7 @@ struct NodeMetrics {
     tasks: IntGaugeVec,
     images: IntGauge,
     up: IntGaugeVec,
+    logs: Logs,
     process: Process,
 }
 
@@ -76,6 +81,8 @@ pub struct NodeCounts {
     pub images: Option<u64>,
     /// The parts, each up or down.
     pub parts: Vec<Part>,
+    /// What the logkeeper counts; `None` if it does not answer now.
+    pub logs: Option<Stats>,
 }
 
 // === impl Metrics ===
@@ -169,6 +176,7 @@ impl NodeMetrics {
             tasks: gauges(registry, "switchyard_tasks", "Tasks by owner and state.", labels)?,
             images,
             up: gauges(registry, "switchyard_backend_up", "Whether a part works.", &["part"])?,
+            logs: Logs::register(registry)?,
             process: Process::register(registry)?,
         })
     }
@@ -181,6 +189,9 @@ impl NodeMetrics {
         }
         for part in &counts.parts {
             self.up.with_label_values(&[part.name]).set(i64::from(part.is_up()));
+        }
+        if let Some(logs) = &counts.logs {
+            self.logs.set(logs);
         }
         self.process.refresh();
     }
@@ -219,6 +230,7 @@ mod tests {
     use std::collections::BTreeMap;
 
     use switchyard_core::id::Owner;
+    use switchyard_logkeeper::protocol::Counters;
 
     use super::*;
     use crate::status::Condition;
@@ -232,10 +244,13 @@ mod tests {
         let metrics = Metrics::new().unwrap();
         metrics.count_pull(Ok(()));
         metrics.count_pull(Err(ErrorKind::NotFound));
+        let totals = Counters { dropped_lines: 5, ..Counters::default() };
+        let logs = Stats { containers: 3, totals, ..Stats::default() };
         let part = Part { name: "containerd", needed: true, condition: Condition::Down("gone".into()) };
         let counts = NodeCounts {
             sandboxes: BTreeMap::from([((Owner::Kubernetes, "ready"), 2)]),
             images: Some(7),
+            logs: Some(logs),
             parts: vec![part],
             ..NodeCounts::default()
         };
@@ -245,6 +260,8 @@ mod tests {
         assert!(first.contains("switchyard_backend_up{part=\"containerd\"} 0"), "{first}");
         assert!(first.contains("switchyard_image_pulls_total{result=\"not_found\"} 1"), "{first}");
         assert!(first.contains("switchyard_build_info{"), "{first}");
+        assert!(first.contains("switchyard_log_containers 3"), "{first}");
+        assert!(first.contains("switchyard_log_dropped_lines_total 5"), "{first}");
         let second = text(&metrics, &NodeCounts::default());
         assert!(!second.contains("switchyard_sandboxes{"), "{second}");
     }

@@ -8,6 +8,8 @@ use switchyard_core::backend::Condition as BackendCondition;
 use switchyard_core::gateway::Gateway;
 use switchyard_core::id::Owner;
 use switchyard_core::table::Counts;
+use switchyard_logkeeper::Client;
+use switchyard_logkeeper::protocol::Stats;
 use tokio::sync::watch;
 
 use crate::managed::State;
@@ -18,19 +20,22 @@ use crate::status::{Condition, Objects, Part, Source};
 pub struct Node {
     containerd: Option<watch::Receiver<State>>,
     logkeeper: watch::Receiver<State>,
+    logs: Client,
     gateway: OnceLock<Gateway>,
     cri: Option<AtomicBool>,
 }
 
 impl Node {
-    /// A daemon that has nothing yet. `containerd` is the managed one; `cri` says whether CRI will be served.
+    /// A daemon that has nothing yet. `containerd` is the managed one; `logs` is how the logkeeper is asked; `cri` says
+    /// whether CRI will be served.
     #[must_use]
     pub fn new(
         containerd: Option<watch::Receiver<State>>,
         logkeeper: watch::Receiver<State>,
+        logs: Client,
         cri: bool,
     ) -> Self {
-        Self { containerd, logkeeper, gateway: OnceLock::new(), cri: cri.then(AtomicBool::default) }
+        Self { containerd, logkeeper, logs, gateway: OnceLock::new(), cri: cri.then(AtomicBool::default) }
     }
 
     /// Tells of the gateway, once.
@@ -104,6 +109,18 @@ impl Source for Node {
                 Ok(images) => u64::try_from(images.len()).ok(),
                 Err(error) => {
                     tracing::debug!(error = error.report(), "images cannot be counted");
+                    None
+                }
+            }
+        })
+    }
+
+    fn logs(&self) -> BoxFuture<'_, Option<Stats>> {
+        Box::pin(async {
+            match self.logs.stats().await {
+                Ok(stats) => Some(stats),
+                Err(error) => {
+                    tracing::debug!(%error, "the logkeeper does not say what it counts");
                     None
                 }
             }

@@ -16,6 +16,7 @@ use std::time::Duration;
 use futures::FutureExt;
 use switchyard_core::gateway::{Gateway, Limits};
 use switchyard_core::id::Owner;
+use switchyard_logkeeper::Client;
 use switchyard_steps::{Step, reach};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
@@ -130,8 +131,12 @@ pub async fn run(loaded: Loaded, wiring: Wiring, exe: &Path, shutdown: Shutdown)
     let (containerd, containerd_state) = watch::channel(State::Starting);
     let (logkeeper, logkeeper_state) = watch::channel(State::Starting);
     let managed = config.containerd.mode == Mode::Managed;
-    let node =
-        Node::new(managed.then(|| containerd_state.clone()), logkeeper_state.clone(), config.cri.enabled);
+    let node = Node::new(
+        managed.then(|| containerd_state.clone()),
+        logkeeper_state.clone(),
+        Client::new(config.logkeeper_socket()),
+        config.cri.enabled,
+    );
     let daemon = Daemon {
         config: Arc::clone(&config),
         shutdown,

@@ -9,6 +9,7 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use switchyard_core::state::TaskState;
 use switchyard_core::table::{Counts, Sandbox, Task};
+use switchyard_logkeeper::protocol::Stats;
 
 /// A part of the daemon, or a process it needs.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -65,6 +66,9 @@ pub trait Source: Send + Sync + 'static {
 
     /// How many images there are; `None` if that cannot be said now.
     fn count_images(&self) -> BoxFuture<'_, Option<u64>>;
+
+    /// What the logkeeper counts; `None` if it does not answer.
+    fn logs(&self) -> BoxFuture<'_, Option<Stats>>;
 
     /// All sandboxes and tasks, of all owners.
     fn objects(&self) -> Objects;

@@ -12,6 +12,7 @@ use switchyard::metrics::Metrics;
 use switchyard::status::{Condition, Objects, Part, SandboxView, Source, StatusReport};
 use switchyard_core::id::Owner;
 use switchyard_core::table::Counts;
+use switchyard_logkeeper::protocol::Stats;
 use tempfile::TempDir;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -38,6 +39,10 @@ impl Source for Fake {
 
     fn count_images(&self) -> BoxFuture<'_, Option<u64>> {
         Box::pin(std::future::ready(Some(5)))
+    }
+
+    fn logs(&self) -> BoxFuture<'_, Option<Stats>> {
+        Box::pin(std::future::ready(Some(Stats { containers: 2, ..Stats::default() })))
     }
 
     fn objects(&self) -> Objects {
