@@ -30,10 +30,10 @@ use crate::process::ProcessId;
 use crate::status::Condition;
 
 pub mod containerd;
+mod log;
 pub mod logkeeper;
 
-/// A log is put aside at the next start when it is longer, in bytes.
-const LOG_LIMIT: u64 = 16 << 20;
+use log::last_line;
 
 /// A process that ran this long has not failed at its start, in seconds.
 const STEADY: Duration = Duration::from_secs(60);
@@ -49,6 +49,8 @@ pub struct Patience {
     pub poll: Duration,
     /// Between two looks at a process that is not our child: whether it lives.
     pub watch: Duration,
+    /// Between two looks at how long its log is.
+    pub log: Duration,
     /// Before the second start; each further wait is twice as long.
     pub retry_min: Duration,
     /// The longest wait before a start.
@@ -62,6 +64,7 @@ impl Default for Patience {
             end: Duration::from_secs(10),
             poll: Duration::from_millis(10),
             watch: Duration::from_millis(500),
+            log: Duration::from_secs(60),
             retry_min: Duration::from_millis(100),
             retry_max: Duration::from_secs(30),
         }
@@ -187,7 +190,10 @@ async fn run_once(program: &Program, state: &watch::Sender<State>) -> String {
             return why;
         }
     }
-    ended(program, &mut running).await
+    tokio::select! {
+        end = ended(program, &mut running) => end,
+        never = log::keep_short(&program.log, program.patience.log) => match never {},
+    }
 }
 
 /// The live process that the pid file names, or a new one.
@@ -228,10 +234,7 @@ fn prepare(program: &Program) -> io::Result<fs::File> {
             fs::DirBuilder::new().recursive(true).mode(0o700).create(dir)?;
         }
     }
-    if fs::metadata(&program.log).is_ok_and(|meta| meta.len() > LOG_LIMIT) {
-        fs::rename(&program.log, program.log.with_extension("log.1"))?;
-        reach(Step::LogPutAside);
-    }
+    log::put_aside(&program.log)?;
     (program.prepare)()?;
     fs::OpenOptions::new().append(true).create(true).mode(0o600).open(&program.log)
 }
@@ -308,25 +311,5 @@ async fn end(program: &Program, running: &mut Running) {
         }
         // Its end shows in the next look too, so running out of time here is no fault.
         let _ = tokio::time::timeout(program.patience.end, ended(program, running)).await;
-    }
-}
-
-/// The end of a log, for a message about why its writer ended.
-fn last_line(log: &Path) -> String {
-    const TAIL: u64 = 4096;
-    let read = || -> io::Result<String> {
-        use std::io::{Read, Seek, SeekFrom};
-        let mut file = fs::File::open(log)?;
-        let length = file.metadata()?.len();
-        file.seek(SeekFrom::Start(length.saturating_sub(TAIL)))?;
-        let mut tail = Vec::new();
-        file.take(TAIL).read_to_end(&mut tail)?;
-        Ok(String::from_utf8_lossy(&tail).into_owned())
-    };
-    match read() {
-        Ok(tail) => {
-            tail.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or("its log is empty").into()
-        }
-        Err(error) => format!("its log {} cannot be read: {error}", log.display()),
     }
 }

@@ -94,6 +94,28 @@ async fn a_program_that_fails_is_started_again_and_its_last_words_are_told() {
 }
 
 #[tokio::test]
+async fn the_log_of_a_program_that_runs_is_put_aside_when_it_is_long() {
+    let dir = tempfile::tempdir().unwrap();
+    fs::write(dir.path().join("answers"), "").unwrap();
+    let script = "head -c 17000000 /dev/zero; while :; do echo goes on; sleep 0.01; done";
+    let mut program = shell(&dir, script);
+    program.patience.log = Duration::from_millis(10);
+    let (log, old) = (program.log.clone(), program.log.with_extension("log.1"));
+    let mut supervisor = Supervisor::start(program);
+    let (process, _) = supervisor.up(None).await;
+    let _process = Killed(process);
+    tokio::task::spawn_blocking(move || {
+        wait_until("it is put aside and goes on", || {
+            fs::metadata(&old).is_ok_and(|old| old.len() >= 16 << 20)
+                && fs::read_to_string(&log).is_ok_and(|text| text.starts_with("goes on\n"))
+        });
+    })
+    .await
+    .unwrap();
+    supervisor.stop().await;
+}
+
+#[tokio::test]
 async fn a_program_that_is_not_installed_is_named() {
     let dir = tempfile::tempdir().unwrap();
     let program = Program { command: vec!["no-such-program".into()], ..shell(&dir, "") };

@@ -1,0 +1,64 @@
+//! The log of a managed process: put aside when it has grown long, and its end for messages.
+
+use std::fs;
+use std::io::{self, Read, Seek, SeekFrom};
+use std::path::Path;
+use std::time::Duration;
+
+use switchyard_steps::{Step, reach};
+
+/// A log is put aside when it is longer, in bytes.
+const LIMIT: u64 = 16 << 20;
+
+/// How much of its end is looked at for a message, in bytes.
+const TAIL: u64 = 4096;
+
+/// Puts a log aside whose writer has not been started yet.
+pub(super) fn put_aside(log: &Path) -> io::Result<()> {
+    if is_long(log) {
+        fs::rename(log, log.with_extension("log.1"))?;
+        reach(Step::LogPutAside);
+    }
+    Ok(())
+}
+
+/// Keeps the log of a process that runs from growing without end, by a look every so often. Cancel-safe.
+pub(super) async fn keep_short(log: &Path, every: Duration) -> std::convert::Infallible {
+    loop {
+        tokio::time::sleep(every).await;
+        let path = log.to_owned();
+        let cut = tokio::task::spawn_blocking(move || if is_long(&path) { cut(&path) } else { Ok(()) });
+        if let Ok(Err(error)) = cut.await {
+            tracing::warn!(log = %log.display(), %error, "the log of a managed process cannot be put aside");
+        }
+    }
+}
+
+/// Copies a log whose writer has it open, and empties it. The writer appends, so it goes on at the front; what it writes
+/// between the two steps is lost.
+fn cut(log: &Path) -> io::Result<()> {
+    fs::copy(log, log.with_extension("log.1"))?;
+    fs::OpenOptions::new().write(true).open(log)?.set_len(0)
+}
+
+fn is_long(log: &Path) -> bool {
+    fs::metadata(log).is_ok_and(|meta| meta.len() > LIMIT)
+}
+
+/// The last line of a log, for a message about why its writer ended.
+pub(super) fn last_line(log: &Path) -> String {
+    let read = || -> io::Result<String> {
+        let mut file = fs::File::open(log)?;
+        let length = file.metadata()?.len();
+        file.seek(SeekFrom::Start(length.saturating_sub(TAIL)))?;
+        let mut tail = Vec::new();
+        file.take(TAIL).read_to_end(&mut tail)?;
+        Ok(String::from_utf8_lossy(&tail).into_owned())
+    };
+    match read() {
+        Ok(tail) => {
+            tail.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or("its log is empty").into()
+        }
+        Err(error) => format!("its log {} cannot be read: {error}", log.display()),
+    }
+}
