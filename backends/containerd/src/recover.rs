@@ -193,7 +193,10 @@ impl Inner {
                     self.end_process(&entry.id.to_string()).await?;
                 }
                 entry.set_cleared();
-                self.finish_log(entry).await;
+                // Not kept for later: by then it may run, and its start has the logkeeper take the same log up again.
+                if let Err(error) = self.finish_log(entry).await {
+                    tracing::warn!(task.id = %entry.id, error = error.report(), "the log of an undone start stays open");
+                }
                 crate::text::remove_tree(&entry.dirs.run).await?;
                 TaskState::Created
             }
@@ -225,7 +228,7 @@ impl Inner {
             TaskFate::Lost(started_at) => {
                 let exit = Exit::lost(SystemTime::now());
                 self.record_exit(entry, &exit, started_at).await?;
-                self.finish_log(entry).await;
+                self.finish_log_in_time(entry).await;
                 entry.set_exit(exit.clone());
                 TaskState::Exited { started_at, exit }
             }
@@ -234,7 +237,7 @@ impl Inner {
                     self.end_process(&entry.id.to_string()).await?;
                 }
                 entry.set_cleared();
-                self.finish_log(entry).await;
+                self.finish_log_in_time(entry).await;
                 entry.set_exit(exit.clone());
                 TaskState::Exited { started_at, exit }
             }

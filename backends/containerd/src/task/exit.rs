@@ -81,11 +81,10 @@ impl Inner {
             entry.set_cleared();
         }
         self.faults.reach(Step::TaskDeleted)?;
-        self.finish_log(entry).await;
-        self.faults.reach(Step::TaskLogFinished)?;
         entry.stdin.lock().unwrap_or_else(PoisonError::into_inner).take();
         entry.oom.lock().unwrap_or_else(PoisonError::into_inner).take();
-        Ok(())
+        self.finish_log(entry).await?;
+        self.faults.reach(Step::TaskLogFinished)
     }
 
     /// Waits, with no deadline: a task may run for years.
@@ -140,19 +139,26 @@ impl Inner {
         self.update_container(container, vec![format!("labels.{EXIT}")]).await
     }
 
-    /// Has the logkeeper write what is left of a task's output and let go of it. If it cannot be reached it does so when it is
-    /// told again, at the latest when the task is removed; nothing that was written is lost by that.
-    pub(crate) async fn finish_log(&self, entry: &TaskEntry) {
+    /// Has the logkeeper write what is left of a task's output and let go of it. Idempotent. If it fails, what was written
+    /// waits in the held FIFOs until it is told again.
+    ///
+    /// # Errors
+    /// The logkeeper cannot be reached, or fails.
+    pub(crate) async fn finish_log(&self, entry: &TaskEntry) -> Result<()> {
         let logged = matches!(entry.record().output, OutputRecord::Log(_));
-        if !logged {
-            return;
+        if logged {
+            self.logkeeper.finish(&entry.id.to_string(), DRAIN).await.map_err(from_logkeeper)?;
+            entry.hold.lock().unwrap_or_else(PoisonError::into_inner).take();
         }
-        if let Err(fault) = self.logkeeper.finish(&entry.id.to_string(), DRAIN).await {
-            let error = from_logkeeper(fault);
-            tracing::warn!(task.id = %entry.id, error = error.report(), "the end of a log is not written yet");
-            return;
+        Ok(())
+    }
+
+    /// As [`Inner::finish_log`]; if it fails it is done later.
+    pub(crate) async fn finish_log_in_time(&self, entry: &Arc<TaskEntry>) {
+        if let Err(error) = self.finish_log(entry).await {
+            tracing::warn!(task.id = %entry.id, error = error.report(), "the end of a log is written later");
+            self.leftovers.keep(Leftover::Ended(Arc::clone(entry)));
         }
-        entry.hold.lock().unwrap_or_else(PoisonError::into_inner).take();
     }
 
     pub(crate) async fn reopen_log(&self, id: TaskId) -> Result<()> {

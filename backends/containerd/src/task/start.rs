@@ -172,7 +172,9 @@ impl Inner {
         switchyard_steps::reach(Step::StartRefused);
         self.end_process(&entry.id.to_string()).await?;
         entry.set_cleared();
-        self.finish_log(entry).await;
+        if let Err(error) = self.finish_log(entry).await {
+            tracing::warn!(task.id = %entry.id, error = error.report(), "the log of a failed start is let go of later");
+        }
         entry.stdin.lock().unwrap_or_else(PoisonError::into_inner).take();
         entry.oom.lock().unwrap_or_else(PoisonError::into_inner).take();
         crate::text::remove_tree(&entry.dirs.run).await?;
