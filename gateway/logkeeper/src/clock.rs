@@ -5,6 +5,9 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 /// How long a time stamp is, in bytes; always the same, so that lines can be taken apart by column.
 pub const STAMP_LEN: usize = 30;
 
+/// Where the nanoseconds stand.
+pub(crate) const FRACTION: std::ops::Range<usize> = 20..29;
+
 /// A time as it stands in a log line, `2016-10-06T00:17:09.669794202Z`.
 pub type Stamp = [u8; STAMP_LEN];
 
@@ -33,7 +36,7 @@ impl Clock {
             self.set_second(time.as_secs());
             self.second = Some(time.as_secs());
         }
-        digits(&mut self.text[20..29], time.subsec_nanos().into());
+        digits(&mut self.text[FRACTION], time.subsec_nanos().into());
         &self.text
     }
 

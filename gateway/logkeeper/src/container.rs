@@ -11,12 +11,15 @@ use switchyard_steps::{Step, reach};
 
 use crate::fifo::{Fifo, PipeBudget};
 use crate::format::Stream;
-use crate::journal::{Journal, Received, Scratch};
+use crate::journal::{BATCH, Journal, Received, Scratch};
 use crate::protocol::{Counters, LogSpec};
 use crate::state_dir::StateDir;
 
 /// After so many batches in a row a stream lets other tasks run.
 const BATCHES_PER_TURN: u32 = 4;
+
+/// A FIFO that held so much is about to make its writer wait, and is enlarged.
+const FULL: usize = BATCH / 2;
 
 /// How much is still taken out of a FIFO when the time to drain it is over: what a full one holds.
 const LAST_DRAIN: usize = 1024 * 1024;
@@ -67,7 +70,7 @@ enum Wake {
 impl Container {
     /// Opens a new container and makes it known; on an error nothing is left in the state directory.
     pub(crate) fn open(spec: &LogSpec, shared: &Arc<Shared>) -> io::Result<Self> {
-        let fifos = open_fifos(spec, &shared.budget)?;
+        let fifos = open_fifos(spec)?;
         reach(Step::FifosOpened);
         let made = Journal::create(&shared.state.paths(&spec.id), spec)
             .and_then(|journal| shared.state.write(spec).map(|()| journal));
@@ -87,7 +90,7 @@ impl Container {
         let mut fifos = [None, None];
         for (fifo, path) in fifos.iter_mut().zip([&spec.stdout, &spec.stderr]) {
             let Some(path) = path else { continue };
-            match Fifo::open(path, &shared.budget) {
+            match Fifo::open(path) {
                 Ok(opened) => *fifo = Some(opened),
                 Err(error) => {
                     tracing::warn!(id = spec.id, fifo = %path.display(), %error, "cannot take up a FIFO");
@@ -161,7 +164,7 @@ impl Container {
     /// Takes some batches from a stream that is ready.
     async fn receive(&mut self, stream: Stream) {
         for _ in 0..BATCHES_PER_TURN {
-            let Some(fifo) = &self.fifos[stream.index()] else { return };
+            let Some(fifo) = &mut self.fifos[stream.index()] else { return };
             let received = fifo.try_receive(|fd| {
                 match self.journal.receive(stream, fd, &mut lock(&self.shared.scratch))? {
                     Received::Empty => Err(io::ErrorKind::WouldBlock.into()),
@@ -169,7 +172,11 @@ impl Container {
                 }
             });
             match received {
-                Ok(Received::Bytes(_)) => {}
+                Ok(Received::Bytes(len)) => {
+                    if len >= FULL {
+                        fifo.enlarge(&self.shared.budget);
+                    }
+                }
                 Ok(Received::Empty) => return self.publish(),
                 Ok(Received::Closed) => {
                     self.fifos[stream.index()] = None;
@@ -257,11 +264,11 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn open_fifos(spec: &LogSpec, budget: &Arc<PipeBudget>) -> io::Result<[Option<Fifo>; 2]> {
+fn open_fifos(spec: &LogSpec) -> io::Result<[Option<Fifo>; 2]> {
     let mut fifos = [None, None];
     for (fifo, path) in fifos.iter_mut().zip([&spec.stdout, &spec.stderr]) {
         let Some(path) = path else { continue };
-        let opened = Fifo::open(path, budget);
+        let opened = Fifo::open(path);
         *fifo = Some(opened.map_err(|error| {
             io::Error::new(error.kind(), format!("cannot open FIFO {}: {error}", path.display()))
         })?);

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use tokio::net::unix::pipe::Receiver;
 
-/// How large a FIFO is made, in bytes, while the budget lasts.
+/// How large a busy FIFO is made, in bytes, while the budget lasts.
 const LARGE: usize = 1024 * 1024;
 
 /// Where the kernel says how many pages of pipe buffers one user may have.
@@ -34,6 +34,8 @@ pub(crate) struct Fifo {
     path: PathBuf,
     receiver: Receiver,
     loan: Option<Loan>,
+    /// Whether the kernel has refused to enlarge it.
+    refused: bool,
 }
 
 /// A large FIFO's share of the budget, given back when it is dropped.
@@ -69,34 +71,43 @@ impl Drop for Loan {
 // === impl Fifo ===
 
 impl Fifo {
-    /// Opens a FIFO and enlarges it if the budget and the kernel allow.
+    /// Opens a FIFO.
     ///
     /// # Errors
     /// The file cannot be opened, or is not a FIFO (`InvalidInput`).
-    pub(crate) fn open(path: &Path, budget: &Arc<PipeBudget>) -> io::Result<Self> {
-        let file = open(path, true)?;
-        let loan = budget.borrow().filter(|_| {
-            let size = i32::try_from(LARGE).expect("the size is a small constant");
-            fcntl(&file, FcntlArg::F_SETPIPE_SZ(size))
-                .inspect_err(
-                    |error| tracing::debug!(fifo = %path.display(), %error, "cannot enlarge the FIFO"),
-                )
-                .is_ok()
-        });
-        Ok(Self { path: path.into(), receiver: Receiver::from_file(file)?, loan })
+    pub(crate) fn open(path: &Path) -> io::Result<Self> {
+        let receiver = Receiver::from_file(open(path, true)?)?;
+        Ok(Self { path: path.into(), receiver, loan: None, refused: false })
+    }
+
+    /// Enlarges the FIFO, if the budget and the kernel allow: for one that has been seen full. The same again changes
+    /// nothing.
+    pub(crate) fn enlarge(&mut self, budget: &Arc<PipeBudget>) {
+        if self.loan.is_some() || self.refused {
+            return;
+        }
+        let Some(loan) = budget.borrow() else { return };
+        let size = i32::try_from(LARGE).expect("the size is a small constant");
+        match fcntl(self.receiver.as_fd(), FcntlArg::F_SETPIPE_SZ(size)) {
+            Ok(_) => self.loan = Some(loan),
+            Err(error) => {
+                self.refused = true;
+                tracing::debug!(fifo = %self.path.display(), %error, "cannot enlarge the FIFO");
+            }
+        }
     }
 
     /// Gives up the writing side, so that the end shows once all other writers have closed.
     ///
     /// Keeps the FIFO as it is if its name is gone; then only emptiness can be seen.
     pub(crate) fn await_end(self) -> io::Result<Self> {
-        let Self { path, receiver, loan } = self;
+        let Self { path, receiver, loan, refused } = self;
         // The second descriptor is open before the first is closed, or the FIFO would lose its content.
         match open(&path, false) {
-            Ok(file) => Ok(Self { path, receiver: Receiver::from_file(file)?, loan }),
+            Ok(file) => Ok(Self { path, receiver: Receiver::from_file(file)?, loan, refused }),
             Err(error) => {
                 tracing::debug!(fifo = %path.display(), %error, "cannot watch for the end of the FIFO");
-                Ok(Self { path, receiver, loan })
+                Ok(Self { path, receiver, loan, refused })
             }
         }
     }

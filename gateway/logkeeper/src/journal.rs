@@ -18,7 +18,7 @@ use std::time::Duration;
 use switchyard_steps::{Step, reach};
 
 use crate::clock::Clock;
-use crate::format::{self, Stream, Tag};
+use crate::format::{self, Header, Stream, Tag};
 use crate::position::PositionFile;
 use crate::protocol::{Counters, LogSpec};
 use crate::sink::{Batch, Sink};
@@ -26,7 +26,7 @@ use crate::spool::{BUSY_SLACK, PAGE, Spool};
 use crate::state_dir::EntryPaths;
 
 /// The most bytes moved out of a FIFO before other streams get their turn.
-const BATCH: usize = 64 * 1024;
+pub(crate) const BATCH: usize = 64 * 1024;
 
 /// A write to the log is issued once its text is this long.
 const TEXT_LIMIT: usize = 128 * 1024;
@@ -317,7 +317,9 @@ fn write_lines(
     clock: &mut Clock,
 ) -> Written {
     let start = Clock::now();
-    sink.begin(batch, clock.format(start));
+    let stamp = clock.format(start);
+    sink.begin(batch, stamp);
+    let mut header = Header::new(stamp, stream);
     let (mut used, mut drained) = (0, false);
     while batch.len() < TEXT_LIMIT {
         let rest = &input[used..];
@@ -332,10 +334,12 @@ fn write_lines(
                 break;
             }
         };
-        // Lines of one batch came at one time; a nanosecond each keeps them in order and apart.
-        let stamp = clock.format(start + Duration::from_nanos(batch.lines()));
-        batch.push(stamp, stream, tag, content);
+        batch.push(&mut header, tag, content);
         used += consumed;
+        // Lines of one batch came at one time; a nanosecond each keeps them in order and apart.
+        if !header.tick() {
+            header.set_stamp(clock.format(start + Duration::from_nanos(batch.lines())));
+        }
     }
     if used > 0 {
         sink.commit(batch);

@@ -46,6 +46,7 @@ mod spool;
 mod state_dir;
 mod wire;
 
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use tokio::signal::unix::{SignalKind, signal};
 
 pub use crate::client::Client;
@@ -78,6 +79,16 @@ pub async fn serve(config: Config) -> Result<(), Error> {
 /// # Errors
 /// As [`serve`], and [`Error::Process`] if the runtime cannot be built.
 pub fn run(config: Config) -> Result<(), Error> {
+    raise_file_limit();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     runtime.map_err(Error::Process)?.block_on(serve(config))
+}
+
+/// Allows this process as many descriptors as it may have: a container takes six.
+fn raise_file_limit() {
+    let raised = getrlimit(Resource::RLIMIT_NOFILE)
+        .and_then(|(_, hard)| setrlimit(Resource::RLIMIT_NOFILE, hard, hard));
+    if let Err(error) = raised {
+        tracing::warn!(%error, "cannot raise the limit on open files");
+    }
 }

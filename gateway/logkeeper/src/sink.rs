@@ -12,7 +12,7 @@ use nix::fcntl::OFlag;
 use switchyard_steps::{Step, reach};
 
 use crate::clock::Stamp;
-use crate::format::{self, LINE_OVERHEAD, Stream, Tag};
+use crate::format::{Header, LINE_OVERHEAD, Stream, Tag};
 use crate::position::Position;
 use crate::protocol::Counters;
 
@@ -22,6 +22,8 @@ pub(crate) struct Sink {
     path: PathBuf,
     /// `None` while the file cannot be opened; each batch tries again.
     file: Option<File>,
+    /// Whether the last batch was not written whole, which is warned about when it begins.
+    losing: bool,
     /// What the position record says about the file, the counters and the losses; spool offsets are left zero.
     pub(crate) position: Position,
 }
@@ -61,8 +63,8 @@ impl Batch {
     }
 
     /// Adds a line of output.
-    pub(crate) fn push(&mut self, stamp: &Stamp, stream: Stream, tag: Tag, content: &[u8]) {
-        format::push_line(&mut self.text, stamp, stream, tag, content);
+    pub(crate) fn push(&mut self, header: &mut Header, tag: Tag, content: &[u8]) {
+        header.push_line(&mut self.text, tag, content);
         self.lines += 1;
         self.bytes += content.len() as u64;
     }
@@ -73,7 +75,7 @@ impl Batch {
 impl Sink {
     /// Opens the log file of a new container.
     pub(crate) fn create(path: &Path) -> io::Result<Self> {
-        let mut sink = Self { path: path.into(), file: None, position: Position::default() };
+        let mut sink = Self { path: path.into(), file: None, losing: false, position: Position::default() };
         sink.reopen()?;
         Ok(sink)
     }
@@ -84,7 +86,7 @@ impl Sink {
         if let Err(error) = cut_back(path, &position) {
             tracing::warn!(log = %path.display(), %error, "cannot undo an interrupted batch; lines may be doubled");
         }
-        let mut sink = Self { path: path.into(), file: None, position };
+        let mut sink = Self { path: path.into(), file: None, losing: false, position };
         if let Err(error) = sink.reopen() {
             tracing::warn!(log = %path.display(), %error, "cannot open the log; output is dropped until it can be");
         }
@@ -127,7 +129,8 @@ impl Sink {
             let Position { untold_lines, untold_bytes, errno, .. } = self.position;
             let cause = Errno::from_raw(i32::try_from(errno).unwrap_or(0)).desc().to_lowercase();
             let text = format!("[switchyard: {untold_lines} lines lost: {cause} ({untold_bytes} bytes)]");
-            format::push_line(&mut batch.text, stamp, Stream::Stderr, Tag::Full, text.as_bytes());
+            let mut header = Header::new(stamp, Stream::Stderr);
+            header.push_line(&mut batch.text, Tag::Full, text.as_bytes());
             batch.notice = batch.text.len();
         }
     }
@@ -147,12 +150,15 @@ impl Sink {
         position.bytes += batch.bytes - lost_bytes;
         if let Some(error) = error {
             self.count_loss(lost_lines, lost_bytes, &error);
+        } else if std::mem::take(&mut self.losing) {
+            let dropped = self.position.dropped_lines;
+            tracing::info!(log = %self.path.display(), dropped, "the log can be written again");
         }
     }
 
     /// Counts output as lost.
     pub(crate) fn count_loss(&mut self, lines: u64, bytes: u64, error: &io::Error) {
-        if !self.has_untold_loss() {
+        if !std::mem::replace(&mut self.losing, true) {
             tracing::warn!(log = %self.path.display(), %error, "cannot write the log; output is dropped");
         }
         let position = &mut self.position;

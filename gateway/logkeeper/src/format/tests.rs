@@ -40,11 +40,13 @@ fn check(input: &[u8], max_line: usize, expected: &[(Tag, &[u8])], held: usize) 
 #[test]
 fn a_log_line_has_time_stream_tag_and_content() {
     let mut out = Vec::new();
-    push_line(&mut out, b"2016-10-06T00:17:09.669794202Z", Stream::Stdout, Tag::Full, b"some text");
+    let mut header = Header::new(b"2016-10-06T00:17:09.669794202Z", Stream::Stdout);
+    header.push_line(&mut out, Tag::Full, b"some text");
     assert_eq!(out, b"2016-10-06T00:17:09.669794202Z stdout F some text\n");
     assert_eq!(out.len(), LINE_OVERHEAD + b"some text".len());
     out.clear();
-    push_line(&mut out, b"2016-10-06T00:17:09.669794202Z", Stream::Stderr, Tag::Partial, b"");
+    let mut header = Header::new(b"2016-10-06T00:17:09.669794202Z", Stream::Stderr);
+    header.push_line(&mut out, Tag::Partial, b"");
     assert_eq!(out, b"2016-10-06T00:17:09.669794202Z stderr P \n");
 }
 
@@ -144,4 +146,18 @@ proptest! {
         }
         prop_assert_eq!(joined, expected);
     }
+}
+
+#[test]
+fn a_tick_is_a_nanosecond_and_says_when_the_second_is_over() {
+    let tick = |stamp: &Stamp| {
+        let mut header = Header::new(stamp, Stream::Stdout);
+        let within = header.tick();
+        let mut out = Vec::new();
+        header.push_line(&mut out, Tag::Full, b"");
+        (within, String::from_utf8(out[20..29].to_vec()).unwrap())
+    };
+    assert_eq!(tick(b"2016-10-06T00:17:09.669794209Z"), (true, "669794210".into()));
+    assert_eq!(tick(b"2016-10-06T00:17:09.099999999Z"), (true, "100000000".into()));
+    assert!(!tick(b"2016-10-06T00:17:09.999999999Z").0);
 }

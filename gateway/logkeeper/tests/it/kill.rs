@@ -19,10 +19,10 @@ const SITE: &str = "SWITCHYARD_TEST_KEEPER_SITE";
 const KILLS: u64 = 60;
 
 /// A keeper in a process of its own, which dies with this value.
-struct Victim(Child);
+pub(crate) struct Victim(Child);
 
 impl Victim {
-    fn start(site: &Site) -> Self {
+    pub(crate) fn start(site: &Site) -> Self {
         let child = Command::new(std::env::current_exe().unwrap())
             .args(["--exact", "kill::body_of_the_keeper_process", "--nocapture"])
             .env(SITE, site.dir.path())
@@ -30,6 +30,10 @@ impl Victim {
             .spawn()
             .unwrap();
         Self(child)
+    }
+
+    pub(crate) fn pid(&self) -> u32 {
+        self.0.id()
     }
 
     fn kill(&mut self) {
@@ -77,7 +81,7 @@ fn next_random(state: &mut u64) -> u64 {
     *state
 }
 
-async fn await_hello(site: &Site) {
+pub(crate) async fn await_hello(site: &Site) {
     let deadline = tokio::time::Instant::now() + PATIENCE;
     while let Err(error) = site.client.hello().await {
         assert!(tokio::time::Instant::now() < deadline, "{error}");

@@ -10,4 +10,5 @@ mod containers;
 mod control;
 mod disk_full;
 mod kill;
+mod many;
 mod support;

@@ -1,0 +1,77 @@
+//! Two hundred containers: what a keeper of so many needs, and that it sleeps while they are silent.
+
+use std::fs;
+use std::io::Write;
+use std::os::unix::fs::MetadataExt;
+use std::time::Duration;
+
+use crate::kill::{Victim, await_hello};
+use crate::support::Site;
+
+/// How many containers there are.
+const CONTAINERS: usize = 200;
+
+/// What each prints to its standard output, a mebibyte in lines of 128 bytes.
+const LINES: u64 = 8192;
+
+/// By how much the keeper may grow for all of them, in KiB: 40 for each, and the buffers that all share.
+const GROWTH: u64 = 10 * 1024;
+
+/// What a spool may hold on to when its stream is idle, in bytes: its last page, and one that is not logged to its end.
+const SPOOL: u64 = 2 * 4096;
+
+/// A number of `/proc/<pid>/status`.
+fn status(pid: u32, name: &str) -> u64 {
+    let text = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let value = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).unwrap();
+    value.split_whitespace().next().unwrap().parse().unwrap()
+}
+
+#[tokio::test]
+async fn two_hundred_containers_need_little_memory_and_no_processor_while_silent() {
+    let site = Site::new();
+    let victim = Victim::start(&site);
+    await_hello(&site).await;
+    let before = status(victim.pid(), "VmHWM");
+    let mut outputs = Vec::new();
+    for number in 0..CONTAINERS {
+        let spec = site.spec(&format!("c{number}"));
+        outputs.push(site.output(&spec));
+        site.client.open(&spec).await.unwrap();
+    }
+    let line = format!("{}\n", "x".repeat(127));
+    let text = line.repeat(usize::try_from(LINES).unwrap());
+    // Some write at once, so that the keeper has several to look after.
+    for group in outputs.chunks_mut(8) {
+        std::thread::scope(|scope| {
+            for output in group {
+                let text = &text;
+                scope.spawn(move || output.stdout.write_all(text.as_bytes()).unwrap());
+            }
+        });
+    }
+    for number in 0..CONTAINERS {
+        site.await_lines(&format!("c{number}"), LINES).await;
+    }
+    let growth = status(victim.pid(), "VmHWM") - before;
+    assert!(growth <= GROWTH, "the keeper has grown by {growth} KiB");
+    for entry in fs::read_dir(&site.config.state_dir).unwrap() {
+        let entry = entry.unwrap();
+        let held = entry.metadata().unwrap().blocks() * 512;
+        assert!(held <= SPOOL, "{} holds {held} bytes", entry.path().display());
+    }
+    // Nobody asks and nobody prints: then nothing may wake it. It may still be on its way to sleep.
+    let woken = || status(victim.pid(), "voluntary_ctxt_switches");
+    let mut last = woken();
+    let mut quiet = 0;
+    for _ in 0..50 {
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        let now = woken();
+        quiet = if now == last { quiet + 1 } else { 0 };
+        last = now;
+        if quiet == 10 {
+            return;
+        }
+    }
+    panic!("a keeper with nothing to do is woken again and again");
+}
