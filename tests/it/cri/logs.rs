@@ -1,5 +1,10 @@
 //! Logs of containers.
 
+mod disk;
+mod kills;
+mod rotation;
+mod writers;
+
 use std::fs;
 
 use switchyard_tests::node::{Node, content};

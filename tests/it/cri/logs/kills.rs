@@ -1,0 +1,114 @@
+//! Kills of the daemon and of the logkeeper while containers print without pause.
+
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use switchyard_tests::host::eventually;
+use switchyard_tests::node::Node;
+
+use super::writers::{Keeper, LIMIT, Writer, pause, share, shared_dir};
+
+/// The process of the logkeeper that the daemon has started.
+fn managed_keeper(node: &Node) -> Option<Pid> {
+    let text = fs::read_to_string(node.root().run().join("logkeeper/logkeeper.pid")).ok()?;
+    Some(Pid::from_raw(text.split_whitespace().next()?.parse().ok()?))
+}
+
+#[test]
+fn a_killed_daemon_costs_no_line_and_no_container_waits_for_it() {
+    let node = Node::start();
+    let pod = node.pod("busy");
+    let writer = Writer::start(&node, &pod, "writer", false);
+    for _ in 0..3 {
+        writer.await_more(500);
+        pause(300);
+        node.daemon().kill9();
+        // Far more than the pipes on the way can hold.
+        writer.await_more(20_000);
+        writer.await_growth();
+        node.daemon().restart();
+    }
+    node.daemon().kill9();
+    let total = writer.stop();
+    node.daemon().restart();
+    assert_eq!(node.cri().wait_exit(&writer.id).exit_code, 0);
+    writer.check(&[writer.log()], total);
+}
+
+#[test]
+fn a_logkeeper_killed_again_and_again_loses_doubles_and_tears_nothing() {
+    let (mut keeper, node) = Keeper::with_node();
+    let pod = node.pod("busy");
+    let writers = [("plain", false), ("terminal", true)];
+    let writers = writers.map(|(name, tty)| Writer::start(&node, &pod, name, tty));
+    let files = || writers.each_ref().map(|writer| fs::metadata(writer.log()).expect("it is there").ino());
+    let before = files();
+    for _ in 0..30 {
+        pause(60);
+        keeper.restart();
+    }
+    writers.iter().for_each(|writer| writer.await_more(1000));
+    let totals = writers.each_ref().map(Writer::stop);
+    for (writer, total) in writers.iter().zip(totals) {
+        assert_eq!(node.cri().wait_exit(&writer.id).exit_code, 0);
+        writer.check(&[writer.log()], total);
+    }
+    assert_eq!(files(), before, "a restart goes on within the same file");
+}
+
+#[test]
+fn daemon_and_logkeeper_killed_in_turn_and_together_lose_nothing() {
+    let node = Node::start();
+    let pod = node.pod("busy");
+    let writer = Writer::start(&node, &pod, "writer", false);
+    for round in 0..3 {
+        writer.await_more(500);
+        let dead = managed_keeper(&node).expect("the daemon writes down whom it started");
+        let end_keeper = || kill(dead, Signal::SIGKILL).expect("it runs");
+        let again = || eventually(LIMIT, || managed_keeper(&node).is_some_and(|pid| pid != dead));
+        match round {
+            0 => {
+                end_keeper();
+                pause(50);
+                node.daemon().kill9();
+            }
+            1 => {
+                node.daemon().kill9();
+                pause(50);
+                end_keeper();
+            }
+            _ => {
+                end_keeper();
+                assert!(again(), "it is not started again\n{}", node.daemon().tail());
+                pause(50);
+                node.daemon().kill9();
+            }
+        }
+        node.daemon().restart();
+        assert!(again(), "it is not started again\n{}", node.daemon().tail());
+    }
+    writer.await_more(20_000);
+    let total = writer.stop();
+    assert_eq!(node.cri().wait_exit(&writer.id).exit_code, 0);
+    writer.check(&[writer.log()], total);
+}
+
+#[test]
+fn the_last_lines_of_a_container_that_ended_without_a_logkeeper_come() {
+    let (mut keeper, node) = Keeper::with_node();
+    let pod = node.pod("last");
+    let dir = shared_dir(&node, "words");
+    let script = "echo first; until [ -e /host/go ]; do sleep 0.02; done; echo last; printf words; exit 3";
+    let id = pod.shell_with("words", script, |config| share(config, &dir));
+    pod.wait_log("words", |lines| lines.len() == 1);
+    keeper.kill();
+    fs::write(dir.join("go"), "").expect("the root can be written");
+    assert_eq!(node.cri().wait_exit(&id).exit_code, 3);
+    keeper.restart();
+    // The unfinished line comes when the daemon has told the logkeeper that this was all.
+    let lines = pod.wait_log("words", |lines| lines.len() == 3);
+    let words: Vec<_> = lines.iter().map(|line| line.splitn(3, ' ').nth(2).unwrap_or_default()).collect();
+    assert_eq!(words, ["F first", "F last", "P words"]);
+}
