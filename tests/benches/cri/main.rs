@@ -4,6 +4,7 @@
 
 mod breakdown;
 mod footprint;
+mod logs;
 mod memory;
 mod pause;
 mod pods;
@@ -21,6 +22,7 @@ use clap::Parser;
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::breakdown::Scrape;
+use crate::logs::Logs;
 use crate::memory::Memory;
 use crate::pods::Turn;
 use crate::report::Report;
@@ -48,6 +50,12 @@ struct Args {
     /// Size of each layer in MiB; random bytes, which do not compress
     #[arg(long, value_name = "MIB", default_value_t = 4)]
     layer_mib: usize,
+    /// Logs of each side; 0 leaves them out
+    #[arg(long, value_name = "N", default_value_t = 6)]
+    logs: u32,
+    /// Size of what a container prints, in MB
+    #[arg(long, value_name = "MB", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..))]
+    log_mb: u32,
     /// Also writes every sample to this file
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
@@ -120,12 +128,30 @@ async fn measure(args: &Args) -> Result<(), Failure> {
         }
         report.memory("after the pulls", Memory::of(&stand)?);
     }
+    let logs = if args.logs > 0 { Some(measure_logs(&mut stand, args).await?) } else { None };
     report.leftovers(stand.leftovers());
 
     println!("{}", report.table());
+    if let Some(logs) = &logs {
+        println!("{}", logs.table());
+    }
     if let Some(file) = &args.json {
-        fs::write(file, format!("{:#}\n", report.json()))
+        let mut json = report.json();
+        json["logs"] = logs.map_or(serde_json::Value::Null, |logs| logs.json());
+        fs::write(file, format!("{json:#}\n"))
             .map_err(|error| format!("cannot write {}: {error}", file.display()))?;
     }
     Ok(())
+}
+
+async fn measure_logs(stand: &mut Stand, args: &Args) -> Result<Logs, Failure> {
+    let source = logs::Source::make(args.log_mb)?;
+    // The first of each side is not counted.
+    Logs::new(&source).round(stand, &source, 0).await?;
+    let mut logs = Logs::new(&source);
+    for round in 1..=args.logs {
+        logs.round(stand, &source, round).await?;
+        report::progress("logs", round, args.logs);
+    }
+    Ok(logs)
 }

@@ -28,17 +28,21 @@ pub(crate) struct Memory {
 impl Memory {
     /// Looks now.
     pub(crate) fn of(stand: &Stand) -> Result<Self, Failure> {
-        let file = stand.root.run().join("logkeeper/logkeeper.pid");
-        let text =
-            fs::read_to_string(&file).map_err(|error| format!("cannot read {}: {error}", file.display()))?;
-        // The process id is the first word.
-        let logkeeper = text.split_whitespace().next().unwrap_or_default().parse()?;
         Ok(Self {
             daemon: Resident::of(u32::try_from(stand.daemon.pid())?)?,
-            logkeeper: Resident::of(logkeeper)?,
+            logkeeper: Resident::of(logkeeper(stand)?)?,
             containerd: Resident::of(stand.containerd.pid())?,
         })
     }
+}
+
+/// The process id of our logkeeper.
+pub(crate) fn logkeeper(stand: &Stand) -> Result<u32, Failure> {
+    let file = stand.root.run().join("logkeeper/logkeeper.pid");
+    let text =
+        fs::read_to_string(&file).map_err(|error| format!("cannot read {}: {error}", file.display()))?;
+    // The process id is the first word.
+    Ok(text.split_whitespace().next().unwrap_or_default().parse()?)
 }
 
 impl Resident {

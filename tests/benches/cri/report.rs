@@ -236,7 +236,8 @@ impl Report {
     }
 }
 
-fn row(text: &mut String, name: &str, theirs: &[f64], ours: &[f64]) -> std::fmt::Result {
+/// Writes a row: p50 and p90 of each side, and the ratio.
+pub(crate) fn row(text: &mut String, name: &str, theirs: &[f64], ours: &[f64]) -> std::fmt::Result {
     let (spread, our_spread) = (Spread::of(theirs), Spread::of(ours));
     write!(text, "{name:<22}{:>10.1}{:>10.1}", spread.p50, spread.p90)?;
     write!(text, "{:>10.1}{:>10.1}", our_spread.p50, our_spread.p90)?;
@@ -248,7 +249,8 @@ fn row(text: &mut String, name: &str, theirs: &[f64], ours: &[f64]) -> std::fmt:
     }
 }
 
-fn series(theirs: &[f64], ours: &[f64]) -> Value {
+/// The samples of both sides, and what is computed from them.
+pub(crate) fn series(theirs: &[f64], ours: &[f64]) -> Value {
     let side = |samples: &[f64]| {
         let spread = Spread::of(samples);
         json!({ "p50": spread.p50, "p90": spread.p90, "samples": samples })

@@ -1,0 +1,313 @@
+//! Logs: how fast a container's output becomes its log, and what that costs the processes on the way.
+//!
+//! The lines lie in a file in memory, and the container does nothing but copy them to its standard output. It is told to
+//! begin through a named pipe, so that its start is not measured; the end is when the last line is in the log. Each
+//! side's processes are looked at alone: containerd while its CRI plugin logs, daemon and logkeeper while ours do.
+
+use std::fmt::Write as _;
+use std::fs::{self, File};
+use std::io::{BufWriter, Write as _};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use nix::sys::stat::Mode;
+use nix::unistd::{SysconfVar, mkfifo, sysconf};
+use serde_json::{Value, json};
+use switchyard_proto::cri::v1 as cri;
+use switchyard_tests::host::{processes, random_name};
+
+use crate::Failure;
+use crate::pods::Pair;
+use crate::report::{row, series};
+use crate::side::{Side, image_spec};
+use crate::stand::Stand;
+
+/// The length of a line that the container prints, newline included.
+const LINE: u64 = 100;
+/// How long a log may take to be whole.
+const LIMIT: Duration = Duration::from_secs(120);
+/// How often the log's end is looked at.
+const POLL: Duration = Duration::from_millis(1);
+
+/// What one log took.
+#[derive(Clone, Copy, Debug)]
+struct Cost {
+    /// From the word to begin until the last line is in the log.
+    time: Duration,
+    /// Processor time of who writes the log.
+    writer: Duration,
+    /// Processor time of the shim, which brings the output from the container.
+    shim: Duration,
+}
+
+/// The logs that were measured.
+#[derive(Debug)]
+pub(crate) struct Logs {
+    bytes: u64,
+    costs: Vec<Pair<Cost>>,
+}
+
+/// What the containers print, in memory; removed when it is dropped.
+#[derive(Debug)]
+pub(crate) struct Source {
+    dir: PathBuf,
+    lines: u64,
+}
+
+// === impl Source ===
+
+impl Source {
+    /// Writes the lines.
+    pub(crate) fn make(megabytes: u32) -> Result<Self, Failure> {
+        let dir = PathBuf::from(format!("/dev/shm/sw-bench-{}", random_name()));
+        fs::create_dir(&dir)?;
+        let source = Self { lines: u64::from(megabytes) * 1_000_000 / LINE, dir };
+        let mut file = BufWriter::new(File::create(source.dir.join("lines"))?);
+        for number in 0..source.lines {
+            writeln!(file, "{}", text(number))?;
+        }
+        file.flush()?;
+        mkfifo(&source.dir.join("begin"), Mode::S_IRUSR | Mode::S_IWUSR)?;
+        Ok(source)
+    }
+}
+
+impl Drop for Source {
+    fn drop(&mut self) {
+        // It is a few files in memory; there is nobody to tell.
+        let _ = fs::remove_dir_all(&self.dir);
+    }
+}
+
+/// A line's text: its number, and what fills it up.
+fn text(number: u64) -> String {
+    format!("{number:010} {}", "x".repeat(88))
+}
+
+// === impl Logs ===
+
+impl Logs {
+    /// Nothing measured yet, of what this source gives.
+    pub(crate) fn new(source: &Source) -> Self {
+        Self { bytes: source.lines * LINE, costs: Vec::new() }
+    }
+
+    /// Measures a log of each side. Who comes first alternates.
+    pub(crate) async fn round(
+        &mut self,
+        stand: &mut Stand,
+        source: &Source,
+        round: u32,
+    ) -> Result<(), Failure> {
+        let ours = [u32::try_from(stand.daemon.pid())?, crate::memory::logkeeper(stand)?];
+        let theirs = [stand.containerd.pid()];
+        let Stand { theirs: plugin, ours: switchyard, root, image, .. } = stand;
+        let place = Place { source, image, logs: root.log_dir(), parent: root.cgroup_parent(), round };
+        let pair = if round.is_multiple_of(2) {
+            let theirs = log(plugin, &theirs, &place).await?;
+            Pair { theirs, ours: log(switchyard, &ours, &place).await? }
+        } else {
+            let ours = log(switchyard, &ours, &place).await?;
+            Pair { theirs: log(plugin, &theirs, &place).await?, ours }
+        };
+        self.costs.push(pair);
+        Ok(())
+    }
+
+    fn rows(&self) -> [(&'static str, Vec<f64>, Vec<f64>); 4] {
+        let megabytes = f64::from(u32::try_from(self.bytes / 1_000_000).unwrap_or(u32::MAX));
+        let milliseconds = |time: Duration| time.as_secs_f64() * 1e3;
+        let of = |of: &dyn Fn(&Cost) -> f64| {
+            let theirs = self.costs.iter().map(|pair| of(&pair.theirs)).collect();
+            (theirs, self.costs.iter().map(|pair| of(&pair.ours)).collect())
+        };
+        let row = |name, (theirs, ours)| (name, theirs, ours);
+        [
+            row("until the log is whole", of(&|cost| milliseconds(cost.time))),
+            row("= MB/s", of(&|cost| megabytes / cost.time.as_secs_f64())),
+            row("processor time", of(&|cost| milliseconds(cost.writer))),
+            row("that of the shim", of(&|cost| milliseconds(cost.shim))),
+        ]
+    }
+
+    /// The report for people.
+    pub(crate) fn table(&self) -> String {
+        let mut text = String::new();
+        self.write(&mut text).expect("a string takes every write");
+        text
+    }
+
+    fn write(&self, text: &mut String) -> std::fmt::Result {
+        let megabytes = self.bytes / 1_000_000;
+        writeln!(
+            text,
+            "log of {megabytes} MB in lines of {LINE} bytes: milliseconds, p50 and p90 of each side, ratio"
+        )?;
+        for (name, theirs, ours) in self.rows() {
+            row(text, name, &theirs, &ours)?;
+        }
+        writeln!(
+            text,
+            "{} logs of each side, in turns. The processor time is containerd's there, daemon and logkeeper's here.",
+            self.costs.len()
+        )
+    }
+
+    /// The report for programs.
+    pub(crate) fn json(&self) -> Value {
+        let rows = self.rows().map(|(name, theirs, ours)| (name.to_owned(), series(&theirs, &ours)));
+        json!({ "bytes": self.bytes, "rows": rows.into_iter().collect::<serde_json::Map<_, _>>() })
+    }
+}
+
+struct Place<'a> {
+    source: &'a Source,
+    image: &'a str,
+    logs: PathBuf,
+    parent: String,
+    round: u32,
+}
+
+/// Lets a container print, and measures until its log is whole.
+async fn log(side: &mut Side, writers: &[u32], place: &Place<'_>) -> Result<Cost, Failure> {
+    let failed = |call: &str, status: tonic::Status| -> Failure { format!("{call}: {status}").into() };
+    let sandbox = sandbox(side, place);
+    let dir = PathBuf::from(&sandbox.log_directory);
+    fs::create_dir_all(&dir)?;
+    let before: Vec<_> = shims().collect();
+
+    let request = cri::RunPodSandboxRequest { config: Some(sandbox.clone()), ..Default::default() };
+    let answer =
+        side.runtime.run_pod_sandbox(request).await.map_err(|status| failed("RunPodSandbox", status))?;
+    let pod = answer.into_inner().pod_sandbox_id;
+    let request = cri::CreateContainerRequest {
+        pod_sandbox_id: pod.clone(),
+        config: Some(container(place)),
+        sandbox_config: Some(sandbox),
+    };
+    let answer =
+        side.runtime.create_container(request).await.map_err(|status| failed("CreateContainer", status))?;
+    let request = cri::StartContainerRequest { container_id: answer.into_inner().container_id };
+    side.runtime.start_container(request).await.map_err(|status| failed("StartContainer", status))?;
+    let shims: Vec<u32> = shims().filter(|pid| !before.contains(pid)).collect();
+
+    let log = dir.join("lines.log");
+    let used = |pids: &[u32]| pids.iter().map(|pid| processor_time(*pid)).sum::<Result<Duration, Failure>>();
+    let (writer, shim) = (used(writers)?, used(&shims)?);
+    let begin = Instant::now();
+    // This waits for the container to open its end.
+    drop(File::options().write(true).open(place.source.dir.join("begin"))?);
+    await_whole(&log, place.source.lines, begin).map_err(|error| format!("{}: {error}", side.name))?;
+    let cost = Cost { time: begin.elapsed(), writer: used(writers)? - writer, shim: used(&shims)? - shim };
+    check(&log, place.source.lines).map_err(|error| format!("{}: {error}", side.name))?;
+
+    let request = cri::StopPodSandboxRequest { pod_sandbox_id: pod.clone() };
+    side.runtime.stop_pod_sandbox(request).await.map_err(|status| failed("StopPodSandbox", status))?;
+    let request = cri::RemovePodSandboxRequest { pod_sandbox_id: pod };
+    side.runtime.remove_pod_sandbox(request).await.map_err(|status| failed("RemovePodSandbox", status))?;
+    // Before the kernel writes it to the disk, which would disturb the next.
+    fs::remove_dir_all(&dir)?;
+    Ok(cost)
+}
+
+/// Waits until the last line is in the log.
+fn await_whole(log: &Path, lines: u64, begin: Instant) -> Result<(), Failure> {
+    let last = format!(" stdout F {}\n", text(lines - 1));
+    let mut end = vec![0; last.len()];
+    let file = File::open(log)?;
+    loop {
+        let len = file.metadata()?.len();
+        if len > lines * LINE {
+            let from = len - end.len() as u64;
+            file.read_exact_at(&mut end, from)?;
+            if end == last.as_bytes() {
+                return Ok(());
+            }
+        }
+        if begin.elapsed() > LIMIT {
+            return Err(format!("the log has {len} bytes and is not whole after {LIMIT:?}").into());
+        }
+        std::thread::sleep(POLL);
+    }
+}
+
+/// Fails unless every line is there once, and in order.
+fn check(log: &Path, lines: u64) -> Result<(), Failure> {
+    let logged = fs::read_to_string(log)?;
+    let mut number = 0;
+    for line in logged.lines() {
+        let found = line.split_once(" stdout F ").map(|(_, content)| content);
+        if found != Some(text(number).as_str()) {
+            return Err(format!("instead of line {number} the log has {line:?}").into());
+        }
+        number += 1;
+    }
+    if number == lines { Ok(()) } else { Err(format!("the log has {number} lines of {lines}").into()) }
+}
+
+/// A pod with the node's network, which is not what is measured here.
+fn sandbox(side: &Side, place: &Place<'_>) -> cri::PodSandboxConfig {
+    let name = format!("logs-{}", place.round);
+    let uid = format!("{}-{name}", side.namespace);
+    cri::PodSandboxConfig {
+        log_directory: place.logs.join(&uid).display().to_string(),
+        metadata: Some(cri::PodSandboxMetadata { name, uid, namespace: "default".to_owned(), attempt: 0 }),
+        linux: Some(cri::LinuxPodSandboxConfig {
+            cgroup_parent: place.parent.clone(),
+            security_context: Some(cri::LinuxSandboxSecurityContext {
+                namespace_options: Some(namespaces()),
+                ..Default::default()
+            }),
+            ..Default::default()
+        }),
+        ..Default::default()
+    }
+}
+
+fn container(place: &Place<'_>) -> cri::ContainerConfig {
+    let script = "read begin < /bench/begin; exec cat /bench/lines";
+    cri::ContainerConfig {
+        metadata: Some(cri::ContainerMetadata { name: "lines".to_owned(), attempt: 0 }),
+        image: Some(image_spec(place.image)),
+        command: ["sh", "-c", script].map(str::to_owned).to_vec(),
+        log_path: "lines.log".to_owned(),
+        mounts: vec![cri::Mount {
+            host_path: place.source.dir.display().to_string(),
+            container_path: "/bench".to_owned(),
+            ..Default::default()
+        }],
+        linux: Some(cri::LinuxContainerConfig {
+            security_context: Some(cri::LinuxContainerSecurityContext {
+                namespace_options: Some(namespaces()),
+                ..Default::default()
+            }),
+            ..Default::default()
+        }),
+        ..Default::default()
+    }
+}
+
+fn namespaces() -> cri::NamespaceOption {
+    cri::NamespaceOption {
+        network: cri::NamespaceMode::Node as i32,
+        pid: cri::NamespaceMode::Container as i32,
+        ..Default::default()
+    }
+}
+
+fn shims() -> impl Iterator<Item = u32> {
+    let shims = processes::all().into_iter().filter(|process| process.command.contains("containerd-shim"));
+    shims.filter_map(|process| process.pid.try_into().ok())
+}
+
+/// The processor time that a process has used, in user space and in the kernel; in steps of a clock tick.
+fn processor_time(pid: u32) -> Result<Duration, Failure> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat"))?;
+    let fields = stat.rsplit_once(')').map(|(_, fields)| fields).unwrap_or_default();
+    let mut times = fields.split_whitespace().skip(11);
+    let mut next = || -> Result<u32, Failure> { Ok(times.next().unwrap_or_default().parse()?) };
+    let ticks = next()? + next()?;
+    let second = sysconf(SysconfVar::CLK_TCK)?.ok_or("the kernel has no clock ticks")?;
+    Ok(Duration::from_secs(ticks.into()) / u32::try_from(second)?)
+}
