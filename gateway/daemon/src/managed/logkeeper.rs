@@ -14,6 +14,9 @@ use crate::process::ProcessId;
 /// How long one greeting may take.
 const LOOK_LIMIT: Duration = Duration::from_secs(5);
 
+/// The longest wait before a start: busy containers wait as long as there is no logkeeper.
+const RETRY_MAX: Duration = Duration::from_secs(2);
+
 /// The managed logkeeper as a program to supervise; `exe` is our own binary.
 #[must_use]
 pub fn program(config: &Config, exe: &Path) -> Program {
@@ -36,7 +39,11 @@ pub fn program(config: &Config, exe: &Path) -> Program {
         log: config.paths.state.join("logkeeper.log"),
         prepare: Arc::new(move || dirs.iter().try_for_each(|dir| make_dir(dir, 0o700))),
         probe: Arc::new(move || Box::pin(probe(socket.clone()))),
-        patience: Patience { answer: config.managed.start_timeout(), ..Patience::default() },
+        patience: Patience {
+            answer: config.managed.start_timeout(),
+            retry_max: RETRY_MAX,
+            ..Patience::default()
+        },
     }
 }
 
