@@ -5,6 +5,8 @@ use std::time::Duration;
 use switchyard_core::{Error, ErrorKind};
 use tonic::{Code, Status};
 
+use crate::text::says_full;
+
 /// What a containerd status means to the gateway. `what` says what was asked, with the object's name.
 pub(crate) fn from_status(what: &str, status: Status) -> Error {
     Error::new(kind_of(&status), format!("containerd: {what}"))
@@ -58,7 +60,7 @@ fn by_text(text: &str) -> ErrorKind {
     const WRONG: [&str; 2] = ["executable file not found", "exec: \""];
     if GONE.iter().any(|part| text.contains(part)) {
         ErrorKind::NotFound
-    } else if text.contains("no space left on device") {
+    } else if says_full(text) {
         ErrorKind::ResourceExhausted
     } else if text.contains("cannot delete a running process") || text.contains("is not stopped") {
         ErrorKind::FailedPrecondition

@@ -1,5 +1,6 @@
 //! Small things about errors of files and threads.
 
+use std::error::Error as StdError;
 use std::io;
 use std::path::Path;
 
@@ -10,6 +11,26 @@ pub(crate) fn io_error(doing: &str, path: &Path, fault: io::Error) -> Error {
     let full = matches!(fault.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded);
     let kind = if full { ErrorKind::ResourceExhausted } else { ErrorKind::Internal };
     Error::new(kind, format!("{doing} {}", path.display())).with_source(fault)
+}
+
+/// The kind of an error that has `otherwise`, unless something in its chain of causes says that a disk is full. Plugins, shims and
+/// processes of our own tell of that in words only.
+pub(crate) fn full_or(otherwise: ErrorKind, error: &(dyn StdError + 'static)) -> ErrorKind {
+    let mut next = Some(error);
+    while let Some(cause) = next {
+        if says_full(&cause.to_string()) {
+            return ErrorKind::ResourceExhausted;
+        }
+        next = cause.source();
+    }
+    otherwise
+}
+
+/// Whether a text tells of a full disk, or of a quota that is used up.
+pub(crate) fn says_full(text: &str) -> bool {
+    const FULL: [&str; 2] = ["no space left on device", "disk quota exceeded"];
+    let text = text.to_lowercase();
+    FULL.iter().any(|part| text.contains(part))
 }
 
 /// Removes a directory tree; one that is gone is removed.
@@ -33,4 +54,20 @@ pub(crate) async fn blocking<T: Send + 'static>(
     tokio::task::spawn_blocking(work).await.unwrap_or_else(|fault| {
         Err(Error::internal("a thread for file operations broke off").with_source(fault))
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_full_disk_is_told_apart_however_deep_it_is_told() {
+        let deep = Error::internal("plugin")
+            .with_source(Error::internal("write").with_source(io::Error::from_raw_os_error(28)));
+        assert_eq!(full_or(ErrorKind::Internal, &deep), ErrorKind::ResourceExhausted);
+        let quota = io::Error::from_raw_os_error(122);
+        assert_eq!(full_or(ErrorKind::Internal, &quota), ErrorKind::ResourceExhausted);
+        let other = io::Error::from_raw_os_error(13);
+        assert_eq!(full_or(ErrorKind::Unavailable, &other), ErrorKind::Unavailable);
+    }
 }

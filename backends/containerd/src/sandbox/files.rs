@@ -9,7 +9,7 @@ use switchyard_namespaces::files as content;
 
 use crate::layout::SandboxDirs;
 use crate::record::{NetworkRecord, SandboxRecord};
-use crate::text::{blocking, io_error};
+use crate::text::{blocking, full_or, io_error};
 
 const HOST_RESOLV_CONF: &str = "/etc/resolv.conf";
 const HOST_HOSTS: &str = "/etc/hosts";
@@ -75,6 +75,10 @@ fn resolv_conf(dns: &Dns) -> Result<Vec<u8>> {
 
 /// What an error of namespaces, mounts and files means to the gateway.
 pub(crate) fn from_namespaces(error: namespaces::Error) -> Error {
-    let kind = if error.is_invalid_request() { ErrorKind::InvalidArgument } else { ErrorKind::Internal };
+    let kind = if error.is_invalid_request() {
+        ErrorKind::InvalidArgument
+    } else {
+        full_or(ErrorKind::Internal, &error)
+    };
     Error::new(kind, "sandbox").with_source(error)
 }

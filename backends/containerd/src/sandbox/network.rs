@@ -13,6 +13,7 @@ use switchyard_namespaces::Ns;
 
 use crate::backend::Inner;
 use crate::layout::SandboxDirs;
+use crate::text::full_or;
 
 /// The interface of a sandbox.
 const INTERFACE: &str = "eth0";
@@ -119,7 +120,7 @@ pub(crate) fn from_cni(error: cni::Error) -> Error {
     let kind = if error.is_not_configured() || error.is_retryable() {
         ErrorKind::Unavailable
     } else {
-        ErrorKind::Internal
+        full_or(ErrorKind::Internal, &error)
     };
     Error::new(kind, "network").with_source(error)
 }
