@@ -116,7 +116,9 @@ impl Containerd {
                 format!("there is no containerd.runtimes.{}", config.default_runtime),
             ));
         }
-        let client = Client::new(&settings.address, &config.namespace, &instance(&settings.state)?)?;
+        let health = Health::new(config.answer_timeout());
+        let instance = instance(&settings.state)?;
+        let client = Client::new(&settings.address, &config.namespace, &instance, &health)?;
         let layout = Layout::new(&settings.state, &settings.run);
         infra::install(&layout.infra())?;
         let driver = cgroup_driver(settings.cgroup.driver);
@@ -156,7 +158,7 @@ impl Containerd {
             ),
             cgroups: Arc::new(cgroup::Reader::detect()?),
             layers: Layers::default(),
-            health: Health::new(),
+            health,
             probes: Probes::default(),
             leftovers: Leftovers::default(),
             sandboxes: Mutex::default(),
@@ -168,12 +170,11 @@ impl Containerd {
             settings,
         });
         let stop = CancellationToken::new();
-        inner.tracker.spawn(inner.health.clone().watch(inner.client.clone(), stop.clone()));
+        inner.tracker.spawn(inner.health.clone().watch(inner.client.insistent(), stop.clone()));
+        let keeper = inner.settings.logkeeper.clone();
+        inner.tracker.spawn(inner.health.clone().watch_keeper(keeper, stop.clone()));
         inner.tracker.spawn(Arc::clone(&inner).clear_leftovers(stop.clone()));
-        let probing = Arc::clone(&inner);
-        let binaries: Vec<String> =
-            inner.settings.containerd.runtimes.values().map(|runtime| runtime.binary.clone()).collect();
-        inner.tracker.spawn(async move { probing.probes.ask(binaries).await });
+        inner.tracker.spawn(Arc::clone(&inner).ask_abilities(stop.clone()));
         Ok(Self { inner, _stop: stop.drop_guard() })
     }
 }
@@ -206,6 +207,28 @@ fn cgroup_driver(wanted: Driver) -> runtime_spec::CgroupDriver {
 }
 
 impl Inner {
+    /// Asks what the OCI runtimes can do, now and whenever containerd is there anew: it and they may have been replaced.
+    async fn ask_abilities(self: Arc<Self>, stop: CancellationToken) {
+        let mut contact = self.health.view();
+        let runtimes = self.settings.containerd.runtimes.values();
+        let binaries: Vec<String> = runtimes.map(|runtime| runtime.binary.clone()).collect();
+        loop {
+            self.probes.ask(binaries.clone()).await;
+            let anew = async {
+                while contact.changed().await.is_ok() {
+                    if matches!(*contact.borrow_and_update(), Contact::Up { .. }) {
+                        return;
+                    }
+                }
+                std::future::pending().await
+            };
+            tokio::select! {
+                () = anew => self.layers.forget_roots(),
+                () = stop.cancelled() => return,
+            }
+        }
+    }
+
     pub(crate) fn sandboxes(&self) -> MutexGuard<'_, HashMap<SandboxId, Arc<SandboxEntry>>> {
         self.sandboxes.lock().unwrap_or_else(PoisonError::into_inner)
     }

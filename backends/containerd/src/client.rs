@@ -11,6 +11,7 @@ use containerd_client::types::Mount;
 use hyper_util::rt::TokioIo;
 use prost_types::Any;
 use switchyard_core::{Error, Result};
+use tokio::sync::watch;
 use tonic::metadata::{Ascii, MetadataValue};
 use tonic::service::Interceptor;
 use tonic::service::interceptor::InterceptedService;
@@ -18,6 +19,7 @@ use tonic::transport::{Channel, Endpoint, Uri};
 use tonic::{Request, Response, Status};
 
 use crate::error::{from_status, timed_out};
+use crate::health::{Contact, Health};
 
 /// For calls that touch containerd's database only.
 pub(crate) const QUICK: Duration = Duration::from_secs(30);
@@ -49,15 +51,23 @@ pub(crate) struct Client {
     instance: Arc<str>,
 }
 
-/// Adds the namespace, and a lease where there is one, to every call.
+/// Adds the namespace, and a lease where there is one, to every call, and refuses calls while containerd is known not to answer:
+/// whoever asks then hears at once what is wrong, and nothing queues up for the moment when it comes back.
 #[derive(Clone)]
 pub(crate) struct Headers {
     namespace: MetadataValue<Ascii>,
     lease: Option<MetadataValue<Ascii>>,
+    /// `None` for who finds out whether it answers.
+    contact: Option<watch::Receiver<Contact>>,
 }
 
 impl Interceptor for Headers {
     fn call(&mut self, mut request: Request<()>) -> Result<Request<()>, Status> {
+        if let Some(contact) = &self.contact
+            && let Contact::Down { reason } = &*contact.borrow()
+        {
+            return Err(Status::unavailable(reason.clone()));
+        }
         let metadata = request.metadata_mut();
         metadata.insert("containerd-namespace", self.namespace.clone());
         if let Some(lease) = &self.lease {
@@ -88,7 +98,7 @@ impl Client {
     ///
     /// # Errors
     /// `InvalidArgument` if the namespace cannot be one.
-    pub(crate) fn new(address: &Path, namespace: &str, instance: &str) -> Result<Self> {
+    pub(crate) fn new(address: &Path, namespace: &str, instance: &str, health: &Health) -> Result<Self> {
         let endpoint = Endpoint::from_static("http://localhost")
             .connect_timeout(Duration::from_secs(5))
             .http2_max_header_list_size(MAX_HEADERS);
@@ -102,7 +112,7 @@ impl Client {
         })?;
         Ok(Self {
             channel: endpoint.connect_with_connector_lazy(connector),
-            headers: Headers { namespace, lease: None },
+            headers: Headers { namespace, lease: None, contact: Some(health.view()) },
             address: address.to_path_buf(),
             instance: instance.into(),
         })
@@ -113,13 +123,19 @@ impl Client {
         let lease = lease
             .parse()
             .map_err(|fault| Error::internal("a lease has an impossible id").with_source(fault))?;
-        let headers = Headers { namespace: self.headers.namespace.clone(), lease: Some(lease) };
+        let headers = Headers { lease: Some(lease), ..self.headers.clone() };
         Ok(Self {
             channel: self.channel.clone(),
             headers,
             address: self.address.clone(),
             instance: Arc::clone(&self.instance),
         })
+    }
+
+    /// The same client, but its calls are made even if containerd is known not to answer.
+    pub(crate) fn insistent(&self) -> Self {
+        let headers = Headers { contact: None, ..self.headers.clone() };
+        Self { headers, ..self.clone() }
     }
 
     /// Names this gateway among those that may share a containerd: part of the names of what has no label.

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
@@ -23,6 +24,10 @@ pub struct Config {
     pub default_runtime: String,
     /// Layers downloaded at once, for each image.
     pub max_concurrent_downloads: usize,
+    /// How long containerd may take to say that it is there before requests are refused with that reason, in seconds.
+    pub answer_timeout_seconds: u64,
+    /// How long a shim may take to pass on a signal, a command or new limits, in seconds.
+    pub shim_timeout_seconds: u64,
     /// Runtime handlers by name.
     pub runtimes: BTreeMap<String, Runtime>,
 }
@@ -129,6 +134,18 @@ pub struct Settings {
     pub logkeeper: PathBuf,
 }
 
+impl Config {
+    /// How long containerd may take to say that it is there.
+    pub(crate) fn answer_timeout(&self) -> Duration {
+        Duration::from_secs(self.answer_timeout_seconds.max(1))
+    }
+
+    /// How long a shim may take to pass something on.
+    pub(crate) fn shim_timeout(&self) -> Duration {
+        Duration::from_secs(self.shim_timeout_seconds.max(1))
+    }
+}
+
 impl Default for Config {
     fn default() -> Self {
         let runc = Runtime::default();
@@ -141,6 +158,8 @@ impl Default for Config {
             snapshotter: "overlayfs".into(),
             default_runtime: "runc".into(),
             max_concurrent_downloads: 3,
+            answer_timeout_seconds: 5,
+            shim_timeout_seconds: 30,
             runtimes: BTreeMap::from([("runc".into(), runc), ("crun".into(), crun)]),
         }
     }

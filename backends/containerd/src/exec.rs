@@ -31,6 +31,9 @@ use crate::text::{io_error, make_dir, remove_tree};
 /// How long a process that nobody wants any more may take to be gone.
 const END_PATIENCE: Duration = Duration::from_secs(10);
 
+/// Between two tries to end one, while its task runs.
+const AGAIN: Duration = Duration::from_secs(1);
+
 /// A further process: what is needed to end it and clear it away.
 struct Exec {
     inner: Arc<Inner>,
@@ -125,12 +128,13 @@ impl Exec {
             exec_id: self.id.clone(),
         };
         let what = format!("exec in task {}", self.task);
-        call(&what, SLOW, self.inner.client.tasks().exec(request))
+        let limit = self.inner.settings.containerd.shim_timeout();
+        call(&what, limit, self.inner.client.tasks().exec(request))
             .await
             .map_err(|error| self.not_running(error))?;
         reach(Step::ExecCreated);
         let request = api::StartRequest { container_id: self.task.clone(), exec_id: self.id.clone() };
-        call(&what, SLOW, self.inner.client.tasks().start(request))
+        call(&what, limit, self.inner.client.tasks().start(request))
             .await
             .map_err(|error| self.not_running(error))?;
         reach(Step::ExecStarted);
@@ -171,7 +175,8 @@ impl Exec {
             all: false,
         };
         let what = format!("signal exec in task {}", self.task);
-        gone_is_done(call(&what, QUICK, self.inner.client.tasks().kill(request)).await)
+        let limit = self.inner.settings.containerd.shim_timeout();
+        gone_is_done(call(&what, limit, self.inner.client.tasks().kill(request)).await)
     }
 
     async fn close_input(&self) -> Result<()> {
@@ -195,13 +200,22 @@ impl Exec {
         done.await.copied()
     }
 
+    /// Whether the task it is in still runs, as far as is known: the process ends with it.
+    fn is_in_running_task(&self) -> bool {
+        let entry = self.task.parse().ok().and_then(|id| self.inner.task(id).ok());
+        entry.is_some_and(|entry| entry.exit().is_none())
+    }
+
     /// Ends and deletes a process that nobody controls any more.
     async fn abandon(&self) -> Result<()> {
         let ended = async {
             loop {
                 match self.signal(Signal::KILL).await {
-                    // The shim is still making it.
+                    // The shim is still making it, or has made it and was never told to start it.
                     Err(error) if error.kind() == ErrorKind::FailedPrecondition => {
+                        if self.delete().await.is_ok() {
+                            return Ok(());
+                        }
                         tokio::time::sleep(Duration::from_millis(50)).await;
                     }
                     other => break other?,
@@ -250,12 +264,16 @@ impl Drop for Control {
         }
         let exec = Arc::clone(&self.exec);
         self.exec.inner.tracker.spawn(async move {
-            if let Err(error) = exec.abandon().await {
+            while let Err(error) = exec.abandon().await {
                 tracing::warn!(
                     task.id = exec.task,
                     error = error.report(),
-                    "a process in a task is left behind"
+                    "a process in a task is not ended yet"
                 );
+                if !exec.is_in_running_task() {
+                    break;
+                }
+                tokio::time::sleep(AGAIN).await;
             }
             // The task may have gone, and taken the process with it; its directory is ours all the same.
             if let Err(error) = remove_tree(&exec.dir).await {

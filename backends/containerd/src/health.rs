@@ -1,6 +1,7 @@
-//! Is containerd there, and what is it: a watch that asks now and then, and readers that never wait.
+//! Are containerd and the logkeeper there, and what are they: watches that ask now and then, and readers that never wait.
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::process::Stdio;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -16,8 +17,8 @@ use crate::client::{Client, call};
 const PERIOD: Duration = Duration::from_secs(2);
 /// Between two looks while containerd is away.
 const SEARCH: Duration = Duration::from_millis(50);
-/// How long containerd may take to say its version.
-const PATIENCE: Duration = Duration::from_secs(3);
+/// Between two looks while the logkeeper is away.
+const KEEPER_SEARCH: Duration = Duration::from_millis(250);
 /// How long an OCI runtime may take to say what it can do.
 const PROBE: Duration = Duration::from_secs(5);
 
@@ -36,17 +37,41 @@ pub(crate) enum Contact {
     },
 }
 
-/// The latest contact.
+/// The latest contacts.
 #[derive(Debug, Clone)]
 pub(crate) struct Health {
     contact: watch::Sender<Contact>,
+    /// Why the logkeeper does not answer; `None` if it does, or has not been asked yet.
+    keeper: watch::Sender<Option<String>>,
+    /// How long each may take to answer.
+    patience: Duration,
 }
 
 impl Health {
     /// Nothing is known yet.
-    pub(crate) fn new() -> Self {
+    pub(crate) fn new(patience: Duration) -> Self {
         let reason = "containerd has not been asked yet".to_owned();
-        Self { contact: watch::Sender::new(Contact::Down { reason }) }
+        Self {
+            contact: watch::Sender::new(Contact::Down { reason }),
+            keeper: watch::Sender::new(None),
+            patience,
+        }
+    }
+
+    /// What is known of containerd, now and later.
+    pub(crate) fn view(&self) -> watch::Receiver<Contact> {
+        self.contact.subscribe()
+    }
+
+    /// Whether the logkeeper answers, as far as is known.
+    ///
+    /// # Errors
+    /// `Unavailable` with the reason.
+    pub(crate) fn keeper_up(&self) -> Result<()> {
+        match &*self.keeper.borrow() {
+            None => Ok(()),
+            Some(reason) => Err(Error::unavailable(format!("logkeeper: {reason}"))),
+        }
     }
 
     pub(crate) fn now(&self) -> Contact {
@@ -56,7 +81,14 @@ impl Health {
     /// As a condition of the backend.
     pub(crate) fn condition(&self) -> Condition {
         match self.now() {
-            Contact::Up { .. } => Condition::True,
+            Contact::Up { .. } => match &*self.keeper.borrow() {
+                None => Condition::True,
+                // Nothing whose output is logged can be started.
+                Some(reason) => Condition::False {
+                    reason: "LogkeeperUnavailable".to_owned(),
+                    message: format!("logkeeper: {reason}"),
+                },
+            },
             Contact::Down { reason } => {
                 Condition::False { reason: "ContainerdUnavailable".to_owned(), message: reason }
             }
@@ -79,7 +111,7 @@ impl Health {
     /// Asks containerd until `stop`.
     pub(crate) async fn watch(self, client: Client, stop: CancellationToken) {
         loop {
-            let contact = look(&client).await;
+            let contact = look(&client, self.patience).await;
             let up = matches!(contact, Contact::Up { .. });
             self.contact.send_if_modified(|known| {
                 let changed = *known != contact;
@@ -98,6 +130,43 @@ impl Health {
     }
 }
 
+impl Health {
+    /// Greets the logkeeper on this socket until `stop`.
+    pub(crate) async fn watch_keeper(self, socket: PathBuf, stop: CancellationToken) {
+        let client = switchyard_logkeeper::Client::with_limit(socket, self.patience);
+        loop {
+            let fault = client.hello().await.err().map(|fault| report(&fault));
+            let pause = if fault.is_none() { PERIOD } else { KEEPER_SEARCH };
+            self.keeper.send_if_modified(|known| {
+                let changed = *known != fault;
+                match (&fault, known.is_some()) {
+                    (Some(reason), false) => tracing::warn!(reason, "the logkeeper does not answer"),
+                    (None, true) => tracing::info!("the logkeeper answers again"),
+                    (Some(_), true) | (None, false) => {}
+                }
+                *known = fault;
+                changed
+            });
+            tokio::select! {
+                () = tokio::time::sleep(pause) => {}
+                () = stop.cancelled() => return,
+            }
+        }
+    }
+}
+
+/// An error with its causes, as one line.
+fn report(fault: &switchyard_logkeeper::Error) -> String {
+    let mut text = fault.to_string();
+    let mut next = std::error::Error::source(fault);
+    while let Some(cause) = next {
+        text.push_str(": ");
+        text.push_str(&cause.to_string());
+        next = cause.source();
+    }
+    text
+}
+
 fn tell(contact: &Contact) {
     match contact {
         Contact::Up { version } => tracing::info!(version, "containerd answers"),
@@ -105,8 +174,8 @@ fn tell(contact: &Contact) {
     }
 }
 
-async fn look(client: &Client) -> Contact {
-    match call("say its version", PATIENCE, client.version().version(())).await {
+async fn look(client: &Client, patience: Duration) -> Contact {
+    match call("say its version", patience, client.version().version(())).await {
         Ok(answer) => Contact::Up { version: answer.version },
         // The text must not change from one look to the next, or each would be news.
         Err(error) => Contact::Down { reason: format!("{}: {}", client.address().display(), error.report()) },

@@ -29,6 +29,13 @@ pub(crate) struct Layers {
     roots: Mutex<Option<BTreeMap<String, PathBuf>>>,
 }
 
+impl Layers {
+    /// Forgets where snapshotters keep layers: another containerd may keep them elsewhere.
+    pub(crate) fn forget_roots(&self) {
+        self.roots.lock().unwrap_or_else(PoisonError::into_inner).take();
+    }
+}
+
 impl Inner {
     /// The cgroup of a task.
     pub(crate) fn cgroup_location(&self, record: &TaskRecord) -> Option<Group> {

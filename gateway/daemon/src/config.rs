@@ -129,6 +129,8 @@ pub struct Managed {
     pub oom_score: i32,
     /// How long a process may take to answer after its start, in seconds.
     pub start_timeout_seconds: u64,
+    /// How long a process that runs may not answer before it is killed and started anew, in seconds; 0: for ever.
+    pub hang_timeout_seconds: u64,
 }
 
 /// The process that writes container logs.
@@ -198,7 +200,7 @@ impl Default for Cri {
 
 impl Default for Managed {
     fn default() -> Self {
-        Self { oom_score: -999, start_timeout_seconds: 30 }
+        Self { oom_score: -999, start_timeout_seconds: 30, hang_timeout_seconds: 60 }
     }
 }
 
@@ -252,6 +254,16 @@ impl Managed {
     #[must_use]
     pub const fn start_timeout(&self) -> Duration {
         Duration::from_secs(self.start_timeout_seconds)
+    }
+
+    /// How long a process that runs may not answer; `None` for ever.
+    #[must_use]
+    pub const fn hang_timeout(&self) -> Option<Duration> {
+        if self.hang_timeout_seconds == 0 {
+            None
+        } else {
+            Some(Duration::from_secs(self.hang_timeout_seconds))
+        }
     }
 }
 

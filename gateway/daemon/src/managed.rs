@@ -6,7 +6,7 @@
 //! look ──────┤                                            ├─► answers? ──yes──► up ──died──┐
 //!            └─ it does not ──► started (detached) ───────┘      │ not in time             │
 //!   ▲                                                            ▼                         │
-//!   └───────────────── wait, longer each time ◄──────────── ended ◄────────────────────────┘
+//!   └───────────────── wait, longer each time ◄──────────── ended ◄─── or hung for too long ─┘
 //! ```
 
 use std::fs;
@@ -55,6 +55,23 @@ pub struct Patience {
     pub retry_min: Duration,
     /// The longest wait before a start.
     pub retry_max: Duration,
+    /// Between two looks at a process that serves: whether it still answers. One look may take as long.
+    pub look: Duration,
+    /// For a process that serves to answer again before it is killed; `None` for ever.
+    pub hang: Option<Duration>,
+}
+
+/// Between two looks at a process that serves, unless it may hang for so short a time that they must come sooner.
+const LOOK: Duration = Duration::from_secs(5);
+
+impl Patience {
+    /// What the configuration says.
+    #[must_use]
+    pub fn of(config: &crate::config::Managed) -> Self {
+        let hang = config.hang_timeout();
+        let look = hang.map_or(LOOK, |hang| (hang / 4).min(LOOK));
+        Self { answer: config.start_timeout(), look, hang, ..Self::default() }
+    }
 }
 
 impl Default for Patience {
@@ -67,6 +84,8 @@ impl Default for Patience {
             log: Duration::from_secs(60),
             retry_min: Duration::from_millis(100),
             retry_max: Duration::from_secs(30),
+            look: LOOK,
+            hang: Some(Duration::from_secs(60)),
         }
     }
 }
@@ -121,6 +140,13 @@ pub enum State {
         /// What it says of itself.
         version: String,
     },
+    /// It runs and does not answer any more.
+    Hanging {
+        /// The process.
+        process: ProcessId,
+        /// What was heard instead of an answer.
+        why: String,
+    },
     /// It does not run, and will be started again.
     Down(String),
 }
@@ -132,6 +158,9 @@ impl State {
         match self {
             Self::Starting => Condition::Down("is starting".into()),
             Self::Up { process, version, .. } => Condition::Up(format!("{version}, process {}", process.pid)),
+            Self::Hanging { process, why } => {
+                Condition::Down(format!("process {} runs and does not answer: {why}", process.pid))
+            }
             Self::Down(why) => Condition::Down(why.clone()),
         }
     }
@@ -173,9 +202,9 @@ async fn run_once(program: &Program, state: &watch::Sender<State>) -> String {
         Ok(found) => found,
         Err(why) => return why,
     };
-    match answers(program, &mut running).await {
+    let process = running.process;
+    let up = match answers(program, &mut running).await {
         Ok(version) => {
-            let process = running.process;
             tracing::info!(
                 program = program.name,
                 pid = process.pid,
@@ -183,16 +212,56 @@ async fn run_once(program: &Program, state: &watch::Sender<State>) -> String {
                 version,
                 "managed process serves"
             );
-            state.send_replace(State::Up { process, adopted, version });
+            State::Up { process, adopted, version }
         }
         Err(why) => {
-            end(program, &mut running).await;
+            end(program, &mut running, &[Signal::SIGTERM, Signal::SIGKILL]).await;
             return why;
         }
-    }
-    tokio::select! {
-        end = ended(program, &mut running) => end,
+    };
+    state.send_replace(up.clone());
+    let why = tokio::select! {
+        why = ended(program, &mut running) => return why,
+        why = hangs(program, process, &up, state) => why,
         never = log::keep_short(&program.log, program.patience.log) => match never {},
+    };
+    // What does not answer does not listen to a polite signal either.
+    end(program, &mut running, &[Signal::SIGKILL]).await;
+    why
+}
+
+/// Looks at a process that serves, shows what it sees, and returns once it has not answered for as long as it may. The time is
+/// counted in looks, so that a pause of this daemon or of the whole node is not held against the process. Cancel-safe.
+async fn hangs(program: &Program, process: ProcessId, up: &State, state: &watch::Sender<State>) -> String {
+    let Patience { look, hang, .. } = program.patience;
+    let mut silent = Duration::ZERO;
+    loop {
+        tokio::time::sleep(look).await;
+        let asked = Instant::now();
+        let why = match tokio::time::timeout(look, (program.probe)()).await {
+            Ok(Ok(_)) => {
+                if !silent.is_zero() {
+                    tracing::info!(
+                        program = program.name,
+                        pid = process.pid,
+                        "managed process answers again"
+                    );
+                    state.send_replace(up.clone());
+                }
+                silent = Duration::ZERO;
+                continue;
+            }
+            Ok(Err(why)) => why,
+            Err(_) => format!("no answer within {look:?}"),
+        };
+        if silent.is_zero() {
+            tracing::warn!(program = program.name, pid = process.pid, why, "managed process does not answer");
+        }
+        silent += look + asked.elapsed().min(look);
+        if let Some(hang) = hang.filter(|hang| silent >= *hang) {
+            return format!("ran and did not answer for {hang:?}: {why}");
+        }
+        state.send_replace(State::Hanging { process, why });
     }
 }
 
@@ -300,8 +369,8 @@ fn why(program: &Program, status: std::process::ExitStatus) -> String {
 }
 
 /// Ends a process that does not answer: only so can a new one take its place.
-async fn end(program: &Program, running: &mut Running) {
-    for signal in [Signal::SIGTERM, Signal::SIGKILL] {
+async fn end(program: &Program, running: &mut Running, signals: &[Signal]) {
+    for &signal in signals {
         if !running.process.is_alive() {
             break;
         }

@@ -12,7 +12,7 @@ use switchyard_core::{Error, ErrorKind, Result};
 use super::TaskEntry;
 use super::start::from_logkeeper;
 use crate::backend::Inner;
-use crate::client::{SLOW, call, gone_is_done};
+use crate::client::{call, gone_is_done};
 use crate::error::from_status;
 use crate::leftovers::Leftover;
 use crate::record::{EXIT, ExitRecord, OutputRecord};
@@ -34,7 +34,8 @@ impl Inner {
             signal: u32::from(signal.number()),
             all,
         };
-        gone_is_done(call(&format!("signal task {id}"), SLOW, self.client.tasks().kill(request)).await)
+        let limit = self.settings.containerd.shim_timeout();
+        gone_is_done(call(&format!("signal task {id}"), limit, self.client.tasks().kill(request)).await)
     }
 
     /// Waits for the end of a task. Any number of callers share one wait; it goes on with the next caller if one leaves.
@@ -145,6 +146,7 @@ impl Inner {
     /// # Errors
     /// The logkeeper cannot be reached, or fails.
     pub(crate) async fn finish_log(&self, entry: &TaskEntry) -> Result<()> {
+        self.keeper_up_for(entry)?;
         let logged = matches!(entry.record().output, OutputRecord::Log(_));
         if logged {
             self.logkeeper.finish(&entry.id.to_string(), DRAIN).await.map_err(from_logkeeper)?;
@@ -159,6 +161,14 @@ impl Inner {
             tracing::warn!(task.id = %entry.id, error = error.report(), "the end of a log is written later");
             self.leftovers.keep(Leftover::Ended(Arc::clone(entry)));
         }
+    }
+
+    /// Whether the logkeeper answers, as far as is known, for a task that needs it.
+    ///
+    /// # Errors
+    /// `Unavailable` with the reason.
+    pub(super) fn keeper_up_for(&self, entry: &TaskEntry) -> Result<()> {
+        if matches!(entry.record().output, OutputRecord::Log(_)) { self.health.keeper_up() } else { Ok(()) }
     }
 
     pub(crate) async fn reopen_log(&self, id: TaskId) -> Result<()> {

@@ -51,6 +51,7 @@ impl Inner {
     }
 
     async fn launch(&self, entry: &TaskEntry) -> Result<Started> {
+        self.keeper_up_for(entry)?;
         entry.set_launched();
         make_dir(&entry.dirs.run).await?;
         let streams = self.streams(entry).await?;
@@ -235,7 +236,9 @@ pub(crate) fn from_logkeeper(error: logkeeper::Error) -> Error {
             logkeeper::protocol::FaultKind::Busy => ErrorKind::Unavailable,
             logkeeper::protocol::FaultKind::Conflict
             | logkeeper::protocol::FaultKind::Io
-            | logkeeper::protocol::FaultKind::Unsupported => ErrorKind::Internal,
+            | logkeeper::protocol::FaultKind::Unsupported => {
+                crate::text::full_or(ErrorKind::Internal, &error)
+            }
         },
         logkeeper::Error::Deadline { .. } | logkeeper::Error::Unavailable { .. } => ErrorKind::Unavailable,
         logkeeper::Error::File { .. }

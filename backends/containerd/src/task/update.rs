@@ -9,7 +9,7 @@ use switchyard_runtime_spec::resources::linux_resources;
 
 use super::TaskEntry;
 use crate::backend::Inner;
-use crate::client::{QUICK, RESOURCES_TYPE, SLOW, SPEC_TYPE, call, json_any};
+use crate::client::{QUICK, RESOURCES_TYPE, SPEC_TYPE, call, json_any};
 use crate::record::{self, ResourcesRecord};
 use crate::steps::Step;
 
@@ -56,7 +56,8 @@ impl Inner {
             resources: Some(json_any(RESOURCES_TYPE, limits)),
             ..Default::default()
         };
-        call(&format!("update task {id}"), SLOW, self.client.tasks().update(request)).await.map(drop)
+        let limit = self.settings.containerd.shim_timeout();
+        call(&format!("update task {id}"), limit, self.client.tasks().update(request)).await.map(drop)
     }
 
     async fn record_limits(&self, entry: &TaskEntry, resources: &Resources, limits: &Value) -> Result<()> {

@@ -50,7 +50,15 @@ impl Scope {
         spec: &ExecSpec,
         timeout: Option<Duration>,
     ) -> Result<ExecOutput> {
-        let mut process = self.exec(id, spec).await?;
+        let deadline = timeout.map(|limit| (limit, tokio::time::Instant::now() + limit));
+        let mut process = match deadline {
+            None => self.exec(id, spec).await?,
+            Some((limit, at)) => tokio::time::timeout_at(at, self.exec(id, spec)).await.map_err(|_| {
+                Error::deadline(format!(
+                    "the command was not even started within {limit:?}: does the runtime hang?"
+                ))
+            })??,
+        };
         process.stdin = None;
         let (stdout, stderr) = (process.stdout.take(), process.stderr.take());
         let control = process.control;
@@ -74,9 +82,9 @@ impl Scope {
                 ))),
             }
         };
-        let result = match timeout {
+        let result = match deadline {
             None => run.await,
-            Some(limit) => match tokio::time::timeout(limit, run).await {
+            Some((limit, at)) => match tokio::time::timeout_at(at, run).await {
                 Ok(result) => result,
                 Err(_) => {
                     kill(control.as_ref()).await?;
@@ -84,16 +92,25 @@ impl Scope {
                 }
             },
         };
-        control.delete().await?;
+        match tokio::time::timeout(KILL_PATIENCE, control.delete()).await {
+            Ok(deleted) => deleted?,
+            // Dropping it sees to that; the outcome is known, and its caller waits for it.
+            Err(_) => tracing::warn!(task.id = id, "a command that has ended is cleared away later"),
+        }
         result
     }
 }
 
 async fn kill(control: &dyn ExecControl) -> Result<()> {
-    control.signal(Signal::KILL).await?;
-    match tokio::time::timeout(KILL_PATIENCE, control.wait()).await {
-        Ok(ended) => ended.map(drop),
-        Err(_) => Err(Error::deadline(format!("the command still runs {KILL_PATIENCE:?} after SIGKILL"))),
+    let killed = async {
+        control.signal(Signal::KILL).await?;
+        control.wait().await.map(drop)
+    };
+    match tokio::time::timeout(KILL_PATIENCE, killed).await {
+        Ok(killed) => killed,
+        Err(_) => Err(Error::deadline(format!(
+            "the command did not end in time, and was not gone {KILL_PATIENCE:?} after it was to be killed"
+        ))),
     }
 }
 

@@ -62,6 +62,8 @@ pub(super) fn check(config: &Config) -> Result<(), Fault> {
     for (key, is_zero) in [
         ("managed.start_timeout_seconds", config.managed.start_timeout_seconds == 0),
         ("containerd.max_concurrent_downloads", containerd.max_concurrent_downloads == 0),
+        ("containerd.answer_timeout_seconds", containerd.answer_timeout_seconds == 0),
+        ("containerd.shim_timeout_seconds", containerd.shim_timeout_seconds == 0),
         ("network.plugin_timeout_seconds", config.network.plugin_timeout_seconds == 0),
         ("registry.idle_timeout_seconds", config.registry.idle_timeout_seconds == 0),
         ("cri.max_message_bytes", config.cri.max_message_bytes == 0),

@@ -55,7 +55,7 @@ pub fn program(config: &Config, exe: &Path) -> Program {
         log: state.join("containerd.log"),
         prepare: Arc::new(move || write(&target, &dirs, &text)),
         probe: Arc::new(move || Box::pin(probe(socket.clone()))),
-        patience: Patience { answer: config.managed.start_timeout(), ..Patience::default() },
+        patience: Patience::of(&config.managed),
     }
 }
 

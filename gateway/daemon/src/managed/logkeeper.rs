@@ -39,11 +39,7 @@ pub fn program(config: &Config, exe: &Path) -> Program {
         log: config.paths.state.join("logkeeper.log"),
         prepare: Arc::new(move || dirs.iter().try_for_each(|dir| make_dir(dir, 0o700))),
         probe: Arc::new(move || Box::pin(probe(socket.clone()))),
-        patience: Patience {
-            answer: config.managed.start_timeout(),
-            retry_max: RETRY_MAX,
-            ..Patience::default()
-        },
+        patience: Patience { retry_max: RETRY_MAX, ..Patience::of(&config.managed) },
     }
 }
 

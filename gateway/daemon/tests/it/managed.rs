@@ -38,7 +38,9 @@ impl Supervisor {
         let up = |state: &State| matches!(state, State::Up { process, .. } if Some(*process) != not);
         match soon("the process to serve", self.state.wait_for(up)).await.unwrap().clone() {
             State::Up { process, adopted, .. } => (process, adopted),
-            State::Starting | State::Down(_) => unreachable!("the condition says that it is up"),
+            State::Starting | State::Hanging { .. } | State::Down(_) => {
+                unreachable!("the condition says that it is up")
+            }
         }
     }
 
@@ -46,7 +48,20 @@ impl Supervisor {
         let down = |state: &State| matches!(state, State::Down(_));
         match soon("the process to be down", self.state.wait_for(down)).await.unwrap().clone() {
             State::Down(why) => why,
-            State::Starting | State::Up { .. } => unreachable!("the condition says that it is down"),
+            State::Starting | State::Up { .. } | State::Hanging { .. } => {
+                unreachable!("the condition says that it is down")
+            }
+        }
+    }
+
+    /// The process that runs and does not answer.
+    async fn hanging(&mut self) -> ProcessId {
+        let hangs = |state: &State| matches!(state, State::Hanging { .. });
+        match soon("the process to hang", self.state.wait_for(hangs)).await.unwrap().clone() {
+            State::Hanging { process, .. } => process,
+            State::Starting | State::Up { .. } | State::Down(_) => {
+                unreachable!("the condition says that it hangs")
+            }
         }
     }
 
@@ -142,6 +157,46 @@ async fn a_program_that_never_answers_is_ended_by_force_and_replaced() {
     assert!(!adopted || second != first);
     supervisor.stop().await;
     assert!(second.is_alive());
+}
+
+#[tokio::test]
+async fn a_program_that_hangs_is_shown_so_and_comes_back_by_itself() {
+    let dir = tempfile::tempdir().unwrap();
+    let answers = dir.path().join("answers");
+    fs::write(&answers, "").unwrap();
+    let mut program = shell(&dir, "exec sleep 1000");
+    program.patience.look = Duration::from_millis(20);
+    program.patience.hang = None;
+    let mut supervisor = Supervisor::start(program);
+    let (process, _) = supervisor.up(None).await;
+    let _process = Killed(process);
+    fs::remove_file(&answers).unwrap();
+    assert_eq!(supervisor.hanging().await, process);
+    fs::write(&answers, "").unwrap();
+    assert_eq!(supervisor.up(None).await.0, process);
+    supervisor.stop().await;
+    assert!(process.is_alive());
+}
+
+#[tokio::test]
+async fn a_program_that_hangs_for_too_long_is_killed_and_replaced() {
+    let dir = tempfile::tempdir().unwrap();
+    let answers = dir.path().join("answers");
+    fs::write(&answers, "").unwrap();
+    let mut program = shell(&dir, "trap '' TERM; while :; do sleep 0.1; done");
+    program.patience.look = Duration::from_millis(20);
+    program.patience.hang = Some(Duration::from_millis(100));
+    let mut supervisor = Supervisor::start(program);
+    let (first, _) = supervisor.up(None).await;
+    let _first = Killed(first);
+    fs::remove_file(&answers).unwrap();
+    let why = supervisor.down().await;
+    assert_eq!(why, "ran and did not answer for 100ms: no file");
+    fs::write(&answers, "").unwrap();
+    let (second, _) = supervisor.up(Some(first)).await;
+    let _second = Killed(second);
+    assert!(!first.is_alive());
+    supervisor.stop().await;
 }
 
 #[test]
