@@ -230,8 +230,10 @@ impl Daemon {
         self.serve_http("admin http", tcp, pages.router(Reach::Network));
         self.serve_http("admin socket", unix, pages.router(Reach::Local));
         let file = self.config.paths.run.join("admin.addr");
-        write_whole(&file, &format!("{bound}\n"))
-            .map_err(|source| ServeError::File { path: file.clone(), source })?;
+        if let Err(error) = write_whole(&file, &format!("{bound}\n")) {
+            // Whoever looks for the daemon finds the socket, and a full disk is a reason to serve rather than not to.
+            tracing::error!(path = %file.display(), %error, "the admin address cannot be written down");
+        }
         tracing::info!(%bound, "admin pages are served");
         Ok(file)
     }
@@ -351,11 +353,15 @@ async fn watch_logkeeper(config: Arc<Config>, state: watch::Sender<State>) {
 
 fn write_whole(path: &Path, text: &str) -> io::Result<()> {
     let new = path.with_extension("new");
-    fs::write(&new, text)?;
-    reach(Step::AddressDrafted);
-    fs::rename(new, path)?;
+    let written = fs::write(&new, text).and_then(|()| {
+        reach(Step::AddressDrafted);
+        fs::rename(&new, path)
+    });
+    if written.is_err() {
+        remove(&new);
+    }
     reach(Step::AddressWritten);
-    Ok(())
+    written
 }
 
 fn remove(path: &Path) {
