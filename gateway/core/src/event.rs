@@ -136,6 +136,32 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn a_thousand_subscribers_that_stall_hold_up_neither_publisher_nor_the_one_that_listens() {
+        let bus = EventBus::default();
+        let mut stalled: Vec<_> = (0..1000).map(|_| bus.subscribe(None)).collect();
+        let mut listening = bus.subscribe(None);
+        let events = 10 * QUEUE;
+        for _ in 0..events {
+            // It is no future: there is nothing in it that could wait.
+            bus.publish(event(Owner::Host));
+            assert_eq!(listening.next().await, Ok(Some(event(Owner::Host))));
+        }
+        // All share one queue, which holds no more than it may.
+        assert_eq!(bus.sender.len(), QUEUE);
+        let missed = u64::try_from(events - QUEUE).unwrap();
+        for slow in &mut stalled {
+            assert_eq!(slow.next().await, Err(Lagged { missed }));
+            for _ in 0..QUEUE {
+                assert_eq!(slow.next().await, Ok(Some(event(Owner::Host))));
+            }
+        }
+        bus.publish(event(Owner::Nomad));
+        for slow in &mut stalled {
+            assert_eq!(slow.next().await, Ok(Some(event(Owner::Nomad))));
+        }
+    }
+
+    #[tokio::test]
     async fn the_stream_ends_with_the_bus() {
         let bus = EventBus::default();
         let mut last = bus.subscribe(None);
