@@ -1,6 +1,7 @@
 //! The integration tests of Switchyard, one binary.
 
 mod architecture;
+mod breaks;
 mod contract;
 mod cri;
 mod daemon;

@@ -48,6 +48,12 @@ impl Cri {
         Self { endpoint, runtime: Arc::new(runtime.expect("a runtime can be made")) }
     }
 
+    /// The same client, but each of its calls may take no longer than this.
+    #[must_use]
+    pub fn within(&self, limit: Duration) -> Self {
+        Self { endpoint: self.endpoint.clone().timeout(limit), runtime: Arc::clone(&self.runtime) }
+    }
+
     /// Calls the RuntimeService.
     ///
     /// # Errors
@@ -297,6 +303,21 @@ impl Cri {
     pub fn remove_image(&self, reference: &str) -> Result<(), Status> {
         let request = cri::RemoveImageRequest { image: Some(image_spec(reference)) };
         self.images(async |mut client| client.remove_image(request).await).map(drop)
+    }
+
+    /// The condition of the node that `Status` gives under this name.
+    ///
+    /// # Errors
+    /// The status of the call.
+    ///
+    /// # Panics
+    /// When the node has no such condition.
+    pub fn condition(&self, name: &str) -> Result<cri::RuntimeCondition, Status> {
+        let answer =
+            self.runtime(async |mut client| client.status(cri::StatusRequest { verbose: false }).await)?;
+        let conditions = answer.status.unwrap_or_default().conditions;
+        let found = conditions.into_iter().find(|condition| condition.r#type == name);
+        Ok(found.unwrap_or_else(|| panic!("the node has no condition {name}")))
     }
 
     /// Waits until the container has ended; its status then.

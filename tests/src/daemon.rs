@@ -144,7 +144,7 @@ impl Daemon {
         let _ = fs::remove_file(self.run.join("admin.addr"));
         let log = File::options().create(true).append(true).open(&self.log).expect("the root can be written");
         let errors = log.try_clone().expect("a file can be opened twice");
-        let mut command = Command::new(binary());
+        let mut command = Command::new(self.program());
         command.arg("serve").arg("--config").arg(&self.config).envs(self.variables.iter().cloned());
         command.stdin(Stdio::null()).stdout(log).stderr(errors);
         self.child = Some(command.spawn().expect("the binary exists, so it starts"));
@@ -178,6 +178,13 @@ impl Daemon {
         let lines: Vec<&str> = text.lines().collect();
         let tail = &lines[lines.len().saturating_sub(TAIL)..];
         format!("---- the end of {} ----\n{}", self.log.display(), tail.join("\n"))
+    }
+
+    /// The file that is run: a copy of the binary beside the configuration, if a test has put one there.
+    #[must_use]
+    pub fn program(&self) -> PathBuf {
+        let copy = self.config.with_file_name("switchyard");
+        if copy.exists() { copy } else { binary() }
     }
 
     fn is_ready(&self) -> bool {

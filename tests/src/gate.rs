@@ -38,10 +38,14 @@ pub enum Access {
 }
 
 /// What goes wrong with a request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Fault {
     /// It is answered with this status.
     Status(u16),
+    /// It is answered with this status, these headers and this body.
+    Answer(u16, Vec<(String, String)>, Vec<u8>),
+    /// This many bytes of the answer come, and then nothing more until [`Gate::release`], or for a minute.
+    StallAfter(usize),
     /// The connection ends after this many bytes of the answer.
     CutAfter(usize),
     /// One bit of the last byte of the answer is turned.
@@ -71,6 +75,7 @@ struct Shared {
 #[derive(Debug, Default)]
 struct State {
     requests: Vec<String>,
+    heads: Vec<String>,
     faults: Vec<(String, Fault)>,
     releases: u64,
 }
@@ -118,6 +123,12 @@ impl Gate {
         self.shared.lock().requests.clone()
     }
 
+    /// The heads of all requests so far, with their headers.
+    #[must_use]
+    pub fn heads(&self) -> Vec<String> {
+        self.shared.lock().heads.clone()
+    }
+
     /// How many requests so far contain `part`.
     #[must_use]
     pub fn count(&self, part: &str) -> usize {
@@ -133,6 +144,11 @@ impl Gate {
     /// request takes the oldest that fits it.
     pub fn fail_next(&self, part: &str, fault: Fault) {
         self.shared.lock().faults.push((part.to_owned(), fault));
+    }
+
+    /// Forgets the faults that still wait.
+    pub fn forget_faults(&self) {
+        self.shared.lock().faults.clear();
     }
 
     /// Lets all held requests go on.
@@ -188,7 +204,7 @@ impl Shared {
         let head = String::from_utf8_lossy(&bytes[..length]).into_owned();
         let line = head.lines().next().unwrap_or_default();
         let request = line.rsplit_once(' ').map_or(line, |(request, _)| request).to_owned();
-        let (fault, releases) = self.note(&request);
+        let (fault, releases) = self.note(&request, &head);
         if fault == Some(Fault::Hold) {
             self.hold(releases);
         }
@@ -200,6 +216,9 @@ impl Shared {
                 "{\"errors\":[{\"code\":\"UNKNOWN\",\"message\":\"a planned fault\"}]}",
             );
         }
+        if let Some(Fault::Answer(status, headers, body)) = &fault {
+            return planned(client, *status, headers, body);
+        }
         if request.starts_with("GET /token") || request.starts_with("POST /token") {
             return self.token(client, &head, &request);
         }
@@ -207,13 +226,14 @@ impl Shared {
             let body = "{\"errors\":[{\"code\":\"UNAUTHORIZED\",\"message\":\"authentication required\"}]}";
             return reply(client, 401, &[("WWW-Authenticate", &challenge)], body);
         }
-        self.forward(client, &head, &bytes[length..], fault)
+        self.forward(client, &head, &bytes[length..], fault, releases)
     }
 
     /// Writes a request down; its fault, and how many releases there were before it.
-    fn note(&self, request: &str) -> (Option<Fault>, u64) {
+    fn note(&self, request: &str, head: &str) -> (Option<Fault>, u64) {
         let mut state = self.lock();
         state.requests.push(request.to_owned());
+        state.heads.push(head.to_owned());
         let at = state.faults.iter().position(|(part, _)| request.contains(part.as_str()));
         (at.map(|at| state.faults.remove(at).1), state.releases)
     }
@@ -270,6 +290,7 @@ impl Shared {
         head: &str,
         body: &[u8],
         fault: Option<Fault>,
+        releases: u64,
     ) -> io::Result<()> {
         let mut upstream = TcpStream::connect(self.upstream)?;
         upstream.set_read_timeout(Some(PATIENCE))?;
@@ -302,13 +323,32 @@ impl Shared {
                 }
                 client.write_all(&answer)
             }
-            Some(Fault::Status(_) | Fault::Hold) | None => io::copy(&mut upstream, client).map(drop),
+            Some(Fault::StallAfter(limit)) => {
+                let limit = u64::try_from(limit).unwrap_or(u64::MAX);
+                let begun = io::copy(&mut (&upstream).take(limit), client);
+                self.hold(releases);
+                begun.map(drop)
+            }
+            Some(Fault::Status(_) | Fault::Answer(..) | Fault::Hold) | None => {
+                io::copy(&mut upstream, client).map(drop)
+            }
         };
         // The reading half is closed as well, so that the other direction ends.
         let _ = client.shutdown(Shutdown::Both);
         let _ = up.join();
         copied
     }
+}
+
+/// Answers as a test has planned it.
+fn planned(client: &mut TcpStream, status: u16, headers: &[(String, String)], body: &[u8]) -> io::Result<()> {
+    let mut head = format!("HTTP/1.1 {status} Gate\r\nConnection: close\r\n");
+    for (name, value) in headers {
+        head.push_str(&format!("{name}: {value}\r\n"));
+    }
+    head.push_str(&format!("Content-Length: {}\r\n\r\n", body.len()));
+    client.write_all(head.as_bytes())?;
+    client.write_all(body)
 }
 
 fn reply(client: &mut TcpStream, status: u16, headers: &[(&str, &str)], body: &str) -> io::Result<()> {

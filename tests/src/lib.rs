@@ -8,8 +8,10 @@
 //!
 //! Everything here blocks and panics: a prerequisite that is missing fails the test and names its Debian package.
 
+pub mod containerd;
 pub mod cri;
 pub mod daemon;
+pub mod front;
 pub mod gate;
 pub mod host;
 pub mod http;

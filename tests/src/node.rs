@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::path::PathBuf;
+use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
@@ -62,11 +63,46 @@ impl Node {
     #[track_caller]
     #[must_use]
     pub fn start_with(extra_toml: &str, prepare: impl FnOnce(&PrivateRoot)) -> Self {
+        Self::start_configured(|root| {
+            prepare(root);
+            extra_toml.to_owned()
+        })
+    }
+
+    /// Starts a node with the configuration that `prepare` gives, which gets its root before the daemon runs.
+    ///
+    /// # Panics
+    /// As [`Node::start`].
+    #[track_caller]
+    #[must_use]
+    pub fn start_configured(prepare: impl FnOnce(&PrivateRoot) -> String) -> Self {
         let root = PrivateRoot::new();
-        prepare(&root);
+        let extra = prepare(&root);
+        let daemon = Daemon::start(&root, &extra);
+        Self::around(root, daemon)
+    }
+
+    /// Starts a node whose daemon runs a copy of the binary, in its root, that a test may take away.
+    ///
+    /// # Panics
+    /// As [`Node::start`].
+    #[track_caller]
+    #[must_use]
+    pub fn start_copied() -> Self {
+        let root = PrivateRoot::new();
+        let copy = root.path().join("switchyard");
+        // By a process of its own: a child that another test forks meanwhile would hold the file open for writing.
+        let cp = crate::prereq::require("cp", "coreutils");
+        let copied = Command::new(cp).arg(crate::daemon::binary()).arg(&copy).status();
+        assert!(copied.is_ok_and(|status| status.success()), "the binary cannot be copied");
+        let daemon = Daemon::start(&root, "");
+        Self::around(root, daemon)
+    }
+
+    fn around(root: PrivateRoot, daemon: Daemon) -> Self {
         let registry = Registry::start_behind_gate(Access::Open);
         registry.push(IMAGE, &busybox().build());
-        let daemon = Mutex::new(Daemon::start(&root, extra_toml));
+        let daemon = Mutex::new(daemon);
         let cri = Cri::new(&root.cri_socket());
         let node = Self { daemon, cri, registry, failed: AtomicBool::new(false), root };
         node.cri.pull(&node.image(), None).expect("busybox can be pulled from the registry");

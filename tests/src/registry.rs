@@ -76,6 +76,12 @@ impl Registry {
         self.gate.as_ref().map_or(self.address, Gate::address)
     }
 
+    /// The address of the registry itself, past its gate.
+    #[must_use]
+    pub const fn upstream(&self) -> SocketAddr {
+        self.address
+    }
+
     /// The gate.
     ///
     /// # Panics

@@ -2,7 +2,9 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
 
+use nix::mount::{MsFlags, mount};
 use toml::{Table, Value};
 
 use crate::network::Network;
@@ -16,6 +18,7 @@ use crate::scratch::{self, Scratch};
 #[derive(Debug)]
 pub struct PrivateRoot {
     network: Network,
+    disks: Mutex<Vec<PathBuf>>,
     // Last: its drop removes what the others live in.
     scratch: Scratch,
 }
@@ -31,7 +34,7 @@ impl PrivateRoot {
         prereq::require_all();
         let scratch = Scratch::new();
         let network = Network::new(scratch.digits(), &scratch.path().join("cni"));
-        let root = Self { network, scratch };
+        let root = Self { network, disks: Mutex::default(), scratch };
         for dir in [root.state(), root.run(), root.certs(), root.log_dir()] {
             fs::create_dir_all(dir).expect("the scratch directory can be written");
         }
@@ -49,6 +52,23 @@ impl PrivateRoot {
     #[must_use]
     pub fn network(&self) -> &Network {
         &self.network
+    }
+
+    /// Puts a directory on a disk of its own: a tmpfs with these options, for example `size=32m,nr_inodes=2000`.
+    ///
+    /// # Panics
+    /// When it cannot be mounted.
+    pub fn small_disk(&self, dir: &Path, options: &str) {
+        fs::create_dir_all(dir).expect("the scratch directory can be written");
+        mount(Some("tmpfs"), dir, Some("tmpfs"), MsFlags::empty(), Some(options))
+            .expect("root can mount a tmpfs");
+        self.disks.lock().unwrap_or_else(PoisonError::into_inner).push(dir.to_owned());
+    }
+
+    /// The mount points of [`PrivateRoot::small_disk`].
+    #[must_use]
+    pub fn disks(&self) -> Vec<PathBuf> {
+        self.disks.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Gives the pods IPv6 addresses beside the IPv4 ones from here on.

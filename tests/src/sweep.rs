@@ -40,7 +40,11 @@ impl Sweep {
     #[must_use]
     pub fn take_with(root: &PrivateRoot, ids: &[&str]) -> Self {
         let mut findings = Vec::new();
+        let disks = root.disks();
         for mount in mounts::below(root.path()) {
+            if disks.contains(&mount.point) {
+                continue;
+            }
             let what = if mount.kind == "nsfs" { "pinned namespace" } else { "mount" };
             findings.push(format!("{what} {} ({})", mount.point.display(), mount.kind));
         }

@@ -1,7 +1,6 @@
 //! A real containerd with our backend on top of it, in the test's own process, all in a private root.
 
 use std::fs;
-use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -16,6 +15,7 @@ use switchyard_core::id::Owner;
 use switchyard_core::spec::{CgroupPlacement, SandboxSpec};
 use tokio::sync::oneshot;
 
+use crate::containerd::Upstream;
 use crate::host::eventually;
 use crate::image::busybox;
 use crate::prereq;
@@ -25,7 +25,7 @@ use crate::sweep::Sweep;
 
 /// The image of every fact.
 const IMAGE: &str = "library/busybox:latest";
-/// How long containerd may take to listen.
+/// How long the logkeeper may take to listen.
 const START: Duration = Duration::from_secs(30);
 
 /// A backend under test, and the world it works on.
@@ -36,7 +36,7 @@ pub struct World {
     settings: Settings,
     registry: Registry,
     keeper: Keeper,
-    containerd: Child,
+    containerd: Upstream,
     // Last: its drop removes what the others live in.
     root: PrivateRoot,
 }
@@ -59,7 +59,7 @@ impl World {
         let registry = Registry::start();
         registry.push(IMAGE, &busybox().build());
         let settings = settings(&root);
-        let containerd = start_containerd(&root, &settings);
+        let containerd = Upstream::start(&root, &settings.address);
         let keeper = Keeper::start(&root, &settings);
         let faults = Faults::default();
         let backend = Mutex::new(Arc::new(open(&settings, &faults)));
@@ -101,8 +101,7 @@ impl Drop for World {
     fn drop(&mut self) {
         self.keeper.stop();
         // The root's drop ends shims and containers; containerd goes first, so that it does not see that.
-        let _ = self.containerd.kill();
-        let _ = self.containerd.wait();
+        self.containerd.kill();
     }
 }
 
@@ -126,32 +125,6 @@ fn settings(root: &PrivateRoot) -> Settings {
 fn open(settings: &Settings, faults: &Faults) -> Containerd {
     Containerd::connect_with_faults(settings.clone(), faults.clone())
         .expect("the settings of a test can work")
-}
-
-fn start_containerd(root: &PrivateRoot, settings: &Settings) -> Child {
-    let program = prereq::require("containerd", "containerd");
-    let (state, run) = (root.state().join("containerd"), root.run().join("containerd"));
-    fs::create_dir_all(&state).expect("the scratch directory can be written");
-    fs::create_dir_all(&run).expect("the scratch directory can be written");
-    let config = format!(
-        "version = 2\nroot = {:?}\nstate = {:?}\ndisabled_plugins = [\"io.containerd.grpc.v1.cri\"]\n[grpc]\naddress = {:?}\n",
-        state.join("root"),
-        run.join("state"),
-        settings.address,
-    );
-    let file = state.join("config.toml");
-    fs::write(&file, config).expect("the scratch directory can be written");
-    let log = fs::File::create(state.join("containerd.log")).expect("the scratch directory can be written");
-    let child = Command::new(program)
-        .arg("--config")
-        .arg(&file)
-        .stdin(Stdio::null())
-        .stdout(Stdio::null())
-        .stderr(log)
-        .spawn()
-        .expect("containerd can be run");
-    assert!(eventually(START, || settings.address.exists()), "containerd does not listen after {START:?}");
-    child
 }
 
 impl Keeper {

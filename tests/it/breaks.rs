@@ -1,0 +1,121 @@
+//! Things that break: each gives a clear error within a deadline, leaves nothing behind, is told of, and comes back by itself.
+
+mod clients;
+mod disks;
+mod hangs;
+mod keeper;
+mod network;
+mod registries;
+mod shims;
+mod versions;
+
+use std::fmt::Debug;
+use std::fs;
+use std::time::Duration;
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use switchyard_tests::host::{eventually, processes};
+use switchyard_tests::node::Node;
+use switchyard_tests::sweep::Sweep;
+use tonic::{Code, Status};
+
+/// How long something may take to be noticed, or to come back.
+const LIMIT: Duration = Duration::from_secs(40);
+/// How long a call may take that needs nothing but the daemon's own memory, or that is refused at once.
+const AT_ONCE: Duration = Duration::from_secs(3);
+
+/// A process that stands still until this is dropped.
+struct Frozen(Pid);
+
+impl Frozen {
+    fn new(pid: i32) -> Self {
+        let pid = Pid::from_raw(pid);
+        kill(pid, Signal::SIGSTOP).expect("it runs");
+        Self(pid)
+    }
+}
+
+impl Drop for Frozen {
+    fn drop(&mut self) {
+        // It may have been killed meanwhile.
+        let _ = kill(self.0, Signal::SIGCONT);
+    }
+}
+
+/// The process that the daemon has on record as its containerd or logkeeper.
+fn managed(node: &Node, name: &str) -> i32 {
+    let file = node.root().run().join(format!("{name}/{name}.pid"));
+    let text = fs::read_to_string(file).expect("the daemon writes down whom it started");
+    let pid = text.split_whitespace().next().expect("the process id is the first word");
+    pid.parse().expect("it is a number")
+}
+
+/// The shim of a container.
+fn shim(node: &Node, container: &str) -> i32 {
+    let all = processes::belonging_to(node.root().path());
+    let mut shims = all
+        .iter()
+        .filter(|process| process.command.contains("containerd-shim") && process.command.contains(container));
+    shims.next().expect("a running container has a shim").pid
+}
+
+/// Waits until the node says of itself that it is not ready, for a reason that contains `why`, by all the ways it has.
+#[track_caller]
+fn assert_told(node: &Node, condition: &str, reason: &str, why: &str) {
+    let cri = node.cri().within(AT_ONCE);
+    let mut last = None;
+    let told = eventually(LIMIT, || {
+        let now = cri.condition(condition).expect("Status answers at once, whatever is away");
+        let matches = !now.status && now.reason == reason && now.message.contains(why);
+        last = Some(now);
+        matches
+    });
+    assert!(told, "{condition} is not told to be false for {reason} and {why:?}: {last:?}");
+}
+
+/// Waits until the node is ready again, by all the ways it has to say so.
+#[track_caller]
+fn assert_recovers(node: &Node) {
+    let mut last = String::new();
+    let ready = eventually(LIMIT, || {
+        let (status, body) = node.daemon().get("/readyz?verbose");
+        last = body;
+        let holds = |name| node.cri().condition(name).expect("Status answers").status;
+        status == 200 && holds("RuntimeReady") && holds("NetworkReady")
+    });
+    assert!(ready, "it does not recover: {last}\n{}", node.daemon().tail());
+}
+
+/// The status of a call that has to fail with one of these codes.
+#[track_caller]
+fn refused<T: Debug>(what: &str, answer: Result<T, Status>, codes: &[Code]) -> Status {
+    let status = answer.expect_err(what);
+    assert!(codes.contains(&status.code()), "{what}: {status}");
+    assert!(!status.message().is_empty(), "{what}: it does not say why");
+    status
+}
+
+/// Waits until there is nothing that was not there before.
+#[track_caller]
+fn assert_nothing_new(node: &Node, before: &Sweep) {
+    let mut new = Vec::new();
+    let clean = eventually(LIMIT, || {
+        new = node.sweep().since(before);
+        new.is_empty()
+    });
+    assert!(clean, "left behind: {new:#?}\n{}", node.daemon().tail());
+}
+
+/// Calls until it succeeds, as clients do.
+#[track_caller]
+fn retry<T>(what: &str, mut call: impl FnMut() -> Result<T, Status>) -> T {
+    let mut last = None;
+    let done = eventually(LIMIT, || {
+        last = Some(call());
+        last.as_ref().is_some_and(Result::is_ok)
+    });
+    let last = last.expect("it was called");
+    assert!(done, "{what}: {:?}", last.err());
+    last.unwrap_or_else(|status| panic!("{what}: {status}"))
+}

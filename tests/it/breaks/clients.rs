@@ -1,0 +1,190 @@
+//! A client vanishes in every changing call, at any moment: nothing leaks, the object is in a clear state, and a retry works.
+
+use std::time::Duration;
+
+use switchyard_proto::cri::v1 as cri;
+use switchyard_proto::cri::v1::image_service_client::ImageServiceClient;
+use switchyard_proto::cri::v1::runtime_service_client::RuntimeServiceClient;
+use switchyard_proto::cri::v1::{ContainerState, PodSandboxState};
+use switchyard_tests::cri::image_spec;
+use switchyard_tests::host::{eventually, processes, random_bytes};
+use switchyard_tests::image::{busybox, random_layer};
+use switchyard_tests::node::{Node, Pod};
+use tonic::transport::Channel;
+use tonic::{Code, Response, Status};
+
+use super::{LIMIT, assert_nothing_new, retry};
+
+/// How often each call is left.
+const TIMES: u64 = 4;
+
+/// A moment below `most` milliseconds, nobody knows which; each of [`TIMES`] has a part of the range for itself.
+fn moment(time: u64, most: u64) -> Duration {
+    let [random] = random_bytes();
+    let part = most * 1000 / TIMES;
+    Duration::from_micros(part * time + part * u64::from(random) / 256)
+}
+
+/// Calls, and after a moment drops the call and the connection, as a client does that dies.
+fn vanish<T>(
+    node: &Node,
+    after: Duration,
+    call: impl AsyncFnOnce(RuntimeServiceClient<Channel>) -> Result<Response<T>, Status>,
+) {
+    let left = node.cri().runtime(async |client| {
+        tokio::time::timeout(after, call(client)).await.unwrap_or_else(|_| Err(Status::cancelled("left")))
+    });
+    // Whether the answer came before is of no concern.
+    drop(left);
+}
+
+fn vanish_from_images<T>(
+    node: &Node,
+    after: Duration,
+    call: impl AsyncFnOnce(ImageServiceClient<Channel>) -> Result<Response<T>, Status>,
+) {
+    let left = node.cri().images(async |client| {
+        tokio::time::timeout(after, call(client)).await.unwrap_or_else(|_| Err(Status::cancelled("left")))
+    });
+    drop(left);
+}
+
+#[test]
+fn clients_that_vanish_while_pods_are_run_stopped_and_removed_leave_nothing() {
+    let node = Node::start();
+    let before = node.sweep();
+    for time in 0..TIMES {
+        let config = node.pod_config(&format!("vanish-{time}"));
+        let request = cri::RunPodSandboxRequest { config: Some(config.clone()), ..Default::default() };
+        vanish(&node, moment(time, 200), async |mut client| client.run_pod_sandbox(request).await);
+        let id = node.cri().run_pod(&config).expect("it can be run");
+        let pods = node.cri().pods().expect("they can be listed");
+        assert_eq!(pods.len(), 1, "it was made twice: {pods:#?}");
+        let status = node.cri().pod_status(&id).expect("it has a status");
+        assert_eq!(status.state(), PodSandboxState::SandboxReady);
+        let container = node.container("main", &["sleep", "1000"]);
+        let main = node.cri().create(&id, &container, &config).expect("it can be made");
+        node.cri().start(&main).expect("it can be started");
+
+        let request = cri::StopPodSandboxRequest { pod_sandbox_id: id.clone() };
+        vanish(&node, moment(time, 200), async |mut client| client.stop_pod_sandbox(request).await);
+        retry("StopPodSandbox", || node.cri().stop_pod(&id));
+        let status = node.cri().pod_status(&id).expect("it has a status");
+        assert_eq!(status.state(), PodSandboxState::SandboxNotready);
+        assert_eq!(node.cri().status(&main).expect("it has a status").exit_code, 137);
+
+        let request = cri::RemovePodSandboxRequest { pod_sandbox_id: id.clone() };
+        vanish(&node, moment(time, 100), async |mut client| client.remove_pod_sandbox(request).await);
+        retry("RemovePodSandbox", || node.cri().remove_pod(&id));
+        assert_eq!(node.cri().pod_status(&id).expect_err("it is gone").code(), Code::NotFound);
+        assert_nothing_new(&node, &before);
+    }
+}
+
+#[test]
+fn clients_that_vanish_while_containers_are_made_started_stopped_and_removed_leave_nothing() {
+    let node = Node::start();
+    let pod = node.pod("vanish");
+    let before = node.sweep();
+    for time in 0..TIMES {
+        let config = node.container(&format!("main-{time}"), &["sleep", "1000"]);
+        let request = cri::CreateContainerRequest {
+            pod_sandbox_id: pod.id().to_owned(),
+            config: Some(config.clone()),
+            sandbox_config: Some(pod.config().clone()),
+        };
+        vanish(&node, moment(time, 60), async |mut client| client.create_container(request).await);
+        let id = pod.create(&config);
+        assert_eq!(node.cri().containers().expect("they can be listed").len(), 1, "it was made twice");
+
+        let request = cri::StartContainerRequest { container_id: id.clone() };
+        vanish(&node, moment(time, 150), async |mut client| client.start_container(request).await);
+        runs(&node, &id);
+        changes(&node, &pod, &id, time);
+
+        let request = cri::StopContainerRequest { container_id: id.clone(), timeout: 0 };
+        vanish(&node, moment(time, 60), async |mut client| client.stop_container(request).await);
+        retry("StopContainer", || node.cri().stop(&id, 0));
+        let status = node.cri().status(&id).expect("it has a status");
+        assert_eq!((status.state(), status.exit_code), (ContainerState::ContainerExited, 137));
+
+        let request = cri::RemoveContainerRequest { container_id: id.clone() };
+        vanish(&node, moment(time, 60), async |mut client| client.remove_container(request).await);
+        retry("RemoveContainer", || node.cri().remove(&id));
+        assert_eq!(node.cri().status(&id).expect_err("it is gone").code(), Code::NotFound);
+        assert_nothing_new(&node, &before);
+    }
+}
+
+/// Waits until a container runs whose start somebody left; starts it if that one never began.
+#[track_caller]
+fn runs(node: &Node, id: &str) {
+    let mut last = None;
+    let running = eventually(LIMIT, || {
+        let status = node.cri().status(id).expect("it has a status");
+        if status.state() == ContainerState::ContainerCreated {
+            // It may have begun just now.
+            let _ = node.cri().start(id);
+        }
+        let runs = status.state() == ContainerState::ContainerRunning;
+        last = Some(status);
+        runs
+    });
+    assert!(running, "{last:?}");
+}
+
+/// Leaves the calls that change a running container.
+fn changes(node: &Node, pod: &Pod<'_>, id: &str, time: u64) {
+    // A command of no other test: it must not be left running.
+    let command = format!("sleep 3142{time}");
+    let cmd = command.split(' ').map(str::to_owned).collect();
+    let request = cri::ExecSyncRequest { container_id: id.to_owned(), cmd, timeout: 0 };
+    vanish(node, moment(time, 200), async |mut client| client.exec_sync(request).await);
+    assert_eq!(node.cri().sh(id, "echo reached"), "reached");
+    let runs = || processes::all().iter().any(|process| !process.zombie && process.command == command);
+    assert!(eventually(LIMIT, || !runs()), "the command of a client that vanished still runs");
+
+    let limit = (64 + i64::try_from(time).expect("it is small")) << 20;
+    let limits = cri::LinuxContainerResources { memory_limit_in_bytes: limit, ..Default::default() };
+    let request = cri::UpdateContainerResourcesRequest {
+        container_id: id.to_owned(),
+        linux: Some(limits.clone()),
+        ..Default::default()
+    };
+    vanish(node, moment(time, 60), async |mut client| client.update_container_resources(request).await);
+    node.cri().update(id, limits).expect("it can be changed again");
+    let resources = node.cri().status(id).expect("it has a status").resources.unwrap_or_default();
+    let linux = resources.linux.unwrap_or_default();
+    assert_eq!(linux.memory_limit_in_bytes, limit);
+
+    let name = format!("main-{time}");
+    let old = pod.log_path(&name).with_extension("old");
+    std::fs::rename(pod.log_path(&name), &old).expect("it has a log");
+    let request = cri::ReopenContainerLogRequest { container_id: id.to_owned() };
+    vanish(node, moment(time, 10), async |mut client| client.reopen_container_log(request).await);
+    node.cri().reopen_log(id).expect("it can be opened again");
+    assert!(pod.log_path(&name).exists(), "there is no new log");
+}
+
+#[test]
+fn clients_that_vanish_while_images_are_pulled_and_removed_leave_nothing() {
+    let node = Node::start();
+    let image = busybox().layer(random_layer(2_000_000, 9431)).build();
+    node.registry().push("vanish/image:1", &image);
+    let reference = node.registry().reference("vanish/image:1");
+    for time in 0..TIMES {
+        let request = cri::PullImageRequest { image: Some(image_spec(&reference)), ..Default::default() };
+        vanish_from_images(&node, moment(time, 200), async |mut client| client.pull_image(request).await);
+        let clean = eventually(LIMIT, || node.sweep().findings.is_empty());
+        assert!(clean, "{:#?}", node.sweep().findings);
+        assert_eq!(node.cri().pull(&reference, None).expect("it can be pulled"), image.config.digest);
+        assert!(node.cri().image(&reference).expect("it is asked for").is_some());
+
+        let request = cri::RemoveImageRequest { image: Some(image_spec(&reference)) };
+        vanish_from_images(&node, moment(time, 30), async |mut client| client.remove_image(request).await);
+        node.cri().remove_image(&reference).expect("it can be removed");
+        assert_eq!(node.cri().image(&reference).expect("it is asked for"), None);
+        let clean = eventually(LIMIT, || node.sweep().findings.is_empty());
+        assert!(clean, "{:#?}", node.sweep().findings);
+    }
+}

@@ -1,0 +1,205 @@
+//! Network plugins that fail, hang, talk nonsense or are missing, and configurations that break or vanish.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use switchyard_proto::cri::v1::PodSandboxState;
+use switchyard_tests::host::eventually;
+use switchyard_tests::node::Node;
+use switchyard_tests::prereq;
+use tonic::Code;
+
+use super::{LIMIT, assert_nothing_new, assert_recovers, assert_told, refused};
+
+/// A plugin at the end of the chain that does what the file named after the command says, and else hands the result on.
+const PLUGIN: &str = r#"#!/bin/sh
+input=$(cat)
+case $(cat "DIR/$CNI_COMMAND" 2>/dev/null) in
+fail) echo '{"cniVersion":"1.0.0","code":7,"msg":"a planned failure"}'; exit 1 ;;
+hang) exec sleep 31419 ;;
+nonsense) echo 'this is no result'; exit 0 ;;
+version) echo '{"cniVersion":"7.7.7","ips":[]}'; exit 0 ;;
+noaddress) echo '{"cniVersion":"1.0.0","interfaces":[],"ips":[]}'; exit 0 ;;
+giant) head -c 3000000 /dev/zero | tr '\0' ' '; exit 0 ;;
+killed) kill -9 $$ ;;
+full) echo '{"cniVersion":"1.0.0","code":5,"msg":"write lease: no space left on device"}'; exit 1 ;;
+esac
+[ "$CNI_COMMAND" = ADD ] || exit 0
+# The result of the plugin before is the last key, or the last before the type.
+echo "$input" | sed -e 's/.*"prevResult"://' -e 't next' -e ':next' -e 's/,"type":"wayward".*//' -e t -e 's/}$//'
+"#;
+
+/// What a call may take that gives up on a plugin and undoes the chain.
+const SOON: Duration = Duration::from_secs(30);
+
+/// A node whose network ends with a plugin that does as it is told.
+struct Wayward {
+    node: Node,
+    dir: PathBuf,
+}
+
+impl Wayward {
+    fn start() -> Self {
+        let mut place = PathBuf::new();
+        let node = Node::start_configured(|root| {
+            let dir = root.path().join("cni/wayward");
+            fs::create_dir_all(&dir).expect("the root can be written");
+            let plugin = dir.join("wayward");
+            let script = PLUGIN.replace("DIR", dir.to_str().expect("the path is ASCII"));
+            fs::write(&plugin, script).expect("the root can be written");
+            fs::set_permissions(&plugin, fs::Permissions::from_mode(0o755)).expect("it is ours");
+            let file = root.cni_conf().join("10-test.conflist");
+            let text = fs::read(&file).expect("the root has written it");
+            let mut list: Value = serde_json::from_slice(&text).expect("it is JSON");
+            let plugins = list["plugins"].as_array_mut().expect("it is a list");
+            plugins.push(json!({ "type": "wayward" }));
+            fs::write(&file, list.to_string()).expect("the root can be written");
+            let conf = format!(
+                "[network]\nplugin_timeout_seconds = 2\nbin_dirs = [{dir:?}, {:?}]\n",
+                prereq::CNI_BIN_DIR
+            );
+            place = dir;
+            conf
+        });
+        Self { node, dir: place }
+    }
+
+    /// Lets the plugin do this from now on at a command (`ADD`, `DEL`).
+    fn tell(&self, command: &str, what: &str) {
+        fs::write(self.dir.join(command), what).expect("the root can be written");
+    }
+
+    /// Lets the plugin do well at a command.
+    fn heal(&self, command: &str) {
+        fs::remove_file(self.dir.join(command)).expect("it was told something");
+    }
+
+    fn conflist(&self) -> PathBuf {
+        self.node.root().cni_conf().join("10-test.conflist")
+    }
+}
+
+#[test]
+fn a_plugin_that_goes_wrong_when_a_pod_is_made_is_named_and_its_work_undone() {
+    let wayward = Wayward::start();
+    let node = &wayward.node;
+    let cri = node.cri().within(SOON);
+    let before = node.sweep();
+    for (what, told, code) in [
+        ("fail", "plugin wayward refused ADD with code 7: a planned failure", Code::Unknown),
+        ("hang", "plugin wayward did not finish ADD within 2 s", Code::Unknown),
+        ("nonsense", "plugin wayward wrote no usable result", Code::Unknown),
+        ("version", "7.7.7", Code::Unknown),
+        ("noaddress", "no address", Code::Unknown),
+        ("giant", "plugin wayward wrote more than", Code::Unknown),
+        ("killed", "plugin wayward failed on ADD with signal: 9", Code::Unknown),
+        ("full", "no space left on device", Code::ResourceExhausted),
+    ] {
+        wayward.tell("ADD", what);
+        let config = node.pod_config(what);
+        let status = refused(what, cri.run_pod(&config), &[code]);
+        assert!(status.message().contains(told), "{what}: {status}");
+        assert_nothing_new(node, &before);
+        wayward.heal("ADD");
+        // The same pod can be asked for again.
+        let pod = node.run(config);
+        assert_eq!(pod.status().state(), PodSandboxState::SandboxReady);
+    }
+    assert_recovers(node);
+}
+
+#[test]
+fn a_plugin_that_goes_wrong_when_a_pod_is_stopped_is_named_and_the_stop_can_be_repeated() {
+    let wayward = Wayward::start();
+    let node = &wayward.node;
+    let cri = node.cri().within(SOON);
+    let before = node.sweep();
+    for (what, told) in [
+        ("fail", "plugin wayward refused DEL with code 7: a planned failure"),
+        ("hang", "plugin wayward did not finish DEL within 2 s"),
+        ("killed", "plugin wayward failed on DEL with signal: 9"),
+    ] {
+        let pod = node.pod(what);
+        let id = pod.shell("main", "exec sleep 1000");
+        wayward.tell("DEL", what);
+        let status = refused("StopPodSandbox", cri.stop_pod(pod.id()), &[Code::Unknown]);
+        assert!(status.message().contains(told), "{what}: {status}");
+        assert_eq!(pod.status().state(), PodSandboxState::SandboxNotready, "{what}");
+        assert_eq!(node.cri().status(&id).expect("it has a status").exit_code, 137, "{what}");
+        let status = refused("RemovePodSandbox", cri.remove_pod(pod.id()), &[Code::Unknown]);
+        assert!(status.message().contains(told), "{what}: {status}");
+        wayward.heal("DEL");
+        node.cri().stop_pod(pod.id()).expect("it can be stopped again");
+        drop(pod);
+        assert_nothing_new(node, &before);
+    }
+    // A failed pod whose undoing fails too is cleared away later, without anybody's asking.
+    wayward.tell("ADD", "fail");
+    wayward.tell("DEL", "fail");
+    let status = refused("RunPodSandbox", cri.run_pod(&node.pod_config("both")), &[Code::Unknown]);
+    assert!(status.message().contains("a planned failure"), "{status}");
+    wayward.heal("DEL");
+    wayward.heal("ADD");
+    assert_nothing_new(node, &before);
+}
+
+#[test]
+fn a_network_that_vanishes_or_breaks_is_told_and_pods_are_still_stopped() {
+    let wayward = Wayward::start();
+    let node = &wayward.node;
+    let cri = node.cri().within(SOON);
+    let before = node.sweep();
+    let list = fs::read_to_string(wayward.conflist()).expect("it is there");
+    let dir = node.root().cni_conf();
+    let named = dir.to_str().expect("the path is ASCII").to_owned();
+    for (what, broken) in [("vanished", None), ("broken", Some("{ this is no JSON")), ("empty", Some(""))] {
+        let pod = node.pod(what);
+        match broken {
+            None => fs::remove_file(wayward.conflist()).expect("it is there"),
+            Some(text) => fs::write(wayward.conflist(), text).expect("the root can be written"),
+        }
+        assert_told(node, "NetworkReady", "NetworkPluginNotReady", &named);
+        assert!(node.cri().condition("RuntimeReady").expect("Status answers").status, "{what}");
+        let (status, body) = node.daemon().get("/readyz/network");
+        assert!(status == 503 && body.contains(&named), "{what}: {status} {body}");
+        let status = refused("RunPodSandbox", cri.run_pod(&node.pod_config("none")), &[Code::Unavailable]);
+        assert!(status.message().contains(&named), "{what}: {status}");
+        // By the copy of the configuration that was kept when it was made.
+        node.cri().stop_pod(pod.id()).expect("it can be stopped");
+        drop(pod);
+        assert_nothing_new(node, &before);
+        fs::write(wayward.conflist(), &list).expect("the root can be written");
+        assert_recovers(node);
+        assert_eq!(node.pod("again").status().state(), PodSandboxState::SandboxReady);
+    }
+}
+
+#[test]
+fn a_plugin_that_is_missing_is_told_and_pods_are_stopped_when_it_is_back() {
+    let wayward = Wayward::start();
+    let node = &wayward.node;
+    let cri = node.cri().within(SOON);
+    let before = node.sweep();
+    let pod = node.pod("missing");
+    let (plugin, away) = (wayward.dir.join("wayward"), wayward.dir.join("away"));
+    fs::rename(&plugin, &away).expect("it is there");
+    assert_told(node, "NetworkReady", "NetworkPluginNotReady", "plugin wayward");
+    let status =
+        refused("RunPodSandbox", cri.run_pod(&node.pod_config("none")), &[Code::Unknown, Code::Unavailable]);
+    assert!(status.message().contains("plugin wayward"), "{status}");
+    let status = refused("StopPodSandbox", cri.stop_pod(pod.id()), &[Code::Unknown, Code::Unavailable]);
+    assert!(status.message().contains("plugin wayward"), "{status}");
+    fs::rename(&away, &plugin).expect("it is there");
+    assert_recovers(node);
+    node.cri().stop_pod(pod.id()).expect("it can be stopped again");
+    drop(pod);
+    let hangs = || {
+        let all = switchyard_tests::host::processes::all();
+        all.iter().any(|process| process.command == "sleep 31419" && !process.zombie)
+    };
+    assert!(eventually(LIMIT, || !hangs()), "a plugin that was given up on still runs");
+    assert_nothing_new(node, &before);
+}

@@ -1,0 +1,200 @@
+//! Registries that are slow, lie, send too little or too much, or send elsewhere: what a pull says, and what it leaves.
+
+use std::collections::HashSet;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use switchyard_proto::cri::v1::AuthConfig;
+use switchyard_tests::gate::{Access, Fault, Gate};
+use switchyard_tests::host::eventually;
+use switchyard_tests::image::{Blob, Family, Image, Index, busybox, random_layer};
+use switchyard_tests::node::Node;
+use switchyard_tests::registry::Registry;
+use switchyard_tests::sweep::{NAMESPACE, ctr};
+use tonic::{Code, Status};
+
+use super::{LIMIT, refused};
+
+/// What a pull may take that fails after all its tries.
+const SOON: Duration = Duration::from_secs(60);
+/// How often a fault is planned that is to outlast all tries.
+const OFTEN: usize = 40;
+
+fn conf() -> &'static str {
+    "[registry]\nidle_timeout_seconds = 1\n"
+}
+
+fn unique(seed: u64) -> Image {
+    busybox().layer(random_layer(300_000, seed)).build()
+}
+
+/// What containerd holds of images: content, snapshots, leases, downloads.
+fn holdings(node: &Node) -> HashSet<String> {
+    let socket = node.root().containerd_socket().expect("containerd runs");
+    let kinds: [&[&str]; 5] = [
+        &["content", "ls", "-q"],
+        &["snapshots", "ls"],
+        &["leases", "ls", "-q"],
+        &["content", "active"],
+        &["images", "ls", "-q"],
+    ];
+    kinds.iter().flat_map(|words| ctr(&socket, NAMESPACE, words)).collect()
+}
+
+/// Pulls, which has to fail and to leave nothing of what it began.
+#[track_caller]
+fn fails(node: &Node, reference: &str, codes: &[Code], told: &str) -> Status {
+    let before = holdings(node);
+    let status = refused(told, node.cri().within(SOON).pull(reference, None), codes);
+    assert!(status.message().contains(told), "{told:?} is not told: {status}");
+    assert_eq!(node.cri().image(reference).expect("it is asked for"), None);
+    assert!(eventually(LIMIT, || node.sweep().findings.is_empty()), "{:#?}", node.sweep().findings);
+    let new = || holdings(node).difference(&before).cloned().collect::<Vec<_>>();
+    assert!(eventually(LIMIT, || new().is_empty()), "left behind: {:#?}", new());
+    status
+}
+
+fn plan(node: &Node, part: &str, fault: &Fault, times: usize) {
+    for _ in 0..times {
+        node.registry().gate().fail_next(part, fault.clone());
+    }
+}
+
+fn answer(status: u16, headers: &[(&str, &str)], body: &[u8]) -> Fault {
+    let headers = headers.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
+    Fault::Answer(status, headers, body.to_vec())
+}
+
+#[test]
+fn a_registry_that_is_silent_or_breaks_off_for_good_is_given_up_on_and_leaves_nothing() {
+    let node = Node::start_with(conf(), |_| {});
+    let gate = node.registry().gate();
+    for (name, fault, told) in [
+        ("silent", Fault::StallAfter(1000), "nothing was received for 1000 ms"),
+        ("cut", Fault::CutAfter(2000), "sha256:"),
+        ("failing", Fault::Status(503), "503"),
+    ] {
+        let image = unique(name.len() as u64 * 101);
+        node.registry().push(&format!("registries/{name}:1"), &image);
+        plan(&node, &image.layers[1].digest, &fault, OFTEN);
+        let reference = node.registry().reference(&format!("registries/{name}:1"));
+        fails(&node, &reference, &[Code::Unavailable, Code::Unknown], told);
+        gate.release();
+        gate.forget_faults();
+        node.cri().pull(&reference, None).expect("it is well again");
+    }
+}
+
+#[test]
+fn a_registry_that_wants_to_be_asked_later_is() {
+    let node = Node::start_with(conf(), |_| {});
+    let image = unique(4711);
+    node.registry().push("registries/later:1", &image);
+    let reference = node.registry().reference("registries/later:1");
+    let later =
+        answer(429, &[("Retry-After", "1"), ("Content-Type", "application/json")], b"{\"errors\":[]}");
+    plan(&node, "/manifests/1", &later, 1);
+    plan(&node, &image.layers[1].digest, &later, 1);
+    node.cri().pull(&reference, None).expect("it is asked later");
+    node.cri().remove_image(&reference).expect("it can be removed");
+    // One that wants it always is told so.
+    plan(&node, "/manifests/1", &answer(429, &[("Retry-After", "0")], b""), OFTEN);
+    let status = fails(&node, &reference, &[Code::Unavailable, Code::ResourceExhausted], "later");
+    assert!(status.message().contains(&node.registry().address().to_string()), "{status}");
+}
+
+/// An image whose manifest says of its own layer what `lie` makes of it.
+fn lying(image: &Image, lie: impl FnOnce(&mut Value)) -> Blob {
+    let mut manifest: Value = serde_json::from_slice(&image.manifest.bytes).expect("it is JSON");
+    lie(&mut manifest["layers"][1]);
+    Blob::new(&image.manifest.media_type, manifest.to_string().into_bytes())
+}
+
+#[test]
+fn a_registry_that_lies_is_found_out_and_leaves_nothing() {
+    let node = Node::start_with(conf(), |_| {});
+    for (name, bytes) in [("short", -7_i64), ("long", 7)] {
+        let image = unique(bytes.unsigned_abs() + if bytes < 0 { 900 } else { 901 });
+        node.registry().push(&format!("registries/{name}:1"), &image);
+        let manifest = lying(&image, |layer| {
+            let size = layer["size"].as_i64().expect("it is a number");
+            layer["size"] = json!(size + bytes);
+        });
+        let served = answer(200, &[("Content-Type", &manifest.media_type)], &manifest.bytes);
+        plan(&node, "/manifests/1", &served, OFTEN);
+        let reference = node.registry().reference(&format!("registries/{name}:1"));
+        fails(
+            &node,
+            &reference,
+            &[Code::Unknown, Code::FailedPrecondition, Code::Unavailable],
+            "bytes instead of",
+        );
+        node.registry().gate().forget_faults();
+    }
+    // A manifest that does not have the digest by which it was asked for.
+    let (image, other) = (unique(910), unique(911));
+    let digest = node.registry().push("registries/digest:1", &image);
+    let served = answer(200, &[("Content-Type", &other.manifest.media_type)], &other.manifest.bytes);
+    plan(&node, &format!("/manifests/{digest}"), &served, OFTEN);
+    let reference = node.registry().reference(&format!("registries/digest@{digest}"));
+    fails(&node, &reference, &[Code::Unknown, Code::FailedPrecondition], &digest);
+    node.registry().gate().forget_faults();
+    node.cri().pull(&reference, None).expect("it is honest now");
+}
+
+#[test]
+fn manifests_that_are_huge_no_json_or_for_others_are_refused_and_leave_nothing() {
+    let node = Node::start_with(conf(), |_| {});
+    let image = unique(920);
+    node.registry().push("registries/manifest:1", &image);
+    let reference = node.registry().reference("registries/manifest:1");
+    let kind = image.manifest.media_type.clone();
+    let codes = &[Code::Unknown, Code::InvalidArgument, Code::FailedPrecondition, Code::ResourceExhausted];
+    for (body, told) in [
+        (vec![b' '; 9 << 20], "larger than the limit"),
+        (b"<html>a login page</html>".to_vec(), "registries/manifest"),
+    ] {
+        plan(&node, "/manifests/1", &answer(200, &[("Content-Type", &kind)], &body), OFTEN);
+        fails(&node, &reference, codes, told);
+        node.registry().gate().forget_faults();
+    }
+    let others = ["s390x", "riscv64"].map(|name| busybox().architecture(name).build());
+    node.registry().push_index("registries/others:1", &Index::new(Family::Oci, others.to_vec()));
+    let reference = node.registry().reference("registries/others:1");
+    let codes = &[Code::NotFound, Code::InvalidArgument, Code::FailedPrecondition];
+    let status = fails(&node, &reference, codes, "linux/s390x");
+    assert!(status.message().contains("linux/riscv64"), "{status}");
+}
+
+#[test]
+fn a_registry_that_sends_elsewhere_is_followed_without_the_password() {
+    let node = Node::start_with(conf(), |_| {});
+    let access = Access::Basic { user: "user".to_owned(), password: "secret".to_owned() };
+    let registry = Registry::start_behind_gate(access);
+    let image = unique(930);
+    registry.push("registries/elsewhere:1", &image);
+    // Where the layers are: another address, which writes down what it is told.
+    let elsewhere = Gate::start(registry.upstream(), Access::Open);
+    let layer = &image.layers[1].digest;
+    let path = format!("/v2/registries/elsewhere/blobs/{layer}");
+    let location = format!("http://{}{path}", elsewhere.address());
+    registry.gate().fail_next(&path, answer(307, &[("Location", &location)], b""));
+    let reference = registry.reference("registries/elsewhere:1");
+    let auth = AuthConfig { username: "user".into(), password: "secret".into(), ..Default::default() };
+    node.cri().pull(&reference, Some(auth)).expect("it is followed");
+    assert_eq!(elsewhere.count(layer), 1, "{:?}", elsewhere.requests());
+    for head in elsewhere.heads() {
+        assert!(
+            !head.to_ascii_lowercase().contains("authorization"),
+            "the password is sent elsewhere: {head}"
+        );
+    }
+    node.cri().remove_image(&reference).expect("it can be removed");
+    // One that sends round in circles is given up on.
+    let public = unique(931);
+    node.registry().push("registries/circle:1", &public);
+    let reference = node.registry().reference("registries/circle:1");
+    let round = format!("/v2/registries/circle/blobs/{}", public.layers[1].digest);
+    plan(&node, &round, &answer(307, &[("Location", &round)], b""), OFTEN);
+    fails(&node, &reference, &[Code::Unknown, Code::Unavailable], "redirect");
+}

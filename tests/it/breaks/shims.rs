@@ -1,0 +1,128 @@
+//! A container's shim hangs or dies: nobody else is held up, and what became of the container is told.
+
+use std::time::Duration;
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use switchyard_proto::cri::v1::ContainerState;
+use switchyard_tests::host::{eventually, processes};
+use switchyard_tests::node::Node;
+use tonic::Code;
+
+use super::{AT_ONCE, Frozen, LIMIT, assert_nothing_new, refused, shim};
+
+/// Shims may take this long, so that a test need not wait for more.
+const CONF: &str = "[containerd]\nshim_timeout_seconds = 2\n";
+/// What a call may take that gives up on a shim, with room for a slow machine.
+const SOON: Duration = Duration::from_secs(20);
+
+/// How long a client waits for the end of a container whose shim hangs.
+const PATIENCE: Duration = Duration::from_secs(4);
+
+#[test]
+fn a_hung_shim_holds_up_nobody_and_goes_on_afterwards() {
+    let node = Node::start_with(CONF, |_| {});
+    // All containers of a pod have one shim.
+    let (pod, others) = (node.pod("hung"), node.pod("others"));
+    let id = pod.shell("hung", "exec sleep 1000");
+    let other = others.shell("other", "exec sleep 1000");
+    let frozen = Frozen::new(shim(&node, &id));
+    let (soon, cri) = (node.cri().within(SOON), node.cri().within(AT_ONCE));
+    let late = &[Code::DeadlineExceeded];
+    std::thread::scope(|scope| {
+        // The command is that of no other test: it must not be left running.
+        let exec = scope.spawn(|| refused("ExecSync", soon.exec(&id, &["sleep", "31416"], 1), late));
+        let limits =
+            scope.spawn(|| refused("UpdateContainerResources", soon.update(&id, some_limits()), late));
+        for _ in 0..5 {
+            assert_eq!(cri.containers().expect("they are answered from the table").len(), 2);
+            assert_eq!(cri.status(&id).expect("it has a status").state(), ContainerState::ContainerRunning);
+            cri.stats(&id).expect("it is read from control groups");
+            assert_eq!(node.cri().sh(&other, "echo reached"), "reached");
+        }
+        exec.join().expect("a call does not panic");
+        limits.join().expect("a call does not panic");
+    });
+    assert_eq!(others.output("echo more", |_| {}), "more");
+    assert_eq!(node.pod("more").output("echo more", |_| {}), "more");
+    drop(frozen);
+    assert_eq!(node.cri().sh(&id, "echo reached"), "reached");
+    let running = || processes::all().iter().any(|process| process.command == "sleep 31416");
+    assert!(eventually(LIMIT, || !running()), "the command that nobody waits for still runs");
+
+    let frozen = Frozen::new(shim(&node, &id));
+    // The signal may reach the process all the same, but nobody can tell of its end.
+    let patient = node.cri().within(PATIENCE);
+    refused("StopContainer", patient.stop(&id, 1), late);
+    refused("RemoveContainer", patient.remove(&id), late);
+    refused("StopPodSandbox", patient.stop_pod(pod.id()), late);
+    drop(frozen);
+    node.cri().stop(&id, 0).expect("it can be stopped");
+    assert_eq!(node.cri().status(&id).expect("it has a status").exit_code, 137);
+    node.cri().stop_pod(pod.id()).expect("it can be stopped");
+    assert_eq!(node.cri().sh(&other, "echo reached"), "reached");
+}
+
+fn some_limits() -> switchyard_proto::cri::v1::LinuxContainerResources {
+    switchyard_proto::cri::v1::LinuxContainerResources {
+        memory_limit_in_bytes: 64 << 20,
+        ..Default::default()
+    }
+}
+
+#[test]
+fn a_daemon_starts_beside_a_hung_shim_and_goes_on_when_it_does() {
+    let node = Node::start_with(CONF, |_| {});
+    let (pod, others) = (node.pod("hung"), node.pod("others"));
+    let id = pod.shell("hung", "exec sleep 1000");
+    let other = others.shell("other", "exec sleep 1000");
+    let frozen = Frozen::new(shim(&node, &id));
+    node.daemon().kill9();
+    node.daemon().restart();
+    let cri = node.cri().within(AT_ONCE);
+    assert_eq!(cri.containers().expect("they are answered from the table").len(), 2);
+    assert_eq!(cri.status(&id).expect("it has a status").state(), ContainerState::ContainerRunning);
+    assert_eq!(node.cri().sh(&other, "echo reached"), "reached");
+    drop(frozen);
+    assert_eq!(node.cri().sh(&id, "echo reached"), "reached");
+    node.cri().stop(&id, 0).expect("it can be stopped");
+    assert_eq!(node.cri().status(&id).expect("it has a status").exit_code, 137);
+}
+
+#[test]
+fn a_shim_that_dies_ends_its_container_which_is_told_and_leaves_nothing() {
+    let node = Node::start_with(CONF, |_| {});
+    let (dead, silent, others) = (node.pod("dead"), node.pod("silent"), node.pod("others"));
+    let before = node.sweep();
+    let other = others.shell("other", "exec sleep 1000");
+    let running = dead.shell("running", "exec sleep 31417");
+    kill(Pid::from_raw(shim(&node, &running)), Signal::SIGKILL).expect("it runs");
+    // Its shim does not see this one end, and dies before it could tell.
+    let ended = silent.shell("ended", "exec sleep 31418");
+    let frozen = Frozen::new(shim(&node, &ended));
+    let main = processes::all().into_iter().find(|process| process.command == "sleep 31418");
+    kill(Pid::from_raw(main.expect("it runs").pid), Signal::SIGKILL).expect("it runs");
+    kill(frozen.0, Signal::SIGKILL).expect("it runs");
+    for id in [&running, &ended] {
+        let status = node.cri().wait_exit(id);
+        assert_ne!(status.exit_code, 0, "{status:?}");
+        assert!(!status.reason.is_empty() && status.finished_at > 0, "{status:?}");
+        let status = refused("ExecSync", node.cri().exec(id, &["true"], 5), &[Code::FailedPrecondition]);
+        assert!(status.message().contains(id.as_str()), "{status}");
+    }
+    let alive = || {
+        let ours = ["sleep 31417", "sleep 31418"];
+        processes::all().iter().any(|process| !process.zombie && ours.contains(&process.command.as_str()))
+    };
+    assert!(eventually(LIMIT, || !alive()), "a process outlives its shim");
+    assert_eq!(node.cri().sh(&other, "echo reached"), "reached");
+    for id in [&running, &ended] {
+        node.cri().stop(id, 5).expect("what has ended can be stopped");
+        node.cri().remove(id).expect("it can be removed");
+    }
+    node.cri().remove(&other).expect("it can be removed");
+    assert_nothing_new(&node, &before);
+    for pod in [&dead, &silent] {
+        assert_eq!(pod.output("echo more", |_| {}), "more");
+    }
+}

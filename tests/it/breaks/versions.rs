@@ -1,0 +1,79 @@
+//! containerd dies and comes back as another one: another version, which lacks some of what the first had.
+
+use std::cell::RefCell;
+use std::fs;
+
+use switchyard_proto::cri::v1::ImageFsInfoRequest;
+use switchyard_tests::containerd::Upstream;
+use switchyard_tests::front::Front;
+use switchyard_tests::host::eventually;
+use switchyard_tests::node::Node;
+use switchyard_tests::root::PrivateRoot;
+use tonic::Code;
+
+use super::{AT_ONCE, LIMIT, assert_recovers, assert_told, refused, retry};
+
+/// The gateway's own configuration for a containerd that somebody else keeps, behind a front.
+fn external(root: &PrivateRoot) -> String {
+    format!(
+        "[containerd]\nmode = \"external\"\naddress = {:?}\nanswer_timeout_seconds = 1\n",
+        root.run().join("front.sock")
+    )
+}
+
+#[test]
+fn a_containerd_that_comes_back_as_another_version_is_noticed_and_used_for_what_it_can() {
+    // Outlives the node, whose last look around asks it.
+    let behind: RefCell<Option<(Upstream, Front)>> = RefCell::new(None);
+    let node = Node::start_configured(|root| {
+        let socket = root.run().join("containerd/containerd.sock");
+        let upstream = Upstream::start(root, &socket);
+        *behind.borrow_mut() = Some((upstream, Front::start(&root.run().join("front.sock"), &socket)));
+        external(root)
+    });
+    let change = |change: &dyn Fn(&mut Upstream, &Front)| {
+        let mut behind = behind.borrow_mut();
+        let (upstream, front) = behind.as_mut().expect("it was started with the node");
+        change(upstream, front);
+    };
+    let pod = node.pod("version");
+    let id = pod.shell("main", "exec sleep 1000");
+
+    change(&|upstream, _| upstream.kill());
+    assert_told(&node, "RuntimeReady", "ContainerdUnavailable", "front.sock");
+    let cri = node.cri().within(AT_ONCE);
+    refused("RunPodSandbox", cri.run_pod(&node.pod_config("early")), &[Code::Unavailable]);
+    assert_eq!(cri.containers().expect("they are answered from the table").len(), 1);
+
+    change(&|upstream, front| {
+        front.say_version(Some("v9.8.7"));
+        front.lack(&["services.introspection.v1", "services.leases.v1"]);
+        upstream.restart();
+    });
+    assert_recovers(&node);
+    let shown = || node.daemon().get("/readyz?verbose").1.contains("[+]runtime ok: containerd v9.8.7");
+    assert!(eventually(LIMIT, shown), "{}", node.daemon().get("/readyz?verbose").1);
+    let log = fs::read_to_string(node.root().daemon_log()).expect("the daemon writes a log");
+    assert!(log.contains("v9.8.7"), "the log does not tell of the new version: {}", node.daemon().tail());
+    assert_eq!(retry("ExecSync", || node.cri().exec(&id, &["true"], 5)).exit_code, 0);
+    assert_eq!(pod.output("echo works", |_| {}), "works");
+    assert_eq!(node.pod("later").output("echo works", |_| {}), "works");
+    // What needs a service that is not there says so, and nothing else suffers.
+    let info = cri.images(async |mut client| client.image_fs_info(ImageFsInfoRequest {}).await);
+    let status = refused("ImageFsInfo", info, &[Code::Unimplemented]);
+    assert!(status.message().contains("this containerd does not have it"), "{status}");
+    let reference = node.registry().reference("library/busybox:latest");
+    refused("PullImage", cri.pull(&reference, None), &[Code::Unimplemented]);
+
+    change(&|_, front| {
+        front.say_version(None);
+        front.lack(&[]);
+    });
+    let shown = || !node.daemon().get("/readyz?verbose").1.contains("v9.8.7");
+    assert!(eventually(LIMIT, shown), "{}", node.daemon().get("/readyz?verbose").1);
+    cri.images(async |mut client| client.image_fs_info(ImageFsInfoRequest {}).await)
+        .expect("it is there again");
+    node.cri().pull(&reference, None).expect("it can be pulled");
+    node.cri().stop(&id, 0).expect("it can be stopped");
+    assert_eq!(node.cri().status(&id).expect("it has a status").exit_code, 137);
+}
