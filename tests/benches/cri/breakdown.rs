@@ -60,6 +60,34 @@ impl Scrape {
         Ok(scrape)
     }
 
+    /// Where the time from RunPodSandbox to the answer of StartContainer goes, in seconds of one of `pods`: all of it
+    /// first, then its parts. What runs at the same time as something else counts in both, so that our own part, which
+    /// is what the others leave, may be too small.
+    pub(crate) fn pod_start(&self, pods: f64) -> Vec<(&'static str, f64)> {
+        let sum = |calls: &BTreeMap<String, Calls>, wanted: &dyn Fn(&str) -> bool| -> f64 {
+            calls.iter().filter(|(name, _)| wanted(name)).map(|(_, calls)| calls.seconds / pods).sum()
+        };
+        let call = |names: &[&str]| sum(&self.containerd, &|name| names.contains(&name));
+        let all = sum(&self.daemon, &|name| {
+            ["/RunPodSandbox", "/CreateContainer", "/StartContainer"].iter().any(|end| name.ends_with(end))
+        });
+        // bridge runs host-local, so that counts already.
+        let cni = sum(&self.our_programs, &|name| name.ends_with(" ADD") && !name.starts_with("host-local"));
+        let runtime = sum(&self.our_programs, &|name| name == "runc create" || name == "runc start");
+        let shim = call(&["tasks.Tasks/Create", "tasks.Tasks/Start"]) - runtime;
+        let snapshot = call(&["snapshots.Snapshots/Prepare", "snapshots.Snapshots/Mounts"]);
+        let records = call(&["containers.Containers/Create", "containers.Containers/Update"]);
+        vec![
+            ("pod up, as the daemon counts it", all),
+            ("CNI plugins", cni),
+            ("runtime: runc create and start", runtime),
+            ("shim: the rest of tasks/Create and Start", shim),
+            ("snapshot", snapshot),
+            ("records with the spec, until its removal", records),
+            ("our own: what is left", all - cni - runtime - shim - snapshot - records),
+        ]
+    }
+
     /// What came after `before`.
     pub(crate) fn since(mut self, before: &Self) -> Self {
         for (after, before) in [

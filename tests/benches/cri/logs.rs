@@ -4,7 +4,6 @@
 //! begin through a named pipe, so that its start is not measured; the end is when the last line is in the log. Each
 //! side's processes are looked at alone: containerd while its CRI plugin logs, daemon and logkeeper while ours do.
 
-use std::fmt::Write as _;
 use std::fs::{self, File};
 use std::io::{BufWriter, Write as _};
 use std::os::unix::fs::FileExt;
@@ -12,14 +11,15 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use nix::sys::stat::Mode;
-use nix::unistd::{SysconfVar, mkfifo, sysconf};
-use serde_json::{Value, json};
+use nix::unistd::mkfifo;
 use switchyard_proto::cri::v1 as cri;
 use switchyard_tests::host::{processes, random_name};
 
 use crate::Failure;
+use crate::memory::Memory;
 use crate::pods::Pair;
-use crate::report::{row, series};
+use crate::processor::spent;
+use crate::row::{Goal, Row};
 use crate::side::{Side, image_spec};
 use crate::stand::Stand;
 
@@ -100,7 +100,7 @@ impl Logs {
         source: &Source,
         round: u32,
     ) -> Result<(), Failure> {
-        let ours = [u32::try_from(stand.daemon.pid())?, crate::memory::logkeeper(stand)?];
+        let ours = [u32::try_from(stand.daemon.pid())?, Memory::logkeeper_of(stand)?];
         let theirs = [stand.containerd.pid()];
         let Stand { theirs: plugin, ours: switchyard, root, image, .. } = stand;
         let place = Place { source, image, logs: root.log_dir(), parent: root.cgroup_parent(), round };
@@ -115,49 +115,28 @@ impl Logs {
         Ok(())
     }
 
-    fn rows(&self) -> [(&'static str, Vec<f64>, Vec<f64>); 4] {
+    /// The rows of the report, and a note on them.
+    pub(crate) fn rows(&self) -> (Vec<Row>, String) {
         let megabytes = f64::from(u32::try_from(self.bytes / 1_000_000).unwrap_or(u32::MAX));
-        let milliseconds = |time: Duration| time.as_secs_f64() * 1e3;
-        let of = |of: &dyn Fn(&Cost) -> f64| {
-            let theirs = self.costs.iter().map(|pair| of(&pair.theirs)).collect();
-            (theirs, self.costs.iter().map(|pair| of(&pair.ours)).collect())
+        let times = |of: fn(&Cost) -> Duration| {
+            self.costs.iter().map(move |pair| Pair { theirs: of(&pair.theirs), ours: of(&pair.ours) })
         };
-        let row = |name, (theirs, ours)| (name, theirs, ours);
-        [
-            row("until the log is whole", of(&|cost| milliseconds(cost.time))),
-            row("= MB/s", of(&|cost| megabytes / cost.time.as_secs_f64())),
-            row("processor time", of(&|cost| milliseconds(cost.writer))),
-            row("that of the shim", of(&|cost| milliseconds(cost.shim))),
-        ]
-    }
-
-    /// The report for people.
-    pub(crate) fn table(&self) -> String {
-        let mut text = String::new();
-        self.write(&mut text).expect("a string takes every write");
-        text
-    }
-
-    fn write(&self, text: &mut String) -> std::fmt::Result {
-        let megabytes = self.bytes / 1_000_000;
-        writeln!(
-            text,
-            "log of {megabytes} MB in lines of {LINE} bytes: milliseconds, p50 and p90 of each side, ratio"
-        )?;
-        for (name, theirs, ours) in self.rows() {
-            row(text, name, &theirs, &ours)?;
-        }
-        writeln!(
-            text,
-            "{} logs of each side, in turns. The processor time is containerd's there, daemon and logkeeper's here.",
+        let speeds = times(|cost| cost.time).map(|pair| Pair {
+            theirs: megabytes / pair.theirs.as_secs_f64(),
+            ours: megabytes / pair.ours.as_secs_f64(),
+        });
+        let rows = vec![
+            Row::times("until the log is whole", times(|cost| cost.time)),
+            Row::numbers("= log throughput", "MB/s", speeds).goal(Goal::RatioAtLeast(2.0)),
+            Row::times("processor time", times(|cost| cost.writer)).goal(Goal::RatioAtMost(1.0)),
+            Row::times("that of the shim", times(|cost| cost.shim)),
+        ];
+        let note = format!(
+            "{} logs of each side, of {megabytes} MB in lines of {LINE} bytes. The processor time is containerd's there,\n\
+             daemon and logkeeper's here.\n",
             self.costs.len()
-        )
-    }
-
-    /// The report for programs.
-    pub(crate) fn json(&self) -> Value {
-        let rows = self.rows().map(|(name, theirs, ours)| (name.to_owned(), series(&theirs, &ours)));
-        json!({ "bytes": self.bytes, "rows": rows.into_iter().collect::<serde_json::Map<_, _>>() })
+        );
+        (rows, note)
     }
 }
 
@@ -193,13 +172,12 @@ async fn log(side: &mut Side, writers: &[u32], place: &Place<'_>) -> Result<Cost
     let shims: Vec<u32> = shims().filter(|pid| !before.contains(pid)).collect();
 
     let log = dir.join("lines.log");
-    let used = |pids: &[u32]| pids.iter().map(|pid| processor_time(*pid)).sum::<Result<Duration, Failure>>();
-    let (writer, shim) = (used(writers)?, used(&shims)?);
+    let (writer, shim) = (spent(writers)?, spent(&shims)?);
     let begin = Instant::now();
     // This waits for the container to open its end.
     drop(File::options().write(true).open(place.source.dir.join("begin"))?);
     await_whole(&log, place.source.lines, begin).map_err(|error| format!("{}: {error}", side.name))?;
-    let cost = Cost { time: begin.elapsed(), writer: used(writers)? - writer, shim: used(&shims)? - shim };
+    let cost = Cost { time: begin.elapsed(), writer: spent(writers)? - writer, shim: spent(&shims)? - shim };
     check(&log, place.source.lines).map_err(|error| format!("{}: {error}", side.name))?;
 
     let request = cri::StopPodSandboxRequest { pod_sandbox_id: pod.clone() };
@@ -299,15 +277,4 @@ fn namespaces() -> cri::NamespaceOption {
 fn shims() -> impl Iterator<Item = u32> {
     let shims = processes::all().into_iter().filter(|process| process.command.contains("containerd-shim"));
     shims.filter_map(|process| process.pid.try_into().ok())
-}
-
-/// The processor time that a process has used, in user space and in the kernel; in steps of a clock tick.
-fn processor_time(pid: u32) -> Result<Duration, Failure> {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat"))?;
-    let fields = stat.rsplit_once(')').map(|(_, fields)| fields).unwrap_or_default();
-    let mut times = fields.split_whitespace().skip(11);
-    let mut next = || -> Result<u32, Failure> { Ok(times.next().unwrap_or_default().parse()?) };
-    let ticks = next()? + next()?;
-    let second = sysconf(SysconfVar::CLK_TCK)?.ok_or("the kernel has no clock ticks")?;
-    Ok(Duration::from_secs(ticks.into()) / u32::try_from(second)?)
 }

@@ -1,15 +1,21 @@
-//! Measures pods, pulls and memory side by side with containerd's own CRI plugin, on one and the same containerd.
+//! Measures pods, pulls, lists and memory side by side with containerd's own CRI plugin, on one and the same containerd.
 
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "its output is what this program is for")]
 
 mod breakdown;
+mod crowd;
+mod crun;
 mod footprint;
+mod load;
 mod logs;
 mod memory;
 mod pause;
 mod pods;
+mod processor;
 mod pulls;
 mod report;
+mod requests;
+mod row;
 mod side;
 mod stand;
 mod timed;
@@ -17,27 +23,57 @@ mod timed;
 use std::fs;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::time::Duration;
 
-use clap::Parser;
+use clap::{Parser, ValueEnum};
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::breakdown::Scrape;
+use crate::crun::Crun;
 use crate::logs::Logs;
 use crate::memory::Memory;
 use crate::pods::Turn;
 use crate::report::Report;
+use crate::row::{Goal, Row};
 use crate::stand::Stand;
 
 /// Why a measurement was given up.
 pub(crate) type Failure = Box<dyn std::error::Error + Send + Sync>;
 
-/// Measures pods, pulls and memory of Switchyard and of containerd's own CRI plugin, in turns, on the same containerd.
+/// What can be measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Part {
+    /// Pods, one after the other, step by step.
+    Pods,
+    /// Pulls of small images.
+    Pulls,
+    /// Pulls of large images.
+    Image,
+    /// Logs of a container that prints much.
+    Logs,
+    /// Pods, all at once.
+    Burst,
+    /// Pods per second of several clients.
+    Rate,
+    /// Many containers at rest: memory, lists, starts.
+    Crowd,
+    /// Our pods with crun, theirs with runc.
+    Crun,
+}
+
+/// Measures Switchyard and containerd's own CRI plugin, in turns, on the same containerd.
 #[derive(Debug, Parser)]
 #[command(bin_name = "tests/bench")]
 struct Args {
-    /// Pods of each side that are measured
+    /// Pods of each side that are measured one after the other
     #[arg(default_value_t = 30, value_parser = clap::value_parser!(u32).range(1..))]
     iterations: u32,
+    /// What to measure, instead of everything
+    #[arg(long, value_name = "PART", value_enum, value_delimiter = ',')]
+    only: Vec<Part>,
+    /// Measures everything, but little of it: to see that it works, not for figures
+    #[arg(long)]
+    quick: bool,
     /// Pods of each side before the first that is measured, beside one that shows that logs work
     #[arg(long, value_name = "N", default_value_t = 3)]
     warm_up: u32,
@@ -50,12 +86,48 @@ struct Args {
     /// Size of each layer in MiB; random bytes, which do not compress
     #[arg(long, value_name = "MIB", default_value_t = 4)]
     layer_mib: usize,
+    /// Pulls of each side of a large image
+    #[arg(long, value_name = "N", default_value_t = 3)]
+    image_pulls: u32,
+    /// Layers of a large image
+    #[arg(long, value_name = "N", default_value_t = 10)]
+    image_layers: usize,
+    /// Size of a large image in MB
+    #[arg(long, value_name = "MB", default_value_t = 200)]
+    image_mb: usize,
     /// Logs of each side; 0 leaves them out
     #[arg(long, value_name = "N", default_value_t = 6)]
     logs: u32,
     /// Size of what a container prints, in MB
     #[arg(long, value_name = "MB", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..))]
     log_mb: u32,
+    /// Bursts of each side
+    #[arg(long, value_name = "N", default_value_t = 5)]
+    bursts: u32,
+    /// Pods of a burst
+    #[arg(long, value_name = "N", default_value_t = 20)]
+    burst_pods: u32,
+    /// How long each side creates and removes pods, for pods per second
+    #[arg(long, value_name = "SECONDS", default_value_t = 60)]
+    rate_seconds: u64,
+    /// Clients that do so at once
+    #[arg(long, value_name = "N", default_value_t = 4)]
+    clients: u32,
+    /// Pods of each side that hold many containers
+    #[arg(long, value_name = "N", default_value_t = 20)]
+    crowd_pods: usize,
+    /// Containers of each side that run in them
+    #[arg(long, value_name = "N", default_value_t = 200)]
+    crowd_running: usize,
+    /// All containers of each side in them; those that do not run are only created
+    #[arg(long, value_name = "N", default_value_t = 500)]
+    crowd_all: usize,
+    /// How long their rest is watched
+    #[arg(long, value_name = "SECONDS", default_value_t = 20)]
+    rest_seconds: u64,
+    /// Pods of each side, ours with crun
+    #[arg(long, value_name = "N", default_value_t = 20)]
+    crun_pods: u32,
     /// Also writes every sample to this file
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
@@ -68,7 +140,7 @@ struct Args {
 }
 
 fn main() -> ExitCode {
-    let args = Args::parse();
+    let args = Args::parse().sized();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     match runtime.expect("a runtime can be made").block_on(until_told_to_stop(&args)) {
         Ok(()) => ExitCode::SUCCESS,
@@ -98,53 +170,92 @@ async fn until_told_to_stop(args: &Args) -> Result<(), Failure> {
 async fn measure(args: &Args) -> Result<(), Failure> {
     let mut stand = Stand::start(args.breakdown).await?;
     let mut report = Report::new(&stand)?;
-    report.memory("after the start", Memory::of(&stand)?);
-
-    pods::round(&mut stand, 0, Turn::First).await?;
-    for round in 0..args.warm_up {
-        pods::round(&mut stand, 1 + round, Turn::Later).await?;
-    }
-    let warm = if args.breakdown { Some(Scrape::take(&stand)?) } else { None };
-    for round in 0..args.iterations {
-        report.pods(pods::round(&mut stand, 1 + args.warm_up + round, Turn::Later).await?);
-        report::progress("pods", round + 1, args.iterations);
-    }
-    if let Some(warm) = warm {
-        report.breakdown("pod", Scrape::take(&stand)?.since(&warm), args.iterations);
-    }
-    report.memory("after the pods", Memory::of(&stand)?);
-
-    if args.pulls > 0 {
-        report.pull_size(args.layers, args.layer_mib);
-        // The first of each side is not counted.
-        let _ = pulls::round(&mut stand, 0, args.layers, args.layer_mib).await?;
-        let warm = if args.breakdown { Some(Scrape::take(&stand)?) } else { None };
-        for round in 1..=args.pulls {
-            report.pulls(pulls::round(&mut stand, round, args.layers, args.layer_mib).await?);
-            report::progress("pulls", round, args.pulls);
-        }
-        if let Some(warm) = warm {
-            report.breakdown("pull", Scrape::take(&stand)?.since(&warm), args.pulls);
-        }
-        report.memory("after the pulls", Memory::of(&stand)?);
-    }
-    let logs = if args.logs > 0 { Some(measure_logs(&mut stand, args).await?) } else { None };
-    report.leftovers(stand.leftovers());
+    // What was measured before something failed is worth its time.
+    let result = measure_parts(args, &mut stand, &mut report).await;
+    report.leftovers(&stand.leftovers());
 
     println!("{}", report.table());
-    if let Some(logs) = &logs {
-        println!("{}", logs.table());
-    }
     if let Some(file) = &args.json {
-        let mut json = report.json();
-        json["logs"] = logs.map_or(serde_json::Value::Null, |logs| logs.json());
-        fs::write(file, format!("{json:#}\n"))
+        fs::write(file, format!("{:#}\n", report.json()))
             .map_err(|error| format!("cannot write {}: {error}", file.display()))?;
+    }
+    result
+}
+
+async fn measure_parts(args: &Args, stand: &mut Stand, report: &mut Report) -> Result<(), Failure> {
+    let fresh = Memory::of(stand)?;
+    report.memory("after the start", fresh);
+    let row =
+        Row::ours("daemon and logkeeper, without pods", "MiB", [(fresh.daemon + fresh.logkeeper).rss_mib()]);
+    let mut memory = vec![row.goal(Goal::OursAtMost(30.0))];
+
+    pods::round(stand, 0, Turn::First).await?;
+    if args.wants(Part::Pods) {
+        measure_pods(args, stand, report).await?;
+    }
+    if args.wants(Part::Pulls) && args.pulls > 0 {
+        let size = pulls::Size { layers: args.layers, bytes: args.layer_mib << 20 };
+        let name = format!("pull of {} x {} MiB", args.layers, args.layer_mib);
+        measure_pulls(stand, report, ("small pulls", &name), args.pulls, size, None).await?;
+    }
+    if args.wants(Part::Image) && args.image_pulls > 0 {
+        let size =
+            pulls::Size { layers: args.image_layers, bytes: args.image_mb * 1_000_000 / args.image_layers };
+        let name = format!("pull of {} MB in {} layers", args.image_mb, args.image_layers);
+        // Before 2.2 containerd applies one layer after the other.
+        let version = stand.theirs.version().await?;
+        let mut numbers =
+            version.trim_start_matches('v').split('.').map_while(|part| part.parse::<u32>().ok());
+        let later = (numbers.next(), numbers.next()) >= (Some(2), Some(2));
+        let goal = Some(Goal::RatioAtMost(if later { 0.7 } else { 1.0 }));
+        measure_pulls(stand, report, ("large pulls", &name), args.image_pulls, size, goal).await?;
+    }
+    if args.wants(Part::Logs) && args.logs > 0 {
+        measure_logs(args, stand, report).await?;
+    }
+    if args.wants(Part::Burst) || args.wants(Part::Rate) {
+        measure_load(args, stand, report).await?;
+    }
+    let worked = Memory::of(stand)?;
+    let row =
+        Row::ours("the same after the work above", "MiB", [(worked.daemon + worked.logkeeper).rss_mib()]);
+    memory.push(row.goal(Goal::OursAtMost(30.0)));
+    if args.wants(Part::Crowd) {
+        let size = crowd::Size {
+            pods: args.crowd_pods,
+            running: args.crowd_running,
+            all: args.crowd_all,
+            rest: Duration::from_secs(args.rest_seconds),
+        };
+        memory.extend(crowd::measure(stand, size, report).await?);
+    }
+    report.section("resident memory", memory, String::new());
+    if args.wants(Part::Crun) {
+        measure_crun(args, stand, report).await?;
     }
     Ok(())
 }
 
-async fn measure_logs(stand: &mut Stand, args: &Args) -> Result<Logs, Failure> {
+async fn measure_pods(args: &Args, stand: &mut Stand, report: &mut Report) -> Result<(), Failure> {
+    for round in 0..args.warm_up {
+        pods::round(stand, 1 + round, Turn::Later).await?;
+    }
+    let warm = if args.breakdown { Some(Scrape::take(stand)?) } else { None };
+    let mut samples = Vec::new();
+    for round in 0..args.iterations {
+        samples.push(pods::round(stand, 1 + args.warm_up + round, Turn::Later).await?);
+        report::progress("pods", round + 1, args.iterations);
+    }
+    if let Some(warm) = warm {
+        report.breakdown("pod", Scrape::take(stand)?.since(&warm), args.iterations);
+    }
+    let (rows, note) = pods::rows(&samples);
+    report.section("one pod after the other", rows, note);
+    report.memory("after the pods", Memory::of(stand)?);
+    Ok(())
+}
+
+async fn measure_logs(args: &Args, stand: &mut Stand, report: &mut Report) -> Result<(), Failure> {
     let source = logs::Source::make(args.log_mb)?;
     // The first of each side is not counted.
     Logs::new(&source).round(stand, &source, 0).await?;
@@ -153,5 +264,107 @@ async fn measure_logs(stand: &mut Stand, args: &Args) -> Result<Logs, Failure> {
         logs.round(stand, &source, round).await?;
         report::progress("logs", round, args.logs);
     }
-    Ok(logs)
+    let (rows, note) = logs.rows();
+    report.section("logs", rows, note);
+    Ok(())
+}
+
+async fn measure_crun(args: &Args, stand: &mut Stand, report: &mut Report) -> Result<(), Failure> {
+    let mut crun = Crun::start(stand).await?;
+    for round in 0..args.warm_up {
+        crun.round(stand, round).await?;
+    }
+    let mut samples = Vec::new();
+    for round in 0..args.crun_pods {
+        samples.push(crun.round(stand, args.warm_up + round).await?);
+        report::progress("pods with crun", round + 1, args.crun_pods);
+    }
+    let note = format!(
+        "{} pods of each side, all privileged. Ours run with crun, without limits and on control groups v2 without\n\
+         controllers, by a second daemon in a mount namespace of its own; theirs with runc and limits, as above.\n",
+        samples.len()
+    );
+    report.section("crun against runc", crun::rows(&samples), note);
+    report.leftovers(&crun.leftovers()?);
+    Ok(())
+}
+
+async fn measure_load(args: &Args, stand: &mut Stand, report: &mut Report) -> Result<(), Failure> {
+    let (mut rows, mut note) = (Vec::new(), String::new());
+    if args.wants(Part::Burst) {
+        let mut bursts = Vec::new();
+        for round in 0..args.bursts {
+            bursts.push(load::burst(stand, round, args.burst_pods).await?);
+            report::progress("bursts", round + 1, args.bursts);
+        }
+        rows.extend(load::burst_rows(&bursts, args.burst_pods));
+        note.push_str(&format!(
+            "{} bursts of each side, each call as soon as the one before was answered.\n",
+            args.bursts
+        ));
+    }
+    if args.wants(Part::Rate) {
+        let turns = load::rate(stand, Duration::from_secs(args.rate_seconds), args.clients).await?;
+        note.push_str(&format!(
+            "Pods per second over {} s of each side, in {} turns.\n",
+            args.rate_seconds,
+            turns.len()
+        ));
+        rows.push(load::rate_row(turns, args.clients));
+    }
+    report.section("many pods", rows, note);
+    report.memory("after many pods", Memory::of(stand)?);
+    Ok(())
+}
+
+async fn measure_pulls(
+    stand: &mut Stand,
+    report: &mut Report,
+    (title, name): (&'static str, &str),
+    count: u32,
+    size: pulls::Size,
+    goal: Option<Goal>,
+) -> Result<(), Failure> {
+    // The first of each side is not counted.
+    let _ = pulls::round(stand, 0, size).await?;
+    let warm = if stand.timed.is_some() { Some(Scrape::take(stand)?) } else { None };
+    let mut samples = Vec::new();
+    for round in 1..=count {
+        samples.push(pulls::round(stand, round, size).await?);
+        report::progress(title, round, count);
+    }
+    if let Some(warm) = warm {
+        report.breakdown("pull", Scrape::take(stand)?.since(&warm), count);
+    }
+    let note = format!("{count} pulls of each side, of random bytes in gzip, from a registry on loopback.\n");
+    report.section(title, pulls::rows(name, &samples, goal), note);
+    report.memory(&format!("after the {title}"), Memory::of(stand)?);
+    Ok(())
+}
+
+// === impl Args ===
+
+impl Args {
+    fn wants(&self, part: Part) -> bool {
+        self.only.is_empty() || self.only.contains(&part)
+    }
+
+    /// Little of everything, if that is wanted.
+    fn sized(mut self) -> Self {
+        if self.quick {
+            self.iterations = self.iterations.min(5);
+            self.warm_up = self.warm_up.min(1);
+            self.pulls = self.pulls.min(2);
+            self.logs = self.logs.min(2);
+            self.bursts = self.bursts.min(2);
+            self.rate_seconds = self.rate_seconds.min(12);
+            self.image_pulls = self.image_pulls.min(1);
+            self.crowd_pods = self.crowd_pods.min(4);
+            self.crowd_running = self.crowd_running.min(20);
+            self.crowd_all = self.crowd_all.min(50);
+            self.rest_seconds = self.rest_seconds.min(5);
+            self.crun_pods = self.crun_pods.min(4);
+        }
+        self
+    }
 }

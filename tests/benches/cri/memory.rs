@@ -30,23 +30,34 @@ impl Memory {
     pub(crate) fn of(stand: &Stand) -> Result<Self, Failure> {
         Ok(Self {
             daemon: Resident::of(u32::try_from(stand.daemon.pid())?)?,
-            logkeeper: Resident::of(logkeeper(stand)?)?,
+            logkeeper: Resident::of(Self::logkeeper_of(stand)?)?,
             containerd: Resident::of(stand.containerd.pid())?,
         })
     }
-}
 
-/// The process id of our logkeeper.
-pub(crate) fn logkeeper(stand: &Stand) -> Result<u32, Failure> {
-    let file = stand.root.run().join("logkeeper/logkeeper.pid");
-    let text =
-        fs::read_to_string(&file).map_err(|error| format!("cannot read {}: {error}", file.display()))?;
-    // The process id is the first word.
-    Ok(text.split_whitespace().next().unwrap_or_default().parse()?)
+    /// The id of the logkeeper's process.
+    pub(crate) fn logkeeper_of(stand: &Stand) -> Result<u32, Failure> {
+        let file = stand.root.run().join("logkeeper/logkeeper.pid");
+        let text =
+            fs::read_to_string(&file).map_err(|error| format!("cannot read {}: {error}", file.display()))?;
+        // The process id is the first word.
+        Ok(text.split_whitespace().next().unwrap_or_default().parse()?)
+    }
 }
 
 impl Resident {
-    fn of(pid: u32) -> Result<Self, Failure> {
+    /// The first in MiB.
+    pub(crate) fn rss_mib(self) -> f64 {
+        mebibytes(self.rss)
+    }
+
+    /// The second in MiB.
+    pub(crate) fn pss_mib(self) -> f64 {
+        mebibytes(self.pss)
+    }
+
+    /// That of the process of this id.
+    pub(crate) fn of(pid: u32) -> Result<Self, Failure> {
         let file = format!("/proc/{pid}/smaps_rollup");
         let text = fs::read_to_string(&file).map_err(|error| format!("cannot read {file}: {error}"))?;
         let field = |name: &str| -> Result<u64, Failure> {
@@ -65,4 +76,9 @@ impl std::ops::Add for Resident {
     fn add(self, other: Self) -> Self {
         Self { rss: self.rss + other.rss, pss: self.pss + other.pss }
     }
+}
+
+fn mebibytes(bytes: u64) -> f64 {
+    // Kilobytes fit in 32 bits up to 4 TiB.
+    f64::from(u32::try_from(bytes / 1024).unwrap_or(u32::MAX)) / 1024.0
 }

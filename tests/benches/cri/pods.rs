@@ -8,29 +8,47 @@ use switchyard_tests::host::eventually;
 
 use crate::Failure;
 use crate::footprint::{Footprint, Look};
-use crate::side::{Side, image_spec};
+use crate::requests::Requests;
+use crate::row::{Goal, Row};
+use crate::side::Side;
 use crate::stand::Stand;
 
 /// How long a removed pod may leave traces before the benchmark fails.
 const CLEAN: Duration = Duration::from_secs(20);
 /// How often a removed pod is looked for.
 const POLL: Duration = Duration::from_micros(500);
+/// The parts of [`Times`], as the report shows them.
+const PARTS: [Part; 8] = [
+    ("RunPodSandbox", |times| times.run),
+    ("CreateContainer", |times| times.create),
+    ("StartContainer", |times| times.start),
+    (UP, |times| times.run + times.create + times.start),
+    ("StopPodSandbox", |times| times.stop),
+    ("RemovePodSandbox", |times| times.remove),
+    ("after the answer", |times| times.gone.saturating_sub(times.stop + times.remove)),
+    (GONE, |times| times.gone),
+];
+const UP: &str = "= pod up";
+const GONE: &str = "= pod gone";
+
+/// A part of what a pod takes: its name, and how it is computed.
+type Part = (&'static str, fn(&Times) -> Duration);
 
 /// What one pod took.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Times {
     /// `RunPodSandbox`.
-    pub(crate) run: Duration,
+    run: Duration,
     /// `CreateContainer`.
-    pub(crate) create: Duration,
+    create: Duration,
     /// `StartContainer`.
-    pub(crate) start: Duration,
+    start: Duration,
     /// `StopPodSandbox` until it answered.
-    pub(crate) stop: Duration,
+    stop: Duration,
     /// `RemovePodSandbox` until it answered.
-    pub(crate) remove: Duration,
+    remove: Duration,
     /// From the call of `StopPodSandbox` until nothing was left.
-    pub(crate) gone: Duration,
+    gone: Duration,
 }
 
 /// A measurement of both sides, taken one right after the other.
@@ -51,82 +69,132 @@ pub(crate) enum Turn {
     Later,
 }
 
+/// A pod with one container that runs, and what each call took.
+#[derive(Clone, Debug)]
+pub(crate) struct Up {
+    /// `RunPodSandbox`.
+    pub(crate) run: Duration,
+    /// `CreateContainer`.
+    pub(crate) create: Duration,
+    /// `StartContainer`.
+    pub(crate) start: Duration,
+    /// The id of the pod.
+    pub(crate) pod: String,
+    /// The id of the container.
+    container: String,
+    /// The file of the container's log.
+    log: String,
+}
+
 /// One pod of each side. Who comes first alternates.
 pub(crate) async fn round(stand: &mut Stand, round: u32, turn: Turn) -> Result<Pair<Times>, Failure> {
-    let Stand { theirs, ours, root, image, .. } = stand;
-    let world = World { look: Look::new(root), logs: root.log_dir(), parent: root.cgroup_parent(), image };
+    let requests = Requests::new(stand);
+    let look = Look::new(&stand.root);
+    let Stand { theirs, ours, .. } = stand;
     if round.is_multiple_of(2) {
-        let theirs = pod(theirs, &world, round, turn).await?;
-        Ok(Pair { theirs, ours: pod(ours, &world, round, turn).await? })
+        let theirs = pod(theirs, &requests, &look, round, turn).await?;
+        Ok(Pair { theirs, ours: pod(ours, &requests, &look, round, turn).await? })
     } else {
-        let ours = pod(ours, &world, round, turn).await?;
-        Ok(Pair { theirs: pod(theirs, &world, round, turn).await?, ours })
+        let ours = pod(ours, &requests, &look, round, turn).await?;
+        Ok(Pair { theirs: pod(theirs, &requests, &look, round, turn).await?, ours })
     }
 }
 
-struct World<'a> {
-    look: Look,
-    logs: std::path::PathBuf,
-    parent: String,
-    image: &'a str,
+/// What the pods took, and a note on it.
+pub(crate) fn rows(pods: &[Pair<Times>]) -> (Vec<Row>, String) {
+    let rows = PARTS.iter().map(|(name, of)| {
+        let row =
+            Row::times(name, pods.iter().map(|pair| Pair { theirs: of(&pair.theirs), ours: of(&pair.ours) }));
+        match *name {
+            UP => row.goal(Goal::RatioAtMost(0.5)),
+            GONE => row.goal(Goal::RatioAtMost(0.6)),
+            _ => row,
+        }
+    });
+    let note = format!(
+        "{} pods of each side. A pod is gone when its shims and processes, mounts, pinned namespaces, control groups,\n\
+         network interface, address, files, runc's notes, and containerd's records of its containers and snapshots\n\
+         are gone; 'after the answer' is how long that took beyond the answer of RemovePodSandbox.\n",
+        pods.len()
+    );
+    (rows.collect(), note)
 }
 
-/// Takes one pod up and down.
-async fn pod(side: &mut Side, world: &World<'_>, round: u32, turn: Turn) -> Result<Times, Failure> {
-    let sandbox = sandbox(side, world, round);
-    let container = container(world);
+/// Takes a pod up.
+pub(crate) async fn up(side: &mut Side, requests: &Requests, name: &str) -> Result<Up, Failure> {
+    let sandbox = requests.sandbox(side, name);
+    let container = requests.container("main");
     fs::create_dir_all(&sandbox.log_directory)?;
-    let before = world.look.take();
+    let log = format!("{}/{}", sandbox.log_directory, container.log_path);
 
     let mut clock = Clock::start();
     let request = cri::RunPodSandboxRequest { config: Some(sandbox.clone()), ..Default::default() };
     let answer = side.runtime.run_pod_sandbox(request).await;
     let run = clock.lap();
-    let pod = answer.map_err(|status| failed(side, "RunPodSandbox", &status))?.into_inner().pod_sandbox_id;
+    let pod = answer.map_err(|status| side.failed("RunPodSandbox", &status))?.into_inner().pod_sandbox_id;
 
     let request = cri::CreateContainerRequest {
         pod_sandbox_id: pod.clone(),
-        config: Some(container.clone()),
-        sandbox_config: Some(sandbox.clone()),
+        config: Some(container),
+        sandbox_config: Some(sandbox),
     };
     clock.lap();
     let answer = side.runtime.create_container(request).await;
     let create = clock.lap();
-    let id = answer.map_err(|status| failed(side, "CreateContainer", &status))?.into_inner().container_id;
+    let container =
+        answer.map_err(|status| side.failed("CreateContainer", &status))?.into_inner().container_id;
 
-    let request = cri::StartContainerRequest { container_id: id.clone() };
+    let request = cri::StartContainerRequest { container_id: container.clone() };
     clock.lap();
     let answer = side.runtime.start_container(request).await;
     let start = clock.lap();
-    answer.map_err(|status| failed(side, "StartContainer", &status))?;
+    answer.map_err(|status| side.failed("StartContainer", &status))?;
+    Ok(Up { run, create, start, pod, container, log })
+}
 
-    must_run(side, &id).await?;
+/// Takes a pod down; returns what each of the two calls took.
+pub(crate) async fn down(side: &mut Side, pod: &str) -> Result<(Duration, Duration), Failure> {
+    let mut clock = Clock::start();
+    let request = cri::StopPodSandboxRequest { pod_sandbox_id: pod.to_owned() };
+    let answer = side.runtime.stop_pod_sandbox(request).await;
+    let stop = clock.lap();
+    answer.map_err(|status| side.failed("StopPodSandbox", &status))?;
+    let request = cri::RemovePodSandboxRequest { pod_sandbox_id: pod.to_owned() };
+    let answer = side.runtime.remove_pod_sandbox(request).await;
+    let remove = clock.lap();
+    answer.map_err(|status| side.failed("RemovePodSandbox", &status))?;
+    Ok((stop, remove))
+}
+
+/// Takes one pod up and down.
+async fn pod(
+    side: &mut Side,
+    requests: &Requests,
+    look: &Look,
+    round: u32,
+    turn: Turn,
+) -> Result<Times, Failure> {
+    let before = look.take();
+    let up = up(side, requests, &format!("bench-{round}")).await?;
+    must_run(side, &up.container).await?;
     if turn == Turn::First {
-        must_log(side, &format!("{}/{}", sandbox.log_directory, container.log_path))?;
+        must_log(side, &up.log)?;
     }
-    let mut footprint = Footprint::new(&world.look, &before, side, &[&pod, &id]).await?;
+    let mut footprint = Footprint::new(look, &before, side, &[&up.pod, &up.container]).await?;
     if turn == Turn::First {
         footprint.forget_directories();
     }
 
-    let request = cri::StopPodSandboxRequest { pod_sandbox_id: pod.clone() };
     let begin = Instant::now();
-    let mut clock = Clock::start();
-    side.runtime.stop_pod_sandbox(request).await.map_err(|status| failed(side, "StopPodSandbox", &status))?;
-    let stop = clock.lap();
-    let request = cri::RemovePodSandboxRequest { pod_sandbox_id: pod };
-    side.runtime
-        .remove_pod_sandbox(request)
-        .await
-        .map_err(|status| failed(side, "RemovePodSandbox", &status))?;
-    let remove = clock.lap();
+    let (stop, remove) = down(side, &up.pod).await?;
     while let Some(left) = footprint.left(side).await? {
         if begin.elapsed() > CLEAN {
             return Err(format!("{}: {CLEAN:?} after its removal a pod still has {left}", side.name).into());
         }
         tokio::time::sleep(POLL).await;
     }
-    Ok(Times { run, create, start, stop, remove, gone: begin.elapsed() })
+    let gone = begin.elapsed();
+    Ok(Times { run: up.run, create: up.create, start: up.start, stop, remove, gone })
 }
 
 /// Measures one thing after the other.
@@ -146,14 +214,10 @@ impl Clock {
     }
 }
 
-fn failed(side: &Side, call: &str, status: &tonic::Status) -> Failure {
-    format!("{}: {call}: {status}", side.name).into()
-}
-
 async fn must_run(side: &mut Side, id: &str) -> Result<(), Failure> {
     let request = cri::ContainerStatusRequest { container_id: id.to_owned(), verbose: false };
     let answer = side.runtime.container_status(request).await;
-    let status = answer.map_err(|status| failed(side, "ContainerStatus", &status))?.into_inner().status;
+    let status = answer.map_err(|status| side.failed("ContainerStatus", &status))?.into_inner().status;
     let status = status.unwrap_or_default();
     if status.state == cri::ContainerState::ContainerRunning as i32 {
         return Ok(());
@@ -173,85 +237,4 @@ fn must_log(side: &Side, file: &str) -> Result<(), Failure> {
     }
     Err(format!("{}: the log {file} does not hold what the container printed, but {text:?}", side.name)
         .into())
-}
-
-/// A pod as a kubelet asks for it, with a network of its own and no shared process namespace.
-fn sandbox(side: &Side, world: &World<'_>, round: u32) -> cri::PodSandboxConfig {
-    let name = format!("bench-{round}");
-    let uid = format!("{}-{name}", side.namespace);
-    let profile = cri::SecurityProfile {
-        profile_type: cri::security_profile::ProfileType::RuntimeDefault as i32,
-        ..Default::default()
-    };
-    cri::PodSandboxConfig {
-        log_directory: world.logs.join(&uid).display().to_string(),
-        metadata: Some(cri::PodSandboxMetadata {
-            name: name.clone(),
-            uid,
-            namespace: "default".to_owned(),
-            attempt: 0,
-        }),
-        hostname: name,
-        linux: Some(cri::LinuxPodSandboxConfig {
-            cgroup_parent: world.parent.clone(),
-            security_context: Some(cri::LinuxSandboxSecurityContext {
-                namespace_options: Some(namespaces()),
-                seccomp: Some(profile),
-                ..Default::default()
-            }),
-            ..Default::default()
-        }),
-        ..Default::default()
-    }
-}
-
-/// A container as a kubelet asks for it in a pod without requests and limits.
-fn container(world: &World<'_>) -> cri::ContainerConfig {
-    let words = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect();
-    cri::ContainerConfig {
-        metadata: Some(cri::ContainerMetadata { name: "main".to_owned(), attempt: 0 }),
-        image: Some(image_spec(world.image)),
-        command: words(&["sh", "-c", "echo up; exec sleep 1000"]),
-        log_path: "main/0.log".to_owned(),
-        linux: Some(cri::LinuxContainerConfig {
-            resources: Some(cri::LinuxContainerResources {
-                cpu_period: 100_000,
-                cpu_shares: 2,
-                oom_score_adj: 1000,
-                ..Default::default()
-            }),
-            security_context: Some(cri::LinuxContainerSecurityContext {
-                namespace_options: Some(namespaces()),
-                masked_paths: words(&[
-                    "/proc/asound",
-                    "/proc/acpi",
-                    "/proc/kcore",
-                    "/proc/keys",
-                    "/proc/latency_stats",
-                    "/proc/timer_list",
-                    "/proc/timer_stats",
-                    "/proc/sched_debug",
-                    "/proc/scsi",
-                    "/sys/firmware",
-                ]),
-                readonly_paths: words(&[
-                    "/proc/bus",
-                    "/proc/fs",
-                    "/proc/irq",
-                    "/proc/sys",
-                    "/proc/sysrq-trigger",
-                ]),
-                seccomp: Some(cri::SecurityProfile {
-                    profile_type: cri::security_profile::ProfileType::Unconfined as i32,
-                    ..Default::default()
-                }),
-                ..Default::default()
-            }),
-        }),
-        ..Default::default()
-    }
-}
-
-fn namespaces() -> cri::NamespaceOption {
-    cri::NamespaceOption { pid: cri::NamespaceMode::Container as i32, ..Default::default() }
 }

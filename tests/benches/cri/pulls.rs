@@ -1,46 +1,122 @@
 //! Pulls of images that nobody has seen before: content is shared between containerd's namespaces.
 
-use std::time::Duration;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use switchyard_tests::host::random_bytes;
 use switchyard_tests::image::{ImageBuilder, random_layer};
+use tokio::time::{sleep, timeout};
 
 use crate::Failure;
 use crate::pods::Pair;
+use crate::processor;
+use crate::row::{Goal, Row};
+use crate::side::Side;
 use crate::stand::Stand;
 
-/// One pull of each side, each of an image of its own. Who comes first alternates.
-pub(crate) async fn round(
-    stand: &mut Stand,
-    round: u32,
-    layers: usize,
-    layer_mib: usize,
-) -> Result<Pair<Duration>, Failure> {
-    let theirs = push(stand, "theirs", round, layers, layer_mib);
-    let ours = push(stand, "ours", round, layers, layer_mib);
-    let pair = if round.is_multiple_of(2) {
-        let theirs = stand.theirs.pull(&theirs).await?;
-        Pair { theirs, ours: stand.ours.pull(&ours).await? }
-    } else {
-        let ours = stand.ours.pull(&ours).await?;
-        Pair { theirs: stand.theirs.pull(&theirs).await?, ours }
-    };
-    for (side, reference) in [(&mut stand.theirs, &theirs), (&mut stand.ours, &ours)] {
-        if !side.has_image(reference).await? {
-            return Err(format!("{} does not have {reference} after its pull", side.name).into());
-        }
-        side.remove_image(reference).await?;
-    }
-    Ok(pair)
+/// How long what a pull left to be written and removed may take before the next one.
+const SETTLE: Duration = Duration::from_millis(500);
+/// How often the layers that are stored are looked at.
+const POLL: Duration = Duration::from_millis(2);
+/// How long a pull may take until its layers are stored.
+const STORED: Duration = Duration::from_secs(120);
+
+/// How large an image is.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Size {
+    /// Its layers.
+    pub(crate) layers: usize,
+    /// The bytes of each.
+    pub(crate) bytes: usize,
 }
 
-/// Makes an image of random layers and pushes it; returns its reference.
-fn push(stand: &Stand, name: &str, round: u32, layers: usize, layer_mib: usize) -> String {
-    let mut image = ImageBuilder::new().cmd(&["/none"]);
-    for _ in 0..layers {
-        image = image.layer(random_layer(layer_mib << 20, u64::from_le_bytes(random_bytes())));
+/// What one pull took.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Pull {
+    /// From the request to the answer.
+    all: Duration,
+    /// From the request until the last layer was in containerd's content store.
+    stored: Duration,
+    /// The processor time of containerd, and for our pulls of the daemon as well.
+    busy: Duration,
+}
+
+/// An image in the registry.
+struct Pushed {
+    reference: String,
+    /// Where its layers will lie.
+    layers: Vec<PathBuf>,
+}
+
+/// One pull of each side, each of an image of its own. Who comes first alternates.
+pub(crate) async fn round(stand: &mut Stand, round: u32, size: Size) -> Result<Pair<Pull>, Failure> {
+    let theirs = push(stand, &format!("theirs-{}", size.layers), round, size);
+    let ours = push(stand, &format!("ours-{}", size.layers), round, size);
+    let containerd = stand.containerd.pid();
+    let daemon = u32::try_from(stand.daemon.pid())?;
+    let (their, our) = (&mut stand.theirs, &mut stand.ours);
+    if round.is_multiple_of(2) {
+        let theirs = pull(their, &theirs, &[containerd]).await?;
+        Ok(Pair { theirs, ours: pull(our, &ours, &[containerd, daemon]).await? })
+    } else {
+        let ours = pull(our, &ours, &[containerd, daemon]).await?;
+        Ok(Pair { theirs: pull(their, &theirs, &[containerd]).await?, ours })
     }
+}
+
+/// What the pulls took.
+pub(crate) fn rows(name: &str, pulls: &[Pair<Pull>], goal: Option<Goal>) -> Vec<Row> {
+    let times = |of: fn(&Pull) -> Duration| {
+        pulls.iter().map(move |pair| Pair { theirs: of(&pair.theirs), ours: of(&pair.ours) })
+    };
+    let mut all = Row::times(&format!("= {name}"), times(|pull| pull.all));
+    all.goal = goal;
+    vec![
+        Row::times("until the last layer is stored", times(|pull| pull.stored)),
+        Row::times("from then to the answer: unpacking", times(|pull| pull.all.saturating_sub(pull.stored))),
+        all,
+        Row::times("processor time", times(|pull| pull.busy)),
+    ]
+}
+
+async fn pull(side: &mut Side, image: &Pushed, servers: &[u32]) -> Result<Pull, Failure> {
+    let before = processor::spent(servers)?;
+    let begin = Instant::now();
+    let stored = async {
+        let all = async {
+            while !image.layers.iter().all(|layer| layer.exists()) {
+                sleep(POLL).await;
+            }
+        };
+        timeout(STORED, all).await.map_err(|_| Failure::from("the layers of a pull are not stored"))?;
+        Ok(begin.elapsed())
+    };
+    let (all, stored) = tokio::try_join!(side.pull(&image.reference), stored)?;
+    let busy = processor::spent(servers)?.saturating_sub(before);
+    if !side.has_image(&image.reference).await? {
+        return Err(format!("{} does not have {} after its pull", side.name, image.reference).into());
+    }
+    side.remove_image(&image.reference).await?;
+    // Containerd removes the files after its answer, and the kernel writes what was stored: neither is the next pull's.
+    sleep(SETTLE).await;
+    nix::unistd::sync();
+    Ok(Pull { all, stored, busy })
+}
+
+/// Makes an image of random layers and pushes it.
+fn push(stand: &Stand, name: &str, round: u32, size: Size) -> Pushed {
+    let mut image = ImageBuilder::new().cmd(&["/none"]);
+    for _ in 0..size.layers {
+        image = image.layer(random_layer(size.bytes, u64::from_le_bytes(random_bytes())));
+    }
+    let image = image.build();
     let tag = format!("bench/{name}:{round}");
-    stand.registry.push(&tag, &image.build());
-    stand.registry.reference(&tag)
+    stand.registry.push(&tag, &image);
+    let layers = image.layers.iter().map(|layer| blob(&stand.containerd.root, &layer.digest)).collect();
+    Pushed { reference: stand.registry.reference(&tag), layers }
+}
+
+/// Where containerd keeps a blob that is complete.
+fn blob(root: &Path, digest: &str) -> PathBuf {
+    root.join("io.containerd.content.v1.content/blobs").join(digest.replace(':', "/"))
 }

@@ -22,8 +22,8 @@ const CALL: Duration = Duration::from_secs(120);
 /// The snapshotter of both.
 const SNAPSHOTTER: &str = "overlayfs";
 
-/// A CRI server.
-#[derive(Debug)]
+/// A CRI server. Clones share its connections.
+#[derive(Clone, Debug)]
 pub(crate) struct Side {
     /// What the report calls it.
     pub(crate) name: &'static str,
@@ -102,6 +102,12 @@ impl Side {
         Ok(begin.elapsed())
     }
 
+    /// The version of the runtime below: containerd's for its CRI plugin.
+    pub(crate) async fn version(&mut self) -> Result<String, Failure> {
+        let answer = self.runtime.version(cri::VersionRequest::default()).await;
+        Ok(answer.map_err(|status| self.failed("Version", &status))?.into_inner().runtime_version)
+    }
+
     /// Whether it has the image.
     pub(crate) async fn has_image(&mut self, reference: &str) -> Result<bool, Failure> {
         let request = cri::ImageStatusRequest { image: Some(image_spec(reference)), ..Default::default() };
@@ -127,6 +133,11 @@ impl Side {
         let request = StatSnapshotRequest { snapshotter: SNAPSHOTTER.to_owned(), key: key.to_owned() };
         let request = self.scoped(request);
         Ok(found(self.snapshots.stat(request).await)?.is_some())
+    }
+
+    /// What to report when a call failed.
+    pub(crate) fn failed(&self, call: &str, status: &Status) -> Failure {
+        format!("{}: {call}: {status}", self.name).into()
     }
 
     fn scoped<T>(&self, message: T) -> Request<T> {

@@ -58,6 +58,10 @@ pub(crate) struct Stand {
 #[derive(Debug)]
 pub(crate) struct Containerd {
     child: Child,
+    /// Its directory, with its configuration and its log.
+    dir: PathBuf,
+    /// Where it keeps what it stores.
+    pub(crate) root: PathBuf,
     /// Where it listens, for CRI as well.
     pub(crate) socket: PathBuf,
     /// Where it shows its metrics, if it was told to.
@@ -125,7 +129,6 @@ impl Stand {
 
 impl Containerd {
     fn start(root: &PrivateRoot, pause: &str, timed: Option<&Timed>) -> Result<Self, Failure> {
-        let program = prereq::require("containerd", "containerd");
         let dir = root.path().join("containerd");
         fs::create_dir_all(&dir)?;
         let socket = dir.join("containerd.sock");
@@ -136,17 +139,9 @@ impl Containerd {
             text.push_str(&format!("[metrics]\naddress = \"{address}\"\ngrpc_histogram = true\n"));
         }
         fs::write(&file, text)?;
-        let log = File::create(dir.join("containerd.log"))?;
-        let child = Command::new(program)
-            .arg("--config")
-            .arg(&file)
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(log)
-            .spawn()?;
-        let containerd = Self { child, socket, metrics };
+        let containerd = Self { child: launch(&dir)?, root: dir.join("root"), dir, socket, metrics };
         if !eventually(START, || containerd.socket.exists()) {
-            let log = fs::read_to_string(dir.join("containerd.log")).unwrap_or_default();
+            let log = fs::read_to_string(containerd.dir.join("containerd.log")).unwrap_or_default();
             return Err(format!("containerd does not listen after {START:?}; its log:\n{log}").into());
         }
         Ok(containerd)
@@ -156,13 +151,36 @@ impl Containerd {
     pub(crate) fn pid(&self) -> u32 {
         self.child.id()
     }
+
+    /// Ends it as a crash does.
+    pub(crate) fn kill9(&mut self) {
+        // It fails only when the process has been waited for already.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+
+    /// Starts it again, after its end, without waiting for it.
+    pub(crate) fn spawn(&mut self) -> Result<(), Failure> {
+        self.child = launch(&self.dir)?;
+        Ok(())
+    }
+}
+
+fn launch(dir: &Path) -> Result<Child, Failure> {
+    let log = File::options().create(true).append(true).open(dir.join("containerd.log"))?;
+    let child = Command::new(prereq::require("containerd", "containerd"))
+        .arg("--config")
+        .arg(dir.join("config.toml"))
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(log)
+        .spawn()?;
+    Ok(child)
 }
 
 impl Drop for Containerd {
     fn drop(&mut self) {
-        // It fails only when the process has been waited for already.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        self.kill9();
         // runc's notes of our pods; empty unless the benchmark was interrupted.
         let _ = fs::remove_dir(Path::new(RUNC).join(OUR_NAMESPACE));
     }

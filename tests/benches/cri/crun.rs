@@ -1,0 +1,130 @@
+//! Our pods with crun against the CRI plugin's with runc.
+//!
+//! Debian's crun refuses a node that has both versions of control groups mounted. So a second daemon, with a containerd
+//! of its own, runs in a mount namespace that shows version 2 alone. That has no controllers there, so there are no
+//! limits; and where the daemon may not raise how much memory it locks, crun cannot install the rules for devices, which
+//! it forgives if they allow everything: so the pods of both sides are privileged. The node's own mounts stay as they are.
+
+use std::fs::{self, File};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use switchyard_tests::daemon::binary;
+use switchyard_tests::prereq;
+use switchyard_tests::root::PrivateRoot;
+use switchyard_tests::sweep::{NAMESPACE, Sweep};
+
+use crate::Failure;
+use crate::pods::{self, Pair, Up};
+use crate::requests::Requests;
+use crate::row::{Goal, Row};
+use crate::side::{Side, channel};
+use crate::stand::Stand;
+
+/// What the shell does in the new mount namespace before it becomes the daemon.
+const SCRIPT: &str = r#"umount -R /sys/fs/cgroup && mount -t cgroup2 cgroup2 /sys/fs/cgroup && exec "$@""#;
+
+/// The second daemon. Dropping it ends and removes everything of it.
+#[derive(Debug)]
+pub(crate) struct Crun {
+    side: Side,
+    requests: Requests,
+    child: Process,
+    // Last: its drop removes what the others live in.
+    root: PrivateRoot,
+}
+
+/// A process that is killed when it is dropped.
+#[derive(Debug)]
+struct Process(Child);
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        // It fails only when the process has been waited for already.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+// === impl Crun ===
+
+impl Crun {
+    /// Starts it and pulls the image of the stand.
+    pub(crate) async fn start(stand: &Stand) -> Result<Self, Failure> {
+        let root = PrivateRoot::new();
+        root.write_config("[containerd]\ndefault_runtime = \"crun\"\n");
+        let log = File::create(root.daemon_log())?;
+        let child = Command::new(prereq::require("unshare", "util-linux"))
+            .args(["--mount", "--propagation", "private", "sh", "-c", SCRIPT, "sh"])
+            .arg(binary())
+            .arg("serve")
+            .arg("--config")
+            .arg(root.config())
+            .stdin(Stdio::null())
+            .stdout(log.try_clone()?)
+            .stderr(log)
+            .spawn()?;
+        let child = Process(child);
+        let socket = root.cri_socket();
+        let cri = channel(&socket).await.map_err(|error| {
+            let log = fs::read_to_string(root.daemon_log()).unwrap_or_default();
+            format!("the daemon in a mount namespace of its own does not serve: {error}; its log:\n{log}")
+        })?;
+        drop(cri);
+        let core = root.containerd_socket().ok_or("the daemon has no containerd socket")?;
+        let mut side =
+            Side::connect("Switchyard with crun", &socket, NAMESPACE, channel(&core).await?).await?;
+        side.wait_ready().await?;
+        side.pull(&stand.image).await?;
+        let requests = Requests {
+            logs: root.log_dir(),
+            parent: root.cgroup_parent(),
+            image: stand.image.clone(),
+            limits: false,
+            privileged: true,
+        };
+        Ok(Self { side, requests, child, root })
+    }
+
+    /// One pod of each side, up and down. Who comes first alternates.
+    pub(crate) async fn round(&mut self, stand: &mut Stand, round: u32) -> Result<Pair<Up>, Failure> {
+        let requests = Requests { privileged: true, ..Requests::new(stand) };
+        if round.is_multiple_of(2) {
+            let theirs = pod(&mut stand.theirs, &requests, round).await?;
+            Ok(Pair { theirs, ours: pod(&mut self.side, &self.requests, round).await? })
+        } else {
+            let ours = pod(&mut self.side, &self.requests, round).await?;
+            Ok(Pair { theirs: pod(&mut stand.theirs, &requests, round).await?, ours })
+        }
+    }
+
+    /// What its pods left behind, once none is there any more.
+    pub(crate) fn leftovers(&self) -> Result<Vec<String>, Failure> {
+        let mut found = Sweep::take(&self.root).findings;
+        let table = fs::read_to_string(format!("/proc/{}/mountinfo", self.child.0.id()))?;
+        let root = self.root.path().to_string_lossy();
+        let mounts = table.lines().filter(|line| line.contains(root.as_ref()));
+        found.extend(mounts.map(|line| format!("mount in the namespace of its own: {line}")));
+        Ok(found)
+    }
+}
+
+/// What the pods took.
+pub(crate) fn rows(pods: &[Pair<Up>]) -> Vec<Row> {
+    let row = |name: &str, of: fn(&Up) -> Duration| {
+        Row::times(name, pods.iter().map(|pair| Pair { theirs: of(&pair.theirs), ours: of(&pair.ours) }))
+    };
+    vec![
+        row("RunPodSandbox", |up| up.run),
+        row("CreateContainer", |up| up.create),
+        row("StartContainer", |up| up.start),
+        row("= pod up, ours crun, theirs runc", |up| up.run + up.create + up.start)
+            .goal(Goal::RatioAtMost(0.35)),
+    ]
+}
+
+async fn pod(side: &mut Side, requests: &Requests, round: u32) -> Result<Up, Failure> {
+    let up = pods::up(side, requests, &format!("crun-{round}")).await?;
+    pods::down(side, &up.pod).await?;
+    Ok(up)
+}

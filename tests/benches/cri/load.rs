@@ -1,0 +1,146 @@
+//! Many pods: all at once, and one after the other by several clients for as long as it is wanted.
+
+use std::time::{Duration, Instant};
+
+use switchyard_proto::cri::v1 as cri;
+use tokio::task::JoinSet;
+
+use crate::Failure;
+use crate::pods::{self, Pair};
+use crate::requests::Requests;
+use crate::row::{Goal, Row};
+use crate::side::Side;
+use crate::stand::Stand;
+
+/// Into how many turns the time of each side is cut, so that what disturbs the machine disturbs both.
+const TURNS: u32 = 6;
+
+/// What a burst of pods took.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Burst {
+    /// Until all run.
+    up: Duration,
+    /// Until all were removed, again all at once.
+    down: Duration,
+}
+
+/// This many pods of each side at once. Who comes first alternates.
+pub(crate) async fn burst(stand: &mut Stand, round: u32, pods: u32) -> Result<Pair<Burst>, Failure> {
+    let requests = Requests::new(stand);
+    if round.is_multiple_of(2) {
+        let theirs = at_once(&stand.theirs, &requests, round, pods).await?;
+        Ok(Pair { theirs, ours: at_once(&stand.ours, &requests, round, pods).await? })
+    } else {
+        let ours = at_once(&stand.ours, &requests, round, pods).await?;
+        Ok(Pair { theirs: at_once(&stand.theirs, &requests, round, pods).await?, ours })
+    }
+}
+
+/// What the bursts took.
+pub(crate) fn burst_rows(bursts: &[Pair<Burst>], pods: u32) -> Vec<Row> {
+    let times = |of: fn(&Burst) -> Duration| {
+        bursts.iter().map(move |pair| Pair { theirs: of(&pair.theirs), ours: of(&pair.ours) })
+    };
+    vec![
+        Row::times(&format!("{pods} pods at once, until all run"), times(|burst| burst.up))
+            .goal(Goal::RatioAtMost(0.6)),
+        Row::times(&format!("{pods} pods removed at once"), times(|burst| burst.down)),
+    ]
+}
+
+/// Pods per second that this many clients create and remove, as samples of one turn each. Each side gets `length`.
+pub(crate) async fn rate(
+    stand: &mut Stand,
+    length: Duration,
+    clients: u32,
+) -> Result<Vec<Pair<f64>>, Failure> {
+    let requests = Requests::new(stand);
+    let length = length / TURNS;
+    let mut turns = Vec::new();
+    for turn in 0..TURNS {
+        let pair = if turn.is_multiple_of(2) {
+            let theirs = churn(&stand.theirs, &requests, turn, length, clients).await?;
+            Pair { theirs, ours: churn(&stand.ours, &requests, turn, length, clients).await? }
+        } else {
+            let ours = churn(&stand.ours, &requests, turn, length, clients).await?;
+            Pair { theirs: churn(&stand.theirs, &requests, turn, length, clients).await?, ours }
+        };
+        turns.push(pair);
+        crate::report::progress("pods per second", turn + 1, TURNS);
+    }
+    Ok(turns)
+}
+
+/// Pods per second.
+pub(crate) fn rate_row(turns: Vec<Pair<f64>>, clients: u32) -> Row {
+    Row::numbers(&format!("pods up and gone, {clients} clients"), "pods/s", turns)
+        .goal(Goal::RatioAtLeast(1.6))
+}
+
+async fn at_once(side: &Side, requests: &Requests, round: u32, pods: u32) -> Result<Burst, Failure> {
+    let begin = Instant::now();
+    let mut clients = JoinSet::new();
+    for pod in 0..pods {
+        let (mut side, requests) = (side.clone(), requests.clone());
+        clients.spawn(async move { pods::up(&mut side, &requests, &format!("burst-{round}-{pod}")).await });
+    }
+    let mut running = Vec::new();
+    while let Some(result) = clients.join_next().await {
+        running.push(result??.pod);
+    }
+    let up = begin.elapsed();
+    must_all_run(&mut side.clone(), running.len()).await?;
+
+    let begin = Instant::now();
+    let mut clients = JoinSet::new();
+    for pod in running {
+        let mut side = side.clone();
+        clients.spawn(async move { pods::down(&mut side, &pod).await });
+    }
+    while let Some(result) = clients.join_next().await {
+        result??;
+    }
+    Ok(Burst { up, down: begin.elapsed() })
+}
+
+/// Each client takes one pod after the other up and down until the time is over, and finishes its last: the pods of all
+/// of them by the time that passed until then.
+async fn churn(
+    side: &Side,
+    requests: &Requests,
+    turn: u32,
+    length: Duration,
+    clients: u32,
+) -> Result<f64, Failure> {
+    let begin = Instant::now();
+    let mut running = JoinSet::new();
+    for client in 0..clients {
+        let (mut side, requests) = (side.clone(), requests.clone());
+        running.spawn(async move {
+            let mut pods = 0_u32;
+            while begin.elapsed() < length {
+                let up = pods::up(&mut side, &requests, &format!("rate-{turn}-{client}-{pods}")).await?;
+                pods::down(&mut side, &up.pod).await?;
+                pods += 1;
+            }
+            Ok::<_, Failure>(pods)
+        });
+    }
+    let mut pods = 0.0;
+    while let Some(result) = running.join_next().await {
+        pods += f64::from(result??);
+    }
+    Ok(pods / begin.elapsed().as_secs_f64())
+}
+
+/// Fails unless this many containers run.
+async fn must_all_run(side: &mut Side, want: usize) -> Result<(), Failure> {
+    let answer = side.runtime.list_containers(cri::ListContainersRequest::default()).await;
+    let containers = answer.map_err(|status| side.failed("ListContainers", &status))?.into_inner().containers;
+    let running = cri::ContainerState::ContainerRunning as i32;
+    let found = containers.iter().filter(|container| container.state == running).count();
+    if found == want {
+        return Ok(());
+    }
+    Err(format!("{}: of {want} containers that were started {found} run", side.name).into())
+}

@@ -1,0 +1,123 @@
+//! What a kubelet asks for: pods and containers, the same of both sides.
+
+use std::path::PathBuf;
+
+use switchyard_proto::cri::v1 as cri;
+
+use crate::side::{Side, image_spec};
+use crate::stand::Stand;
+
+/// What a kubelet hides of a container that is not privileged.
+const MASKED: [&str; 10] = [
+    "/proc/asound",
+    "/proc/acpi",
+    "/proc/kcore",
+    "/proc/keys",
+    "/proc/latency_stats",
+    "/proc/timer_list",
+    "/proc/timer_stats",
+    "/proc/sched_debug",
+    "/proc/scsi",
+    "/sys/firmware",
+];
+/// What it lets such a container read only.
+const READ_ONLY: [&str; 5] = ["/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"];
+
+/// What all requests of a series have in common.
+#[derive(Clone, Debug)]
+pub(crate) struct Requests {
+    /// Where the logs of pods go.
+    pub(crate) logs: PathBuf,
+    /// The control group of all pods.
+    pub(crate) parent: String,
+    /// What containers run.
+    pub(crate) image: String,
+    /// Whether containers have the limits that a kubelet always sends. Without controllers there can be none.
+    pub(crate) limits: bool,
+    /// Whether pods and containers are privileged.
+    pub(crate) privileged: bool,
+}
+
+// === impl Requests ===
+
+impl Requests {
+    /// Those of pods of this stand.
+    pub(crate) fn new(stand: &Stand) -> Self {
+        Self {
+            logs: stand.root.log_dir(),
+            parent: stand.root.cgroup_parent(),
+            image: stand.image.clone(),
+            limits: true,
+            privileged: false,
+        }
+    }
+
+    /// A pod with a network of its own and no shared process namespace.
+    pub(crate) fn sandbox(&self, side: &Side, name: &str) -> cri::PodSandboxConfig {
+        let uid = format!("{}-{name}", side.namespace);
+        let profile = cri::SecurityProfile {
+            profile_type: cri::security_profile::ProfileType::RuntimeDefault as i32,
+            ..Default::default()
+        };
+        cri::PodSandboxConfig {
+            log_directory: self.logs.join(&uid).display().to_string(),
+            metadata: Some(cri::PodSandboxMetadata {
+                name: name.to_owned(),
+                uid,
+                namespace: "default".to_owned(),
+                attempt: 0,
+            }),
+            hostname: name.to_owned(),
+            linux: Some(cri::LinuxPodSandboxConfig {
+                cgroup_parent: self.parent.clone(),
+                security_context: Some(cri::LinuxSandboxSecurityContext {
+                    privileged: self.privileged,
+                    namespace_options: Some(namespaces()),
+                    seccomp: Some(profile),
+                    ..Default::default()
+                }),
+                ..Default::default()
+            }),
+            ..Default::default()
+        }
+    }
+
+    /// A container of a pod without requests and limits: it prints a line and sleeps.
+    pub(crate) fn container(&self, name: &str) -> cri::ContainerConfig {
+        let resources = cri::LinuxContainerResources {
+            cpu_period: 100_000,
+            cpu_shares: 2,
+            oom_score_adj: 1000,
+            ..Default::default()
+        };
+        cri::ContainerConfig {
+            metadata: Some(cri::ContainerMetadata { name: name.to_owned(), attempt: 0 }),
+            image: Some(image_spec(&self.image)),
+            command: words(&["sh", "-c", "echo up; exec sleep 100000"]),
+            log_path: format!("{name}/0.log"),
+            linux: Some(cri::LinuxContainerConfig {
+                resources: self.limits.then_some(resources),
+                security_context: Some(cri::LinuxContainerSecurityContext {
+                    privileged: self.privileged,
+                    namespace_options: Some(namespaces()),
+                    masked_paths: words(if self.privileged { &[] } else { &MASKED }),
+                    readonly_paths: words(if self.privileged { &[] } else { &READ_ONLY }),
+                    seccomp: Some(cri::SecurityProfile {
+                        profile_type: cri::security_profile::ProfileType::Unconfined as i32,
+                        ..Default::default()
+                    }),
+                    ..Default::default()
+                }),
+            }),
+            ..Default::default()
+        }
+    }
+}
+
+fn namespaces() -> cri::NamespaceOption {
+    cri::NamespaceOption { pid: cri::NamespaceMode::Container as i32, ..Default::default() }
+}
+
+fn words(words: &[&str]) -> Vec<String> {
+    words.iter().map(|word| (*word).to_owned()).collect()
+}
