@@ -3,7 +3,7 @@
 //! Output comes through FIFOs that are opened before the process is made, and read once it runs: only then does the shim hold the
 //! other ends, so that the end of the stream is the end of the output.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -22,12 +22,14 @@ use tokio::net::unix::pipe;
 use tokio::sync::OnceCell;
 
 use crate::backend::Inner;
-use crate::client::{PROCESS_TYPE, QUICK, SLOW, call, gone_is_done, json_any};
+use crate::client::{Client, PROCESS_TYPE, QUICK, SLOW, call, gone_is_done, json_any};
 use crate::error::from_status;
 use crate::image::lease::getrandom_fill;
-use crate::task::make_fifo;
+use crate::task::{TaskEntry, make_fifo};
 use crate::text::{io_error, make_dir, remove_tree};
 
+/// Their ids, and their directories, begin so.
+const PREFIX: &str = "exec-";
 /// How long a process that nobody wants any more may take to be gone.
 const END_PATIENCE: Duration = Duration::from_secs(10);
 
@@ -72,7 +74,7 @@ async fn start_now(inner: &Arc<Inner>, task: TaskId, spec: &ExecSpec) -> Result<
     }
     let mut random = [0; 16];
     getrandom_fill(&mut random);
-    let id = format!("exec-{}", hex::encode(random));
+    let id = format!("{PREFIX}{}", hex::encode(random));
     let dir = entry.dirs.run.join(&id);
     let exec = Arc::new(Exec {
         inner: Arc::clone(inner),
@@ -97,6 +99,58 @@ async fn start_now(inner: &Arc<Inner>, task: TaskId, spec: &ExecSpec) -> Result<
         stderr: stderr.map(|pipe| Box::new(pipe) as Box<dyn AsyncRead + Send + Unpin>),
         control: Box::new(control),
     })
+}
+
+impl Inner {
+    /// Ends the further processes that a predecessor started in a running task, in the background: nobody waits for them any more.
+    pub(crate) fn clear_execs(&self, task: &TaskEntry) {
+        let entries = std::fs::read_dir(&task.dirs.run).into_iter().flatten().flatten();
+        let dirs = entries.filter(|entry| entry.file_name().to_string_lossy().starts_with(PREFIX));
+        for dir in dirs.map(|entry| entry.path()) {
+            let (client, task) = (self.client.clone(), task.id.to_string());
+            self.tracker.spawn(async move {
+                tracing::info!(task.id = task, dir = %dir.display(), "ending an exec that nobody waits for");
+                if let Err(error) = clear(&client, &task, &dir).await {
+                    tracing::warn!(
+                        task.id = task,
+                        error = error.report(),
+                        "an exec of a predecessor is left"
+                    );
+                }
+            });
+        }
+    }
+}
+
+/// Ends and deletes a process of which only its directory is known, and then the directory.
+async fn clear(client: &Client, task: &str, dir: &Path) -> Result<()> {
+    let exec = dir.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    // The shim may wait for the other end of one of them.
+    let _held: Vec<_> = ["stdin", "stdout", "stderr"]
+        .iter()
+        .filter_map(|name| pipe::OpenOptions::new().read_write(true).open_receiver(dir.join(name)).ok())
+        .collect();
+    let what = format!("end an exec in task {task}");
+    let delete = || api::DeleteProcessRequest { container_id: task.to_owned(), exec_id: exec.clone() };
+    match call(&what, SLOW, client.tasks().delete_process(delete())).await {
+        Ok(_) => {}
+        Err(error) if error.kind() == ErrorKind::NotFound => {}
+        // It runs.
+        Err(error) if matches!(error.kind(), ErrorKind::FailedPrecondition | ErrorKind::Internal) => {
+            let kill = api::KillRequest {
+                container_id: task.to_owned(),
+                exec_id: exec.clone(),
+                signal: u32::from(Signal::KILL.number()),
+                all: false,
+            };
+            gone_is_done(call(&what, QUICK, client.tasks().kill(kill)).await)?;
+            let wait = api::WaitRequest { container_id: task.to_owned(), exec_id: exec.clone() };
+            gone_is_done(call(&what, SLOW, client.tasks().wait(wait)).await)?;
+            gone_is_done(call(&what, SLOW, client.tasks().delete_process(delete())).await)?;
+        }
+        Err(error) => return Err(error),
+    }
+    remove_tree(dir).await
 }
 
 impl Exec {

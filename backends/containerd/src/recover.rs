@@ -204,6 +204,7 @@ impl Inner {
                 entry.set_started(Some(started));
                 self.watch_oom(entry);
                 self.resume_log(entry).await;
+                self.clear_execs(entry);
                 let holds = {
                     let record = entry.record();
                     record.stdin && !record.stdin_once
