@@ -148,8 +148,21 @@ impl Images {
         Ok(Runnable { info, image_ref, name: record.name.clone(), top })
     }
 
-    /// Unpacks an image whose content is here already: imported, or pulled for another snapshotter.
+    /// Unpacks an image whose content is here already: imported, or pulled for another snapshotter. Begins anew if a snapshot
+    /// that it built on was collected meanwhile.
     async fn unpack_local(&self, info: &ImageInfo, snapshotter: &str) -> Result<()> {
+        for _ in 1..pull::ATTEMPTS {
+            match self.unpack_leased(info, snapshotter).await {
+                Err(error) if error.kind() == ErrorKind::NotFound => {
+                    tracing::info!(image = %info.id, error = error.report(), "unpacking again");
+                }
+                other => return other,
+            }
+        }
+        self.unpack_leased(info, snapshotter).await
+    }
+
+    async fn unpack_leased(&self, info: &ImageInfo, snapshotter: &str) -> Result<()> {
         let lease = lease::Lease::take(&self.client, "unpack", &self.tracker).await?;
         reach(Step::UnpackLeased);
         let client = lease.client()?;
@@ -203,11 +216,13 @@ impl ImageStore for Images {
         let records = self.records().await?;
         let Some(found) = index::find(&records, reference)? else { return Ok(()) };
         // The last removal waits for containerd's garbage collection, so that the space is free when this returns.
-        let names: Vec<&str> = records
+        // The name that was asked for goes last, so that a removal that was cut off is finished when it is asked for again.
+        let names = records
             .iter()
-            .filter(|record| record.info.id == found.info.id)
+            .filter(|record| record.info.id == found.info.id && record.name != found.name)
+            .chain([found])
             .map(|record| record.name.as_str())
-            .collect();
+            .collect::<Vec<_>>();
         for (number, name) in names.iter().enumerate() {
             let request = api::DeleteImageRequest {
                 name: (*name).to_owned(),

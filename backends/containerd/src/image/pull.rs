@@ -67,7 +67,7 @@ impl Pulls {
 }
 
 /// How often a pull begins anew because something that it built on was collected meanwhile.
-const ATTEMPTS: u32 = 3;
+pub(super) const ATTEMPTS: u32 = 3;
 
 impl Job {
     /// What makes two pulls the same.
