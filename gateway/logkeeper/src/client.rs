@@ -9,7 +9,7 @@ use serde::de::DeserializeOwned;
 use tokio::io::BufReader;
 use tokio::net::UnixStream;
 use tokio::sync::Semaphore;
-use tokio::time::timeout;
+use tokio::time::{Instant, sleep, timeout};
 
 use crate::Error;
 use crate::protocol::{
@@ -20,20 +20,28 @@ use crate::wire;
 /// How long a call may take, if not said otherwise; a finish gets its draining time on top.
 pub const DEFAULT_LIMIT: Duration = Duration::from_secs(10);
 
+/// How long calls wait for a keeper that does not listen: one that was killed is back in a moment.
+const RESTART: Duration = Duration::from_secs(5);
+
+/// Between two looks whether it listens again.
+const RESTART_POLL: Duration = Duration::from_millis(20);
+
 /// How many calls run at once; more wait for their turn, and their deadline runs meanwhile.
 const CALLS: usize = 8;
 
 /// A client of one keeper.
 ///
 /// Connections are made when needed and again after the keeper was restarted. A call whose connection breaks is
-/// made once more on a new one, which is safe because every request it makes may be repeated. All calls are
-/// cancel-safe for the client: a dropped call closes its connection, though the keeper may still carry it out.
+/// made again on a new one, which is safe because every request it makes may be repeated. While nobody listens calls
+/// wait, but all together no longer than a restart may take. All calls are cancel-safe for the client: a dropped call closes its connection, though the keeper may still carry it out.
 #[derive(Debug)]
 pub struct Client {
     socket: PathBuf,
     limit: Duration,
     calls: Semaphore,
     idle: Mutex<Vec<BufReader<UnixStream>>>,
+    /// Since when nobody listens.
+    absent: Mutex<Option<Instant>>,
 }
 
 // === impl Client ===
@@ -46,7 +54,13 @@ impl Client {
 
     /// A client whose calls take no longer than `limit`, drain time of a finish apart.
     pub fn with_limit(socket: impl Into<PathBuf>, limit: Duration) -> Self {
-        Self { socket: socket.into(), limit, calls: Semaphore::new(CALLS), idle: Mutex::new(Vec::new()) }
+        Self {
+            socket: socket.into(),
+            limit,
+            calls: Semaphore::new(CALLS),
+            idle: Mutex::default(),
+            absent: Mutex::default(),
+        }
     }
 
     /// The control socket.
@@ -157,22 +171,34 @@ impl Client {
             // The keeper has been restarted, so the other idle connections are broken too.
             self.idle().clear();
         }
-        let unavailable = |source| Error::Unavailable { socket: self.socket.clone(), source };
-        let (mut connection, _welcome) = self.connect().await?;
-        let reply = match talk(&mut connection, line).await {
-            Ok(reply) => reply,
-            Err(error) => {
-                tracing::debug!(%error, "the connection to the logkeeper broke; trying once more");
-                connection = self.connect().await?.0;
-                talk(&mut connection, line).await.map_err(unavailable)?
+        loop {
+            let talked = async {
+                let (mut connection, _welcome) = self.connect().await?;
+                let reply = talk(&mut connection, line).await.map_err(|source| self.unavailable(source))?;
+                Ok((connection, reply))
+            };
+            match talked.await {
+                Ok((connection, reply)) => {
+                    *self.absent() = None;
+                    self.idle().push(connection);
+                    return Ok(reply);
+                }
+                Err(error @ Error::Unavailable { .. }) if self.may_return() => {
+                    tracing::debug!(%error, "waiting for the logkeeper");
+                    sleep(RESTART_POLL).await;
+                }
+                Err(error) => return Err(error),
             }
-        };
-        self.idle().push(connection);
-        Ok(reply)
+        }
+    }
+
+    /// Whether a keeper that does not listen may only be in the middle of a restart.
+    fn may_return(&self) -> bool {
+        self.absent().get_or_insert_with(Instant::now).elapsed() < RESTART
     }
 
     async fn connect(&self) -> Result<(BufReader<UnixStream>, Welcome), Error> {
-        let unavailable = |source| Error::Unavailable { socket: self.socket.clone(), source };
+        let unavailable = |source| self.unavailable(source);
         let encoding = |source| Error::Encoding { op: "hello", source };
         let stream = UnixStream::connect(&self.socket).await.map_err(unavailable)?;
         let mut connection = BufReader::new(stream);
@@ -182,6 +208,14 @@ impl Client {
             Reply::Ok(welcome) => Ok((connection, welcome)),
             Reply::Error(fault) => Err(Error::Refused { op: "hello", fault }),
         }
+    }
+
+    fn unavailable(&self, source: io::Error) -> Error {
+        Error::Unavailable { socket: self.socket.clone(), source }
+    }
+
+    fn absent(&self) -> std::sync::MutexGuard<'_, Option<Instant>> {
+        self.absent.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn idle(&self) -> std::sync::MutexGuard<'_, Vec<BufReader<UnixStream>>> {
