@@ -35,8 +35,8 @@ pub mod logkeeper;
 
 use log::last_line;
 
-/// A process that ran this long has not failed at its start, in seconds.
-const STEADY: Duration = Duration::from_secs(60);
+/// A process that ran this long has not failed at its start: whatever it died of, it is needed back at once.
+const STEADY: Duration = Duration::from_secs(1);
 
 /// Times that are waited; shorter in tests.
 #[derive(Debug, Clone)]
