@@ -3,12 +3,14 @@
 use std::env;
 use std::fs::{self, File};
 use std::net::SocketAddr;
+use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::Duration;
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
+use switchyard_steps::{KILL_FILE, Step};
 
 use crate::host::eventually;
 use crate::http;
@@ -18,6 +20,8 @@ use crate::root::PrivateRoot;
 const START_LIMIT: Duration = Duration::from_secs(60);
 /// How long the daemon may take to stop when asked to.
 const STOP_LIMIT: Duration = Duration::from_secs(30);
+/// How long it may take until it reaches a step where it is to die.
+const REACH_LIMIT: Duration = Duration::from_secs(30);
 /// How many lines of the log a failed test shows.
 const TAIL: usize = 80;
 
@@ -49,14 +53,20 @@ impl Daemon {
     #[track_caller]
     #[must_use]
     pub fn start_with(root: &PrivateRoot, extra_toml: &str, variables: &[(&str, &str)]) -> Self {
-        root.write_config(extra_toml);
-        let variables =
-            variables.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
-        let mut daemon =
-            Self { child: None, config: root.config(), log: root.daemon_log(), run: root.run(), variables };
+        let mut daemon = Self::prepare(root, extra_toml);
+        let owned = |(name, value): &(&str, &str)| ((*name).to_owned(), (*value).to_owned());
+        daemon.variables = variables.iter().map(owned).collect();
         daemon.spawn();
         daemon.wait_ready();
         daemon
+    }
+
+    /// Writes the configuration of `root` overlaid with `extra_toml`, and starts nothing yet.
+    #[must_use]
+    pub fn prepare(root: &PrivateRoot, extra_toml: &str) -> Self {
+        root.write_config(extra_toml);
+        let variables = Vec::new();
+        Self { child: None, config: root.config(), log: root.daemon_log(), run: root.run(), variables }
     }
 
     /// The id of its process.
@@ -96,6 +106,53 @@ impl Daemon {
             let _ = child.kill();
             let _ = child.wait();
         }
+    }
+
+    /// Lets it, or what it starts, be killed at these steps, one after the other, each at the n-th time from then on.
+    ///
+    /// # Panics
+    /// When its binary was built without the feature `faults`.
+    #[track_caller]
+    pub fn kill_at(&self, kills: &[(Step, u32)]) {
+        let bytes = fs::read(binary()).expect("the binary is there");
+        assert!(
+            bytes.windows(KILL_FILE.len()).any(|part| part == KILL_FILE.as_bytes()),
+            "{} was built without faults: build it with `cargo build --workspace --all-targets`",
+            binary().display()
+        );
+        let lines: Vec<_> = kills.iter().map(|(step, time)| format!("{step:?}:{time}")).collect();
+        let new = self.kill_file().with_extension("new");
+        fs::write(&new, lines.join("\n")).expect("the root can be written");
+        fs::rename(new, self.kill_file()).expect("the root can be written");
+    }
+
+    /// The kills that have not happened yet.
+    #[must_use]
+    pub fn kills_to_come(&self) -> Vec<String> {
+        let text = fs::read_to_string(self.kill_file()).unwrap_or_default();
+        text.lines().map(str::to_owned).collect()
+    }
+
+    /// Waits until it has died of [`Daemon::kill_at`].
+    ///
+    /// # Panics
+    /// When it does not within half a minute: the step was not reached.
+    #[track_caller]
+    pub fn wait_killed(&mut self) {
+        let mut ended = None;
+        eventually(REACH_LIMIT, || {
+            let child = self.child.as_mut().expect("only a daemon that was started can die");
+            ended = child.try_wait().expect("a child can be waited for");
+            ended.is_some()
+        });
+        let told = format!("{:?} was not reached\n{}", self.kills_to_come(), self.tail());
+        let status = ended.unwrap_or_else(|| panic!("{told}"));
+        assert_eq!(status.signal(), Some(Signal::SIGKILL as i32), "{status}: {told}");
+        self.child = None;
+    }
+
+    fn kill_file(&self) -> PathBuf {
+        self.config.with_file_name("kill")
     }
 
     /// Asks it to stop (SIGTERM), and waits.
@@ -146,6 +203,7 @@ impl Daemon {
         let errors = log.try_clone().expect("a file can be opened twice");
         let mut command = Command::new(self.program());
         command.arg("serve").arg("--config").arg(&self.config).envs(self.variables.iter().cloned());
+        command.env(KILL_FILE, self.kill_file());
         command.stdin(Stdio::null()).stdout(log).stderr(errors);
         self.child = Some(command.spawn().expect("the binary exists, so it starts"));
     }

@@ -153,7 +153,27 @@ pub fn ctr(socket: &Path, namespace: &str, words: &[&str]) -> Vec<String> {
         .collect()
 }
 
-/// Directories named after an id, and named pipes: bundles, io directories, files of sandboxes, unfinished downloads.
+/// The images, blobs and committed snapshots of a containerd: what stays when nothing runs, and must not grow by accident.
+///
+/// # Panics
+/// When `ctr` is not installed.
+#[must_use]
+pub fn stored(socket: &Path, namespace: &str) -> Vec<String> {
+    let mut found = Vec::new();
+    for (what, words) in [("image", &["images", "ls", "-q"]), ("blob", &["content", "ls", "-q"])] {
+        found.extend(ctr(socket, namespace, words).into_iter().map(|line| format!("{what} {line}")));
+    }
+    let snapshots = ctr(socket, namespace, &["snapshots", "ls"]);
+    let committed = snapshots.iter().filter(|line| line.trim_end().ends_with("Committed"));
+    found.extend(
+        committed.map(|line| format!("snapshot {}", line.split_whitespace().next().unwrap_or_default())),
+    );
+    found.sort();
+    found
+}
+
+/// Directories and files named after an id, named pipes, and files that were never given their name: bundles, io directories,
+/// files of sandboxes and logs, unfinished downloads.
 fn leftovers(dir: &Path, findings: &mut Vec<String>) {
     for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
         let path = entry.path();
@@ -172,6 +192,10 @@ fn leftovers(dir: &Path, findings: &mut Vec<String>) {
             }
         } else if matches!(parent.as_ref(), "ns" | "netns" | "namespaces") {
             findings.push(format!("pin file {}", path.display()));
+        } else if name.split_once('.').is_some_and(|(id, _)| is_id(id)) {
+            findings.push(format!("file {}", path.display()));
+        } else if name.ends_with(".new") {
+            findings.push(format!("file that was never named {}", path.display()));
         }
     }
 }

@@ -55,17 +55,30 @@ pub fn reach(step: Step) {
     }
 }
 
-/// Whether the file says that this is where to die; then it is gone. A later time becomes one time sooner.
+/// Whether the file says that this is where to die; then its first line is gone. A later time becomes one time sooner.
 fn is_last(file: &Path, step: Step) -> bool {
     let Ok(text) = fs::read_to_string(file) else { return false };
-    let (name, times) = text.trim().split_once(':').unwrap_or((text.trim(), "1"));
+    let (first, rest) = text.split_once('\n').unwrap_or((&text, ""));
+    let (name, times) = first.split_once(':').unwrap_or((first, "1"));
     if name != format!("{step:?}") {
         return false;
     }
     let times: u32 = times.parse().expect("a test writes a number after the colon");
     if times > 1 {
-        fs::write(file, format!("{name}:{}", times - 1)).expect("a test's file can be written");
+        replace(file, &format!("{name}:{}\n{rest}", times - 1));
         return false;
     }
-    fs::remove_file(file).is_ok()
+    if rest.is_empty() {
+        return fs::remove_file(file).is_ok();
+    }
+    replace(file, rest);
+    true
+}
+
+/// Other processes read the file at any moment.
+fn replace(file: &Path, text: &str) {
+    let new = file.with_extension("replaced");
+    fs::write(&new, text)
+        .and_then(|()| fs::rename(&new, file))
+        .expect("the directory of a test can be written");
 }

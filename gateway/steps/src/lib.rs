@@ -5,8 +5,8 @@
 //! reaching a step does nothing.
 //!
 //! The file that the variable `SWITCHYARD_KILL_FILE` names says where to die: the name of a step, and after a colon at which time
-//! it is reached, if not at the first (`PluginAdded:2`). It is read anew at each step, so that a process that runs can be told, and
-//! taken away just before the kill, so that the next process lives.
+//! it is reached, if not at the first (`PluginAdded:2`). It is read anew at each step, so that a process that runs can be told. The
+//! line is taken away just before the kill, so that the next process lives, or dies where the next line says.
 
 mod step;
 
