@@ -12,3 +12,4 @@ mod pods;
 mod processes;
 mod programs;
 mod recovery;
+mod retries;

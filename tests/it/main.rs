@@ -6,6 +6,7 @@ mod contract;
 mod cri;
 mod daemon;
 mod images;
+mod kills;
 mod neighbours;
 mod support_works;
 mod undo;

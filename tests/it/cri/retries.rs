@@ -1,0 +1,122 @@
+//! What is sent again, by the same client or another, after an answer was lost: it joins what goes on, or gets the result.
+
+use std::time::Duration;
+
+use switchyard_proto::cri::v1::{
+    ContainerState, CreateContainerRequest, RunPodSandboxRequest, StopContainerRequest,
+};
+use switchyard_steps::Step;
+use switchyard_tests::cri::Cri;
+use switchyard_tests::node::{Node, Pod};
+use tonic::{Code, Request};
+
+/// Calls at once, each as a client of its own; all answers.
+fn at_once<T: Send>(node: &Node, count: usize, call: impl Fn(&Cri) -> T + Sync) -> Vec<T> {
+    std::thread::scope(|scope| {
+        let calls: Vec<_> =
+            (0..count).map(|_| scope.spawn(|| call(&Cri::new(&node.root().cri_socket())))).collect();
+        calls.into_iter().map(|call| call.join().expect("a call does not panic")).collect()
+    })
+}
+
+#[test]
+fn a_container_whose_client_gave_up_is_the_one_that_another_client_gets() {
+    let node = Node::start();
+    let pod = node.pod("hasty");
+    for (index, milliseconds) in [1, 4, 8, 16].into_iter().enumerate() {
+        let config = node.container(&format!("main{index}"), &["sleep", "1000"]);
+        let mut request = Request::new(CreateContainerRequest {
+            pod_sandbox_id: pod.id().to_owned(),
+            config: Some(config.clone()),
+            sandbox_config: Some(pod.config().clone()),
+        });
+        request.set_timeout(Duration::from_millis(milliseconds));
+        let cut_off = node.cri().runtime(async |mut client| client.create_container(request).await);
+        let ids = at_once(&node, 2, |client| client.create(pod.id(), &config, pod.config()));
+        let ids: Vec<_> = ids.into_iter().map(|id| id.expect("it is sent again")).collect();
+        assert_eq!(ids[0], ids[1], "after {milliseconds} ms");
+        if let Ok(answer) = cut_off {
+            assert_eq!(answer.container_id, ids[0], "it was made in time");
+        }
+        let containers = node.cri().containers().expect("they can be listed");
+        assert_eq!(containers.len(), index + 1, "after {milliseconds} ms: {containers:#?}");
+    }
+    drop(pod);
+    node.sweep().assert_clean();
+}
+
+#[test]
+fn a_pod_that_its_client_and_then_its_daemon_left_is_run_once_by_another_client() {
+    let node = Node::start();
+    let config = node.pod_config("left");
+    node.daemon().kill_at(&[(Step::SandboxAttached, 1)]);
+    let request = RunPodSandboxRequest { config: Some(config.clone()), runtime_handler: String::new() };
+    let mut request = Request::new(request);
+    request.set_timeout(Duration::from_millis(5));
+    let status = node.cri().runtime(async |mut client| client.run_pod_sandbox(request).await);
+    status.expect_err("no pod is up within 5 ms");
+    node.daemon().wait_killed();
+    node.daemon().restart();
+    let ids = at_once(&node, 3, |client| client.run_pod(&config).expect("it is sent again"));
+    let pod = Pod::adopt(&node, ids[0].clone(), config);
+    assert!(ids.iter().all(|id| id == pod.id()), "{ids:?}");
+    assert_eq!(node.cri().pods().expect("they can be listed").len(), 1);
+    drop(pod);
+    node.sweep().assert_clean();
+}
+
+#[test]
+fn a_start_joins_the_one_in_flight_and_none_that_is_done() {
+    let node = Node::shared();
+    let pod = node.pod("starts");
+    let id = pod.create(&node.container("main", &["sh", "-c", "echo started; exec sleep 1000"]));
+    for answer in at_once(&node, 4, |client| client.start(&id)) {
+        // One that came when the first was done is refused, and has started nothing.
+        assert!(matches!(code(&answer), Code::Ok | Code::FailedPrecondition), "{answer:?}");
+    }
+    let again = node.cri().start(&id);
+    assert_eq!(code(&again), Code::FailedPrecondition, "{again:?}");
+    let status = node.cri().status(&id).expect("it has a status");
+    assert_eq!(status.state(), ContainerState::ContainerRunning);
+    pod.wait_log("main", |lines| !lines.is_empty());
+    assert_eq!(pod.text("main"), "started");
+}
+
+fn code<T: std::fmt::Debug>(answer: &Result<T, tonic::Status>) -> Code {
+    answer.as_ref().map_or_else(tonic::Status::code, |_| Code::Ok)
+}
+
+#[test]
+fn commands_that_are_alike_each_run() {
+    let node = Node::shared();
+    let pod = node.pod("execs");
+    let id = pod.shell("main", "exec sleep 1000");
+    let seen = at_once(&node, 5, |client| client.sh(&id, "echo x >> /tmp/runs; sleep 0.2; echo done"));
+    assert_eq!(seen, ["done"; 5]);
+    assert_eq!(node.cri().sh(&id, "wc -l < /tmp/runs"), "5");
+}
+
+#[test]
+fn stops_and_removals_at_once_are_all_done() {
+    let node = Node::shared();
+    let pod = node.pod("ends");
+    let id = pod.shell("main", "trap 'exit 5' TERM; while :; do sleep 0.02; done");
+    let mut request = Request::new(StopContainerRequest { container_id: id.clone(), timeout: 20 });
+    request.set_timeout(Duration::from_millis(1));
+    let _ = node.cri().runtime(async |mut client| client.stop_container(request).await);
+    for answer in at_once(&node, 3, |client| client.stop(&id, 20)) {
+        answer.expect("a stop joins the one in flight, or finds it done");
+    }
+    assert_eq!(node.cri().wait_exit(&id).exit_code, 5);
+    for answer in at_once(&node, 3, |client| client.remove(&id)) {
+        answer.expect("a removal joins the one in flight, or finds it done");
+    }
+    assert_eq!(node.cri().status(&id).expect_err("it is gone").code(), Code::NotFound);
+    for answer in at_once(&node, 3, |client| client.stop_pod(pod.id())) {
+        answer.expect("a stop joins the one in flight, or finds it done");
+    }
+    for answer in at_once(&node, 3, |client| client.remove_pod(pod.id())) {
+        answer.expect("a removal joins the one in flight, or finds it done");
+    }
+    node.assert_gone(&[pod.id(), &id]);
+}

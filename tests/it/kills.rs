@@ -1,0 +1,89 @@
+//! The daemon, the logkeeper or a starting process is killed right after each step that has a name, on a real node, amid the
+//! request that takes the step; the next one must find everything, lose nothing, double nothing and leave nothing.
+//!
+//! Each test has a node of its own, on which its kills follow one another. A pod with a container that prints numbers is there all
+//! the time: it must not notice.
+
+use std::collections::BTreeSet;
+
+use switchyard_steps::Step;
+
+use lab::{Kill, Lab};
+
+mod daemons;
+mod images;
+mod keepers;
+mod lab;
+mod pods;
+mod tasks;
+
+/// Kills amid one kind of request.
+struct Amid {
+    run: fn(&Lab, Kill),
+    at: &'static [(Step, u32)],
+}
+
+/// All of them.
+const ALL: [&[Amid]; 7] =
+    [pods::MADE, pods::ENDED, tasks::MADE, tasks::ENDED, images::KILLS, keepers::KILLS, daemons::KILLS];
+
+/// Plays kills on one node, one after the other.
+fn play(amids: &[Amid]) {
+    let lab = Lab::new();
+    for amid in amids {
+        for &(step, time) in amid.at {
+            (amid.run)(&lab, Kill { step, time });
+        }
+    }
+    lab.finish();
+}
+
+#[test]
+fn every_step_is_the_last_of_some_process() {
+    let played = ALL.into_iter().flatten().flat_map(|amid| amid.at).map(|(step, _)| *step);
+    let played: BTreeSet<Step> = played.chain(daemons::FRESH.iter().copied()).collect();
+    let missing: Vec<_> = Step::ALL.iter().filter(|step| !played.contains(step)).collect();
+    assert!(missing.is_empty(), "no kill is played at {missing:?}");
+}
+
+#[test]
+fn a_pod_that_a_kill_cut_off_is_run_by_the_same_request() {
+    play(pods::MADE);
+}
+
+#[test]
+fn a_pod_whose_end_a_kill_cut_off_is_ended_by_the_same_request() {
+    play(pods::ENDED);
+}
+
+#[test]
+fn a_container_that_a_kill_cut_off_is_made_started_and_changed_by_the_same_request() {
+    play(tasks::MADE);
+}
+
+#[test]
+fn a_container_whose_end_a_kill_cut_off_tells_it_and_is_removed_by_the_same_request() {
+    play(tasks::ENDED);
+}
+
+#[test]
+fn an_image_that_a_kill_cut_off_is_pulled_unpacked_and_removed_by_the_same_request() {
+    play(images::KILLS);
+}
+
+#[test]
+fn a_logkeeper_that_is_killed_anywhere_loses_doubles_and_tears_no_line() {
+    play(keepers::KILLS);
+}
+
+#[test]
+fn a_daemon_that_is_killed_while_it_starts_is_followed_by_one_that_finds_everything() {
+    play(daemons::KILLS);
+}
+
+#[test]
+fn a_daemon_that_is_killed_in_its_first_start_is_followed_by_one_that_works() {
+    for step in daemons::FRESH {
+        daemons::first_start(*step);
+    }
+}

@@ -1,0 +1,111 @@
+//! Kills amid PullImage, RemoveImage, and the unpacking of an image that was here already.
+
+use switchyard_steps::Step::*;
+use switchyard_tests::cri::image_spec;
+use switchyard_tests::image::{Family, Image, Index, busybox, random_layer};
+use switchyard_tests::sweep::{NAMESPACE, ctr, stored};
+
+use super::Amid;
+use super::lab::{Kill, Lab};
+
+pub(super) const KILLS: &[Amid] = &[
+    Amid {
+        run: pull,
+        at: &[
+            (PullLeased, 1),
+            (ConfigWritten, 1),
+            (ManifestWritten, 1),
+            (IndexWritten, 1),
+            (LayerBegun, 1),
+            (LayerCommitted, 1),
+            (LayerCommitted, 2),
+            (LayerPrepared, 1),
+            (LayerApplied, 1),
+            (LayerUnpacked, 1),
+            (LayerUnpacked, 2),
+            (ImageNamed, 1),
+            (ImageNamed, 2),
+            (PullReleased, 1),
+        ],
+    },
+    Amid { run: unpack, at: &[(UnpackLeased, 1), (LayerPrepared, 1), (LayerApplied, 1), (LayerUnpacked, 1)] },
+    Amid { run: remove, at: &[(ImageUnnamed, 1), (ImageUnnamed, 2)] },
+];
+
+/// Pushes an image with two layers of its own; its reference.
+fn push(lab: &Lab, kill: Kill, what: u64) -> (String, Image) {
+    let seed = 1000 * what + 10 * (kill.step as u64) + u64::from(kill.time);
+    let image =
+        busybox().layer(random_layer(600_000, seed)).layer(random_layer(600_000, seed + 500_000)).build();
+    let name = format!("kills/image:{seed}");
+    lab.node.registry().push_index(&name, &Index::new(Family::Oci, vec![image.clone()]));
+    (lab.node.registry().reference(&name), image)
+}
+
+fn pull(lab: &Lab, kill: Kill) {
+    let (reference, _) = push(lab, kill, 1);
+    lab.dies_amid(kill, || lab.node.cri().pull(&reference, None));
+    // What leads to nothing is gone without anybody's asking.
+    lab.assert_nothing_left(kill);
+    if lab.node.cri().image(&reference).expect("it is asked for").is_none() {
+        let images = lab.node.cri().list_images().expect("they can be listed");
+        if !images.iter().any(|image| image.repo_digests.iter().any(|name| name.contains("kills/image@"))) {
+            lab.assert_stored_as_before(kill);
+        }
+    }
+    let id = lab.node.cri().pull(&reference, None).expect("it can be sent again");
+    let images = lab.node.cri().list_images().expect("they can be listed");
+    assert_eq!(images.iter().filter(|image| image.id == id).count(), 1, "{kill:?}: {images:#?}");
+    lab.with_pod("pulled", |pod| {
+        let seen = pod.output("ls /random | wc -l", |config| config.image = Some(image_spec(&reference)));
+        assert_eq!(seen, "2", "{kill:?}");
+    });
+    lab.node.cri().remove_image(&reference).expect("it can be removed");
+    lab.assert_stored_as_before(kill);
+    lab.assert_nothing_left(kill);
+}
+
+/// The snapshots of an image are gone, as those of one that was imported: making a container unpacks it.
+fn unpack(lab: &Lab, kill: Kill) {
+    let (reference, _) = push(lab, kill, 2);
+    let socket = lab.node.root().containerd_socket().expect("containerd has been started");
+    let before = stored(&socket, NAMESPACE);
+    lab.node.cri().pull(&reference, None).expect("it can be pulled");
+    let new: Vec<_> = stored(&socket, NAMESPACE).into_iter().filter(|item| !before.contains(item)).collect();
+    let snapshots: Vec<_> = new.iter().filter_map(|item| item.strip_prefix("snapshot ")).collect();
+    assert_eq!(snapshots.len(), 2, "{new:?}");
+    // The one on top goes first, whichever it is: the one below is refused until then.
+    let last = snapshots
+        .iter()
+        .chain(&snapshots)
+        .map(|name| ctr(&socket, NAMESPACE, &["snapshots", "rm", name]))
+        .last();
+    let left = stored(&socket, NAMESPACE);
+    assert!(
+        !left.iter().any(|item| new.contains(item) && item.starts_with("snapshot")),
+        "{last:?}: {left:?}"
+    );
+    let mut pod = None;
+    lab.dies_amid(kill, || {
+        let pod = pod.insert(lab.node.pod("unpack"));
+        let mut config = lab.node.container("main", &["true"]);
+        config.image = Some(image_spec(&reference));
+        pod.try_create(&config)
+    });
+    let pod = pod.expect("it was made");
+    let seen = pod.output("ls /random | wc -l", |config| config.image = Some(image_spec(&reference)));
+    assert_eq!(seen, "2", "{kill:?}");
+    drop(pod);
+    lab.node.cri().remove_image(&reference).expect("it can be removed");
+    lab.assert_stored_as_before(kill);
+    lab.assert_nothing_left(kill);
+}
+
+fn remove(lab: &Lab, kill: Kill) {
+    let (reference, _) = push(lab, kill, 3);
+    lab.node.cri().pull(&reference, None).expect("it can be pulled");
+    lab.dies_amid(kill, || lab.node.cri().remove_image(&reference));
+    lab.node.cri().remove_image(&reference).expect("it can be sent again");
+    lab.assert_stored_as_before(kill);
+    lab.assert_nothing_left(kill);
+}

@@ -1,0 +1,232 @@
+//! The node of one test: what goes on undisturbed, what dies, and what must not be left.
+
+use std::fs;
+use std::path::Path;
+use std::time::Duration;
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use switchyard_proto::cri::v1 as cri;
+use switchyard_steps::Step;
+use switchyard_tests::host::processes::{self, Process};
+use switchyard_tests::host::{cgroups, eventually};
+use switchyard_tests::image::busybox;
+use switchyard_tests::node::{Node, Pod, content};
+use switchyard_tests::sweep::{self, NAMESPACE, Sweep};
+
+/// How long something may take to be cleared away, or to come back.
+pub(super) const LIMIT: Duration = Duration::from_secs(30);
+/// An image with a volume, so that every step of making a task is taken.
+const VOLUMES: &str = "kills/volumes:latest";
+/// Prints a number again and again.
+const COUNT: &str = "n=0; while :; do n=$((n+1)); echo $n; sleep 0.05; done";
+
+/// Where to die: right after this step, at the n-th time it is reached.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Kill {
+    pub(super) step: Step,
+    pub(super) time: u32,
+}
+
+pub(super) struct Lab {
+    pub(super) node: Node,
+    bystander: Bystander,
+    /// What is there with nothing but the bystander.
+    rest: Sweep,
+    stored: Vec<String>,
+}
+
+/// A pod that nobody touches.
+struct Bystander {
+    pod: String,
+    config: cri::PodSandboxConfig,
+    status: cri::ContainerStatus,
+    process: Process,
+}
+
+impl Lab {
+    pub(super) fn new() -> Self {
+        let node = Node::start();
+        node.registry().push(VOLUMES, &busybox().volume("/data").build());
+        node.cri().pull(&node.registry().reference(VOLUMES), None).expect("it can be pulled");
+        let bystander = Bystander::start(&node);
+        let rest = settled(&node);
+        let stored = stored(&node);
+        Self { node, bystander, rest, stored }
+    }
+
+    /// The reference of the image with a volume.
+    pub(super) fn volumes(&self) -> String {
+        self.node.registry().reference(VOLUMES)
+    }
+
+    /// Has the daemon die amid `act`, and starts the next one. `act` is a request that nobody answers.
+    #[track_caller]
+    pub(super) fn dies_amid<T>(&self, at: Kill, act: impl FnOnce() -> Result<T, tonic::Status>) {
+        self.node.daemon().kill_at(&[(at.step, at.time)]);
+        let answer = act();
+        self.node.daemon().wait_killed();
+        assert!(answer.is_err(), "{at:?}: who answered?");
+        self.node.daemon().restart();
+        self.assert_undisturbed(at);
+    }
+
+    /// Has another process of the node die amid `act`, which must do what it should all the same.
+    #[track_caller]
+    pub(super) fn another_dies_amid<T>(&self, at: &[(Step, u32)], act: impl FnOnce() -> T) -> T {
+        let daemon = self.node.daemon().pid();
+        self.node.daemon().kill_at(at);
+        let outcome = act();
+        let killed = eventually(LIMIT, || self.node.daemon().kills_to_come().is_empty());
+        let node = self.node.daemon();
+        assert!(killed, "{:?} was not reached\n{}", node.kills_to_come(), node.tail());
+        drop(node);
+        self.node.daemon().wait_ready();
+        assert_eq!(self.node.daemon().pid(), daemon, "the daemon has died as well");
+        outcome
+    }
+
+    /// Fails if the bystander has noticed anything.
+    #[track_caller]
+    pub(super) fn assert_undisturbed(&self, at: Kill) {
+        let Bystander { pod, status, process, .. } = &self.bystander;
+        let now = processes::find(process.pid);
+        assert_eq!(now.map(|now| now.started), Some(process.started), "{at:?}: another process");
+        assert_eq!(&self.node.cri().status(&status.id).expect("it has a status"), status, "{at:?}");
+        let pod = self.node.cri().pod_status(pod).expect("it has a status");
+        assert_eq!(pod.state(), cri::PodSandboxState::SandboxReady, "{at:?}");
+        assert_counts_on(&self.bystander.log(), &format!("{at:?}"));
+    }
+
+    /// Waits until only the bystander is left, and what was stored before.
+    #[track_caller]
+    pub(super) fn assert_nothing_left(&self, at: Kill) {
+        let mut left = Vec::new();
+        let gone = eventually(LIMIT, || {
+            left = foreign(&self.node, &self.rest);
+            left.is_empty()
+        });
+        assert!(gone, "{at:?} left behind: {left:#?}\n{}", self.node.daemon().tail());
+        assert_eq!(self.node.cri().pods().expect("they can be listed").len(), 1, "{at:?}");
+        assert_eq!(self.node.cri().containers().expect("they can be listed").len(), 1, "{at:?}");
+    }
+
+    /// Waits until no image, blob or snapshot is stored that was not before.
+    #[track_caller]
+    pub(super) fn assert_stored_as_before(&self, at: Kill) {
+        let mut now = Vec::new();
+        let gone = eventually(LIMIT, || {
+            now = stored(&self.node);
+            now == self.stored
+        });
+        now.retain(|item| !self.stored.contains(item));
+        assert!(gone, "{at:?} left in containerd's store: {now:#?}");
+    }
+
+    /// The bystander's container.
+    pub(super) fn bystander(&self) -> &str {
+        &self.bystander.status.id
+    }
+
+    /// The directory of the bystander's logs.
+    pub(super) fn bystander_logs(&self) -> &str {
+        &self.bystander.config.log_directory
+    }
+
+    /// The processes of the bystander's container.
+    pub(super) fn bystanders(&self) -> Vec<String> {
+        let pids = cgroups::members(self.bystander());
+        pids.into_iter().filter_map(processes::find).map(|process| process.command).collect()
+    }
+
+    /// Runs a pod, stops and removes it, and fails if anything of it stays.
+    pub(super) fn with_pod(&self, name: &str, work: impl FnOnce(&Pod<'_>)) {
+        let pod = self.node.pod(name);
+        work(&pod);
+    }
+
+    /// Ends the bystander; then nothing at all may be left.
+    pub(super) fn finish(self) {
+        let Self { node, bystander, .. } = self;
+        node.cri().stop(&bystander.status.id, 0).expect("it can be stopped");
+        assert_counted(&[&bystander.log()], "the bystander");
+        drop(Pod::adopt(&node, bystander.pod, bystander.config));
+    }
+}
+
+impl Bystander {
+    fn start(node: &Node) -> Self {
+        let config = node.pod_config("bystander");
+        let pod = node.cri().run_pod(&config).expect("it can be run");
+        let container = node.container("counting", &["sh", "-c", COUNT]);
+        let id = node.cri().create(&pod, &container, &config).expect("it can be made");
+        node.cri().start(&id).expect("it can be started");
+        let pids = cgroups::members(&id);
+        let mut members = pids.into_iter().filter_map(processes::find);
+        let process = members.find(|process| process.command.contains(COUNT)).expect("it runs");
+        let status = node.cri().status(&id).expect("it has a status");
+        Self { pod, config, status, process }
+    }
+
+    fn log(&self) -> String {
+        format!("{}/counting.log", self.config.log_directory)
+    }
+}
+
+/// Kills a process that the daemon keeps running.
+pub(super) fn kill_managed(node: &Node, name: &str) {
+    let file = node.root().run().join(format!("{name}/{name}.pid"));
+    let text = fs::read_to_string(file).expect("the daemon writes down whom it started");
+    let pid = text.split_whitespace().next().expect("the process id is the first word");
+    kill(Pid::from_raw(pid.parse().expect("it is a number")), Signal::SIGKILL).expect("it runs");
+}
+
+fn stored(node: &Node) -> Vec<String> {
+    let socket = node.root().containerd_socket().expect("containerd has been started");
+    sweep::stored(&socket, NAMESPACE)
+}
+
+/// What is found once two looks find the same: containerd collects garbage in its own time.
+fn settled(node: &Node) -> Sweep {
+    let mut last = node.sweep();
+    eventually(LIMIT, || {
+        let now = node.sweep();
+        let same = now == last;
+        last = now;
+        same
+    });
+    last
+}
+
+/// What is there beside the bystander, whose processes come and go.
+fn foreign(node: &Node, rest: &Sweep) -> Vec<String> {
+    let mut found = node.sweep().since(rest);
+    found.retain(|finding| !finding.starts_with("process "));
+    found
+}
+
+/// The first words of a log's whole lines.
+fn numbers(path: impl AsRef<Path>) -> Vec<String> {
+    let text = fs::read_to_string(path).unwrap_or_default();
+    // What is behind the last newline is being written.
+    let whole = text.rfind('\n').map_or("", |end| &text[..end]);
+    let first = |line: &str| content(line).split(' ').next().unwrap_or_default().to_owned();
+    whole.lines().map(first).collect()
+}
+
+/// Fails unless logs, one after the other, count from 1 without a gap, a repetition or a torn line.
+#[track_caller]
+pub(super) fn assert_counted(paths: &[&str], what: &str) {
+    let numbers: Vec<_> = paths.iter().flat_map(numbers).collect();
+    let wrong = numbers.iter().enumerate().find(|(index, number)| **number != (index + 1).to_string());
+    assert!(wrong.is_none(), "{what}: line {wrong:?} of {}, counted from 0", numbers.len());
+    assert!(!numbers.is_empty(), "{what}: no line");
+}
+
+/// Fails unless a log goes on, and counts.
+#[track_caller]
+pub(super) fn assert_counts_on(path: &str, what: &str) {
+    let before = numbers(path).len();
+    assert!(eventually(LIMIT, || numbers(path).len() > before + 2), "{what}: the log does not go on");
+    assert_counted(&[path], what);
+}

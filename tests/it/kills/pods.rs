@@ -1,0 +1,142 @@
+//! Kills amid RunPodSandbox, StopPodSandbox and RemovePodSandbox.
+
+use std::net::{Ipv4Addr, TcpListener};
+
+use switchyard_proto::cri::v1 as cri;
+use switchyard_steps::Step::*;
+use switchyard_tests::cri::namespaces;
+use switchyard_tests::node::Pod;
+
+use super::Amid;
+use super::lab::{Kill, Lab};
+
+pub(super) const MADE: &[Amid] = &[
+    Amid {
+        run: run_pod,
+        at: &[
+            (SandboxRecorded, 1),
+            (SandboxFiles, 1),
+            (FileDrafted, 1),
+            (FileNamed, 2),
+            (PinsPlaced, 1),
+            (PinMounted, 1),
+            (PinMounted, 2),
+            (SandboxPinned, 1),
+            (ShmPlaced, 1),
+            (SandboxShm, 1),
+            (JournalDrafted, 1),
+            (JournalWritten, 1),
+            (PluginAdded, 1),
+            (PluginAdded, 2),
+            (PluginAdded, 3),
+            (JournalDrafted, 2),
+            (ResultSaved, 1),
+            (SandboxAttached, 1),
+            (SandboxHosts, 1),
+            (InfraCreated, 1),
+            (InfraStarted, 1),
+            (InfraPinned, 1),
+            (SandboxMarked, 1),
+        ],
+    },
+    Amid {
+        run: recover,
+        at: &[(RecoveryLooked, 1), (RecoveryTasks, 1), (RecoverySandboxes, 1), (RecoveryDebris, 1)],
+    },
+];
+
+pub(super) const ENDED: &[Amid] = &[
+    Amid {
+        run: stop_pod,
+        at: &[
+            (ProcessKilled, 1),
+            (SandboxInfraEnded, 1),
+            (PluginDeleted, 1),
+            (PluginDeleted, 2),
+            (PluginDeleted, 3),
+            (JournalRemoved, 1),
+            (SandboxDetached, 1),
+            (PinReleased, 1),
+            (PinReleased, 2),
+            (SandboxUnpinned, 1),
+            (SandboxUnmounted, 1),
+            (SandboxStopped, 1),
+        ],
+    },
+    Amid { run: remove_pod, at: &[(SandboxFilesGone, 1), (SandboxForgotten, 1)] },
+];
+
+/// A pod that takes every step: with a port of the host, and an infra process.
+fn config(lab: &Lab) -> cri::PodSandboxConfig {
+    let mut config = lab.node.pod_config("run");
+    namespaces(&mut config).set_pid(cri::NamespaceMode::Pod);
+    let free = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).and_then(|listener| listener.local_addr());
+    config.port_mappings = vec![cri::PortMapping {
+        container_port: 80,
+        host_port: free.expect("loopback has a free port").port().into(),
+        ..Default::default()
+    }];
+    config
+}
+
+fn run_pod(lab: &Lab, kill: Kill) {
+    let config = config(lab);
+    lab.dies_amid(kill, || lab.node.cri().run_pod(&config));
+    assert_runs(lab, kill, config);
+}
+
+/// The daemon that clears away what a killed one has made is killed as well.
+fn recover(lab: &Lab, kill: Kill) {
+    let config = config(lab);
+    lab.node.daemon().kill_at(&[(SandboxAttached, 1), (kill.step, kill.time)]);
+    lab.node.cri().run_pod(&config).expect_err("nobody answers");
+    lab.node.daemon().wait_killed();
+    lab.node.daemon().spawn();
+    lab.node.daemon().wait_killed();
+    lab.node.daemon().restart();
+    lab.assert_undisturbed(kill);
+    assert_runs(lab, kill, config);
+}
+
+/// The same request runs one pod, which works.
+#[track_caller]
+fn assert_runs(lab: &Lab, kill: Kill, config: cri::PodSandboxConfig) {
+    let pod = lab.node.run(config);
+    let again = lab.node.cri().run_pod(pod.config()).expect("it can be sent again");
+    assert_eq!(again, pod.id(), "{kill:?}");
+    assert_eq!(lab.node.cri().pods().expect("they can be listed").len(), 2, "{kill:?}");
+    assert_eq!(pod.status().state(), cri::PodSandboxState::SandboxReady, "{kill:?}");
+    let seen = pod.output("ip -4 addr show eth0; hostname; cat /etc/resolv.conf > /dev/null", |_| {});
+    assert!(seen.contains(&pod.ip()), "{kill:?}: {seen}");
+    drop(pod);
+    lab.assert_nothing_left(kill);
+}
+
+fn stop_pod(lab: &Lab, kill: Kill) {
+    let pod = lab.node.run(config(lab));
+    let container = pod.shell("main", "exec sleep 1000");
+    lab.dies_amid(kill, || lab.node.cri().stop_pod(pod.id()));
+    lab.node.cri().stop_pod(pod.id()).expect("it can be sent again");
+    assert_eq!(pod.status().state(), cri::PodSandboxState::SandboxNotready, "{kill:?}");
+    let status = lab.node.cri().status(&container).expect("it has a status");
+    assert_eq!(status.state(), cri::ContainerState::ContainerExited, "{kill:?}");
+    assert_eq!(status.exit_code, 137, "{kill:?}: {status:?}");
+    lab.node.cri().stop_pod(pod.id()).expect("a stop is idempotent");
+    assert_removable(lab, kill, pod);
+}
+
+fn remove_pod(lab: &Lab, kill: Kill) {
+    let pod = lab.node.run(config(lab));
+    let _container = pod.shell("main", "exec sleep 1000");
+    lab.node.cri().stop_pod(pod.id()).expect("it can be stopped");
+    lab.dies_amid(kill, || lab.node.cri().remove_pod(pod.id()));
+    assert_removable(lab, kill, pod);
+}
+
+#[track_caller]
+fn assert_removable(lab: &Lab, kill: Kill, pod: Pod<'_>) {
+    lab.node.cri().remove_pod(pod.id()).expect("it can be sent again");
+    lab.node.cri().remove_pod(pod.id()).expect("a removal is idempotent");
+    drop(pod);
+    lab.assert_nothing_left(kill);
+}

@@ -1,0 +1,175 @@
+//! Kills amid the requests about containers, and amid their end.
+
+use std::fs;
+
+use switchyard_proto::cri::v1::{ContainerState, LinuxContainerResources, Mount};
+use switchyard_steps::Step::*;
+use switchyard_tests::cri::{image_spec, limits};
+use switchyard_tests::host::{cgroups, eventually, random_name};
+use switchyard_tests::node::content;
+
+use super::Amid;
+use super::lab::{Kill, LIMIT, Lab};
+
+pub(super) const MADE: &[Amid] = &[
+    Amid {
+        run: create,
+        at: &[
+            (TaskRecorded, 1),
+            (ViewMade, 1),
+            (ViewMounted, 1),
+            (ViewUnmounted, 1),
+            (TaskVolumes, 1),
+            (TaskPrepared, 1),
+        ],
+    },
+    Amid {
+        run: start,
+        at: &[(TaskFifos, 1), (TaskLogged, 1), (TaskCreated, 1), (TaskStarted, 1), (TaskMarked, 1)],
+    },
+    Amid { run: start_in_vain, at: &[(StartRefused, 1)] },
+    Amid { run: update, at: &[(TaskLimited, 1), (TaskLimitsRecorded, 1)] },
+];
+
+pub(super) const ENDED: &[Amid] = &[
+    Amid { run: end, at: &[(TaskExitRecorded, 1), (TaskDeleted, 1), (TaskLogFinished, 1)] },
+    Amid { run: stop, at: &[(TaskExitRecorded, 1), (TaskDeleted, 1), (TaskLogFinished, 1)] },
+    Amid { run: remove, at: &[(TaskSnapshotGone, 1), (TaskFilesGone, 1), (TaskForgotten, 1)] },
+    Amid { run: exec_endless, at: &[(ExecFifos, 1), (ExecCreated, 1), (ExecStarted, 1)] },
+    Amid { run: exec, at: &[(ExecDeleted, 1), (ExecGone, 1)] },
+];
+
+fn create(lab: &Lab, kill: Kill) {
+    let pod = lab.node.pod("create");
+    let mut config = lab.node.container("main", &["sh", "-c", "echo started; exec sleep 1000"]);
+    config.image = Some(image_spec(&lab.volumes()));
+    lab.dies_amid(kill, || pod.try_create(&config));
+    let id = pod.create(&config);
+    assert_eq!(pod.create(&config), id, "{kill:?}");
+    assert_eq!(lab.node.cri().containers().expect("they can be listed").len(), 2, "{kill:?}");
+    lab.node.cri().start(&id).expect("it can be started");
+    assert_eq!(lab.node.cri().sh(&id, "touch /data/x && echo reached"), "reached");
+    drop(pod);
+    lab.assert_nothing_left(kill);
+}
+
+fn start(lab: &Lab, kill: Kill) {
+    let pod = lab.node.pod("start");
+    let id = pod.create(&lab.node.container("main", &["sh", "-c", "echo started; exec sleep 1000"]));
+    lab.dies_amid(kill, || lab.node.cri().start(&id));
+    let status = lab.node.cri().status(&id).expect("it has a status");
+    match status.state() {
+        ContainerState::ContainerCreated => lab.node.cri().start(&id).expect("it can be sent again"),
+        ContainerState::ContainerRunning => {}
+        ContainerState::ContainerExited | ContainerState::ContainerUnknown => {
+            panic!("{kill:?} has ended it: {status:?}")
+        }
+    }
+    assert_eq!(lab.node.cri().sh(&id, "echo reached"), "reached");
+    pod.wait_log("main", |lines| !lines.is_empty());
+    lab.node.cri().stop(&id, 0).expect("it can be stopped");
+    assert_eq!(pod.text("main"), "started", "{kill:?}");
+    drop(pod);
+    lab.assert_nothing_left(kill);
+}
+
+fn start_in_vain(lab: &Lab, kill: Kill) {
+    let pod = lab.node.pod("vain");
+    let id = pod.create(&lab.node.container("main", &["/there/is/no/such/program"]));
+    lab.dies_amid(kill, || lab.node.cri().start(&id));
+    let status = lab.node.cri().status(&id).expect("it has a status");
+    assert_eq!(status.state(), ContainerState::ContainerExited, "{kill:?}: {status:?}");
+    assert_ne!(status.exit_code, 0, "{kill:?}");
+    assert!(status.message.contains("no such file"), "{kill:?}: {status:?}");
+    drop(pod);
+    lab.assert_nothing_left(kill);
+}
+
+/// A change that was in force and not yet on record is told as not made; sent again, it is both.
+fn update(lab: &Lab, kill: Kill) {
+    let pod = lab.node.pod("update");
+    let (before, after) = (64 << 20, 96 << 20);
+    let id =
+        pod.shell_with("main", "exec sleep 1000", |config| limits(config).memory_limit_in_bytes = before);
+    let wanted = LinuxContainerResources { memory_limit_in_bytes: after, ..Default::default() };
+    let told = || {
+        let status = lab.node.cri().status(&id).expect("it has a status");
+        status.resources.and_then(|limits| limits.linux).expect("limits are told").memory_limit_in_bytes
+    };
+    lab.dies_amid(kill, || lab.node.cri().update(&id, wanted.clone()));
+    assert!([before, after].contains(&told()), "{kill:?}: {}", told());
+    lab.node.cri().update(&id, wanted).expect("it can be sent again");
+    assert_eq!(told(), after, "{kill:?}");
+    let file = cgroups::named(&id)
+        .iter()
+        .flat_map(|group| [group.join("memory.limit_in_bytes"), group.join("memory.max")])
+        .find(|file| file.exists())
+        .expect("its memory is limited");
+    assert_eq!(fs::read_to_string(file).expect("it was just found").trim(), after.to_string(), "{kill:?}");
+    drop(pod);
+    lab.assert_nothing_left(kill);
+}
+
+fn end(lab: &Lab, kill: Kill) {
+    let pod = lab.node.pod("end");
+    let dir = lab.node.root().path().join(format!("host-{}", random_name()));
+    fs::create_dir(&dir).expect("the root can be written");
+    let script = "while [ ! -e /host/go ]; do sleep 0.02; done; echo last words; exit 7";
+    let id = pod.shell_with("main", script, |config| {
+        config.mounts = vec![Mount {
+            host_path: dir.to_str().expect("the path is ASCII").to_owned(),
+            container_path: "/host".to_owned(),
+            ..Default::default()
+        }];
+    });
+    lab.dies_amid(kill, || {
+        fs::write(dir.join("go"), "").expect("the root can be written");
+        Err::<(), _>(tonic::Status::unknown("nobody was asked"))
+    });
+    let status = lab.node.cri().wait_exit(&id);
+    assert_eq!((status.exit_code, status.reason.as_str()), (7, "Error"), "{kill:?}");
+    let lines = pod.wait_log("main", |lines| !lines.is_empty());
+    assert_eq!(lines.iter().map(|line| content(line)).collect::<Vec<_>>(), ["last words"], "{kill:?}");
+    drop(pod);
+    lab.assert_nothing_left(kill);
+}
+
+fn stop(lab: &Lab, kill: Kill) {
+    let pod = lab.node.pod("stop");
+    let id = pod.shell("main", "trap 'echo bye; exit 3' TERM; echo hello; while :; do sleep 0.02; done");
+    pod.wait_log("main", |lines| lines.len() == 1);
+    lab.dies_amid(kill, || lab.node.cri().stop(&id, 20));
+    lab.node.cri().stop(&id, 20).expect("it can be sent again");
+    let status = lab.node.cri().status(&id).expect("it has a status");
+    assert_eq!((status.state(), status.exit_code), (ContainerState::ContainerExited, 3), "{kill:?}");
+    assert_eq!(pod.text("main"), "hello\nbye", "{kill:?}");
+    drop(pod);
+    lab.assert_nothing_left(kill);
+}
+
+fn remove(lab: &Lab, kill: Kill) {
+    let pod = lab.node.pod("remove");
+    let id = pod.shell("main", "exit 3");
+    let _status = lab.node.cri().wait_exit(&id);
+    lab.dies_amid(kill, || lab.node.cri().remove(&id));
+    lab.node.cri().remove(&id).expect("it can be sent again");
+    assert_eq!(lab.node.cri().containers().expect("they can be listed").len(), 1, "{kill:?}");
+    lab.node.cri().remove(&id).expect("a removal is idempotent");
+    drop(pod);
+    lab.assert_nothing_left(kill);
+}
+
+/// A command whose client has gone with the daemon does not go on, and leaves no file.
+fn exec_endless(lab: &Lab, kill: Kill) {
+    lab.dies_amid(kill, || lab.node.cri().exec(lab.bystander(), &["sleep", "4321"], 0));
+    let ended = eventually(LIMIT, || !lab.bystanders().iter().any(|command| command.contains("4321")));
+    assert!(ended, "{kill:?}: {:?}", lab.bystanders());
+    assert_eq!(lab.node.cri().sh(lab.bystander(), "echo reached"), "reached");
+    lab.assert_nothing_left(kill);
+}
+
+fn exec(lab: &Lab, kill: Kill) {
+    lab.dies_amid(kill, || lab.node.cri().exec(lab.bystander(), &["true"], 0));
+    assert_eq!(lab.node.cri().sh(lab.bystander(), "echo reached"), "reached");
+    lab.assert_nothing_left(kill);
+}
