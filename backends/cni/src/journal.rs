@@ -1,4 +1,8 @@
 //! A file per attachment, written before plugins run, from which the attachment can be undone after a crash at any line.
+//!
+//! It holds one or two JSON documents: what is asked for, on disk before the first plugin runs, and the result of ADD, which is
+//! appended. The result need not be on disk: it helps plugins to undo an attachment, and one that a power cut has ended can be undone
+//! without. So a result that is cut short is one that is not known, and a file that is empty is one from before any plugin ran.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, ErrorKind, Write};
@@ -19,11 +23,10 @@ use crate::plugin::Plugins;
 use crate::result::CniResult;
 
 /// The form of the file that this program writes and reads.
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 
 /// How far an attachment had come.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Phase {
     /// ADD may have been run, in part or in full; the result is not known.
     Adding,
@@ -32,14 +35,19 @@ pub enum Phase {
 }
 
 /// The content of a journal file. It does not depend on the configuration directory.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Saved {
+    intent: Intent,
+    result: Option<Value>,
+}
+
+/// What is asked for.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Saved {
+struct Intent {
     version: u32,
-    phase: Phase,
     network: Value,
     attachment: SavedAttachment,
-    result: Option<Value>,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -52,20 +60,10 @@ struct SavedAttachment {
     capabilities: Map<String, Value>,
 }
 
-/// Whether the name of the file has to be on disk as well.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Durability {
-    /// A new file: after a power cut it has to be there, because addresses stay reserved on disk.
-    Name,
-    /// A newer content of a durable file: the old one would do, so the directory need not be synced.
-    Content,
-}
-
-impl Saved {
+impl Intent {
     fn new(list: &NetworkList, attachment: &Attachment) -> Self {
         Self {
             version: VERSION,
-            phase: Phase::Adding,
             network: list.to_document(),
             attachment: SavedAttachment {
                 container_id: attachment.container_id.clone(),
@@ -74,11 +72,12 @@ impl Saved {
                 args: attachment.args.clone(),
                 capabilities: attachment.capabilities.to_map(),
             },
-            result: None,
         }
     }
+}
 
-    /// Reads a journal file; `None` if there is none.
+impl Saved {
+    /// Reads a journal file; `None` if there is none, or none that a plugin has run for.
     ///
     /// # Errors
     /// [`Error::Journal`], [`Error::JournalContent`].
@@ -89,25 +88,26 @@ impl Saved {
             Err(source) => return Err(Error::Journal { doing: "read", path: path.to_owned(), source }),
         };
         let damaged = |source| Error::JournalContent { path: path.to_owned(), source };
-        let saved: Self = serde_json::from_slice(&bytes).map_err(damaged)?;
-        if saved.version == VERSION {
-            Ok(Some(saved))
-        } else {
-            let text = format!("version {} is not {VERSION}", saved.version);
-            Err(damaged(serde::de::Error::custom(text)))
+        let mut documents = serde_json::Deserializer::from_slice(&bytes).into_iter::<Value>();
+        let Some(intent) = documents.next() else { return Ok(None) };
+        let intent: Intent = intent.and_then(Intent::deserialize).map_err(damaged)?;
+        if intent.version != VERSION {
+            let text = format!("version {} is not {VERSION}", intent.version);
+            return Err(damaged(serde::de::Error::custom(text)));
         }
+        Ok(Some(Self { intent, result: documents.next().and_then(Result::ok) }))
     }
 
     /// How far the attachment had come.
     #[must_use]
     pub fn phase(&self) -> Phase {
-        self.phase
+        if self.result.is_some() { Phase::Added } else { Phase::Adding }
     }
 
     /// The attachment, with its capability arguments as they were passed on.
     #[must_use]
     pub fn attachment(&self) -> Attachment {
-        let saved = self.attachment.clone();
+        let saved = self.intent.attachment.clone();
         Attachment {
             container_id: saved.container_id,
             netns: saved.netns,
@@ -122,7 +122,7 @@ impl Saved {
     /// # Errors
     /// [`Error::Conf`].
     pub fn list(&self, path: &Path) -> Result<NetworkList, Error> {
-        NetworkList::parse(path, self.network.to_string().as_bytes())
+        NetworkList::parse(path, self.intent.network.to_string().as_bytes())
     }
 
     /// The result of ADD, if it is known. `path` is where this was read from, for error messages.
@@ -138,29 +138,40 @@ impl Saved {
 }
 
 impl Network {
-    /// [`Network::add`], with a journal file at `path` (in a directory that exists) that is on disk before the first
-    /// plugin runs, and has the result before this returns.
+    /// Puts on disk, at `path` in a directory that exists, what is to be attached: [`Network::add_saved`] does it. It may be called
+    /// before there is a namespace to attach.
+    ///
+    /// Cancel-safety: none; call [`del_saved`], which removes the file.
+    ///
+    /// # Errors
+    /// [`Error::JournalExists`] if an earlier attachment was not undone; [`Error::Journal`].
+    pub async fn save(&self, path: &Path, attachment: &Attachment) -> Result<(), Error> {
+        let bytes = encode(path, &Intent::new(self.list(), attachment))?;
+        let target = path.to_owned();
+        match blocking("write", path, move || write_durably(&target, &bytes)).await {
+            Err(Error::Journal { source, path, .. }) if source.kind() == ErrorKind::AlreadyExists => {
+                Err(Error::JournalExists { path })
+            }
+            other => other,
+        }
+    }
+
+    /// [`Network::add`], of what [`Network::save`] has put on disk at `path`. The file has the result before this returns.
     ///
     /// After a failure the file is gone if nothing is left of the attachment, else it stays for [`del_saved`].
     /// Cancel-safety: none, as for `add`; but whenever it is cut short, [`del_saved`] undoes what it did.
     ///
     /// # Errors
-    /// [`Error::JournalExists`] if an earlier attachment was not undone; [`Error::Journal`]; those of `add`.
+    /// [`Error::Journal`]; those of `add`.
     pub async fn add_saved(&self, path: &Path, attachment: &Attachment) -> Result<CniResult, Error> {
-        let saved = Saved::new(self.list(), attachment);
-        write(path, saved.clone(), Durability::Name).await?;
-        reach(Step::JournalWritten);
         let error = match self.add(attachment).await {
-            Ok(result) => {
-                let added = Saved { phase: Phase::Added, result: Some(result.raw.clone()), ..saved };
-                match write(path, added, Durability::Content).await {
-                    Ok(()) => {
-                        reach(Step::ResultSaved);
-                        return Ok(result);
-                    }
-                    Err(error) => self.undo(attachment, Some(&result), error).await,
+            Ok(result) => match append(path, &result.raw).await {
+                Ok(()) => {
+                    reach(Step::ResultSaved);
+                    return Ok(result);
                 }
-            }
+                Err(error) => self.undo(attachment, Some(&result), error).await,
+            },
             Err(error) => error,
         };
         if !error.left_something()
@@ -205,56 +216,38 @@ async fn blocking<T: Send + 'static>(
         .map_err(|source| Error::Journal { doing, path: path.to_owned(), source })
 }
 
-/// Writes the file whole or not at all.
-async fn write(path: &Path, saved: Saved, durability: Durability) -> Result<(), Error> {
-    let bytes = serde_json::to_vec(&saved)
-        .map_err(|source| Error::JournalContent { path: path.to_owned(), source })?;
-    let target = path.to_owned();
-    let written = blocking("write", path, move || write_now(&target, &bytes, durability)).await;
-    match written {
-        Err(Error::Journal { source, path, .. }) if source.kind() == ErrorKind::AlreadyExists => {
-            Err(Error::JournalExists { path })
-        }
-        other => other,
-    }
+fn encode(path: &Path, document: &impl Serialize) -> Result<Vec<u8>, Error> {
+    serde_json::to_vec(document).map_err(|source| Error::JournalContent { path: path.to_owned(), source })
 }
 
-fn write_now(path: &Path, bytes: &[u8], durability: Durability) -> io::Result<()> {
-    if durability == Durability::Name && path.try_exists()? {
-        return Err(ErrorKind::AlreadyExists.into());
-    }
-    let temporary = temporary(path);
-    // A leftover of a crash is overwritten: the name is this attachment's alone.
-    let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&temporary)?;
+/// Makes the file and has it on disk, its name as well: addresses stay reserved on disk, so after a power cut it has to be there.
+/// Cut short it leaves no file, or an empty one.
+fn write_durably(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
+    reach(Step::JournalDrafted);
     file.write_all(bytes)?;
     file.sync_all()?;
-    reach(Step::JournalDrafted);
-    fs::rename(&temporary, path)?;
-    match durability {
-        Durability::Name => File::open(parent(path))?.sync_all(),
-        Durability::Content => Ok(()),
-    }
+    // The sync of a new file brings its name along on the usual file systems; this one then finds nothing left to do.
+    File::open(parent(path))?.sync_all()?;
+    reach(Step::JournalWritten);
+    Ok(())
 }
 
-/// Removes the file and a leftover of a crash. Idempotent.
+/// Adds the result, in one write.
+async fn append(path: &Path, result: &Value) -> Result<(), Error> {
+    let bytes = encode(path, result)?;
+    let target = path.to_owned();
+    blocking("write", path, move || OpenOptions::new().append(true).open(target)?.write_all(&bytes)).await
+}
+
+/// Removes the file. Idempotent.
 async fn remove(path: &Path) -> Result<(), Error> {
     let target = path.to_owned();
-    blocking("remove", path, move || {
-        for file in [temporary(&target), target] {
-            match fs::remove_file(file) {
-                Err(e) if e.kind() != ErrorKind::NotFound => return Err(e),
-                _ => {}
-            }
-        }
-        Ok(())
+    blocking("remove", path, move || match fs::remove_file(target) {
+        Err(e) if e.kind() != ErrorKind::NotFound => Err(e),
+        Ok(()) | Err(_) => Ok(()),
     })
     .await
-}
-
-fn temporary(path: &Path) -> PathBuf {
-    let mut name = path.file_name().unwrap_or_default().to_owned();
-    name.push(".new");
-    path.with_file_name(name)
 }
 
 fn parent(path: &Path) -> &Path {

@@ -4,7 +4,7 @@
 //! ConfDir ──load──> NetworkList ─┐
 //!                                ├─> Network ──add/check/del──> plugin, plugin, …   (one process each, in a chain)
 //! Plugins (bin dirs, limits) ────┘      │
-//!                                       └─add_saved──> journal file ──del_saved──> the same chain, after any crash
+//!                                └─save, add_saved──> journal file ──del_saved──> the same chain, after any crash
 //! ```
 //!
 //! Vocabulary is the specification's: an *attachment* is one container on one network through one interface; a *list* is

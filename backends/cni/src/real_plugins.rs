@@ -17,6 +17,7 @@ use crate::conf::NetworkList;
 use crate::journal::{Saved, del_saved};
 use crate::network::{CheckOutcome, Network};
 use crate::plugin::{Limits, Plugins};
+use crate::testing::attach_saved;
 
 /// Where Debian's package containernetworking-plugins puts them.
 const BIN: &str = "/usr/lib/cni";
@@ -156,7 +157,7 @@ fn a_pod_gets_both_families_is_reachable_and_leaves_nothing() {
         let (network, plugins) = network(&bridge(dir, "dual"));
         let journal = dir.join("journal.json");
         let pod = attachment("pod1", &netns);
-        let made = network.add_saved(&journal, &pod).await.unwrap();
+        let made = attach_saved(&network, &journal, &pod).await.unwrap();
 
         let ips = made.pod_ips("eth0");
         assert_eq!(ips, ["10.77.0.2".parse::<IpAddr>().unwrap(), "fd77::2".parse().unwrap()]);
@@ -187,13 +188,11 @@ fn addresses_are_freed_when_the_namespace_is_gone_and_the_result_unknown() {
         new_netns(&netns);
         let (network, plugins) = network(&bridge(dir, "lost"));
         let journal = dir.join("journal.json");
-        network.add_saved(&journal, &attachment("pod1", &netns)).await.unwrap();
+        attach_saved(&network, &journal, &attachment("pod1", &netns)).await.unwrap();
         // As after a kill just before the result was kept, and then a reboot.
         let text = fs::read_to_string(&journal).unwrap();
-        let mut saved: Value = serde_json::from_str(&text).unwrap();
-        saved["phase"] = json!("adding");
-        saved["result"] = Value::Null;
-        fs::write(&journal, saved.to_string()).unwrap();
+        let mut documents = serde_json::Deserializer::from_str(&text).into_iter::<Value>();
+        fs::write(&journal, documents.next().unwrap().unwrap().to_string()).unwrap();
         nix::mount::umount(&netns).unwrap();
 
         del_saved(&journal, &plugins, None).await.unwrap();
@@ -212,7 +211,7 @@ fn a_port_that_cannot_be_mapped_frees_the_address_again() {
         list["plugins"][1]["snat"] = json!("not a boolean");
         let (network, _) = network(&list);
         let journal = dir.join("journal.json");
-        let error = network.add_saved(&journal, &attachment("pod1", &netns)).await.unwrap_err();
+        let error = attach_saved(&network, &journal, &attachment("pod1", &netns)).await.unwrap_err();
         let line = crate::error::one_line(&error);
         assert!(line.contains("plugin portmap refused ADD"), "{line}");
         assert!(reserved(dir, "undo").is_empty());

@@ -11,8 +11,10 @@ use tempfile::TempDir;
 
 use crate::attachment::Attachment;
 use crate::conf::NetworkList;
+use crate::error::Error;
 use crate::network::Network;
 use crate::plugin::{Limits, Plugins};
+use crate::result::CniResult;
 
 /// Long enough for a shell script on a busy machine, short enough to wait for.
 pub(crate) const SHORT: Duration = Duration::from_secs(2);
@@ -113,4 +115,14 @@ pub(crate) fn attachment() -> Attachment {
         ifname: "eth0".to_owned(),
         ..Attachment::default()
     }
+}
+
+/// Attaches with a journal at `path`, as a sandbox is attached.
+pub(crate) async fn attach_saved(
+    network: &Network,
+    path: &Path,
+    attachment: &Attachment,
+) -> Result<CniResult, Error> {
+    network.save(path, attachment).await?;
+    network.add_saved(path, attachment).await
 }

@@ -126,7 +126,7 @@ impl Inner {
             Some(Process::Running { pid } | Process::Unanswered { pid }) => Some(*pid),
             Some(Process::None | Process::Created | Process::Stopped) | None => None,
         };
-        let entry = SandboxEntry { dirs: self.layout.sandbox(id), pid, record };
+        let entry = SandboxEntry { dirs: self.layout.sandbox(id), pid, record, released: false };
         let record = &entry.record;
         let facts = SandboxFacts { phase, pinned: is_pinned(&entry), infra: pid.is_some() || !record.infra };
         let Some(state) = sandbox_fate(facts) else { return Ok(None) };

@@ -39,6 +39,8 @@ pub(crate) struct SandboxEntry {
     pub(crate) dirs: SandboxDirs,
     /// The infra process, where there is one.
     pub(crate) pid: Option<u32>,
+    /// Its process has ended, and its network and namespaces are released: only files are left.
+    pub(crate) released: bool,
 }
 
 impl SandboxEntry {
@@ -124,7 +126,7 @@ impl Inner {
                 .map(|SelinuxLabel { user, role, type_, level }| [user, role, type_, level]),
             ips: Vec::new(),
         };
-        let mut entry = SandboxEntry { record, dirs: self.layout.sandbox(id), pid: None };
+        let mut entry = SandboxEntry { record, dirs: self.layout.sandbox(id), pid: None, released: false };
         // Refuses a cgroup parent that cannot be one before anything is made.
         self.cgroup_of(&entry, &id.to_string())?;
         match self.make_sandbox(id, spec, want, &mut entry).await {
@@ -166,19 +168,27 @@ impl Inner {
             }
             Ok::<_, Error>(())
         };
-        let connected = async {
+        let pin = async {
             if pinned {
                 namespaces::tasks::create_pins(dirs.pins.clone(), want).await.map_err(from_namespaces)?;
                 self.faults.reach(Step::SandboxPinned)?;
             }
+            Ok::<_, Error>(())
+        };
+        let plan = async {
             match &spec.network {
-                SandboxNetwork::Pod(network) => {
-                    let ips = self.attach(id, network, &dirs).await?;
-                    self.faults.reach(Step::SandboxAttached)?;
-                    Ok::<_, Error>(ips)
-                }
-                SandboxNetwork::Host | SandboxNetwork::Isolated | SandboxNetwork::Joined(_) => Ok(Vec::new()),
+                SandboxNetwork::Pod(network) => self.plan_attachment(id, network, &dirs).await.map(Some),
+                SandboxNetwork::Host | SandboxNetwork::Isolated | SandboxNetwork::Joined(_) => Ok(None),
             }
+        };
+        let connected = async {
+            // The disk and the kernel work at the same time, and both before the first plugin runs.
+            let (pinned, planned) = tokio::join!(pin, plan);
+            pinned?;
+            let Some(planned) = planned? else { return Ok(Vec::new()) };
+            let ips = self.attach(id, &planned, &dirs).await?;
+            self.faults.reach(Step::SandboxAttached)?;
+            Ok::<_, Error>(ips)
         };
         make_dir(&dirs.state).await?;
         // Both run to their end, so that undoing does not race with either.
@@ -250,7 +260,8 @@ impl Inner {
             other => other?,
         }
         self.faults.reach(Step::SandboxStopped)?;
-        let stopped = SandboxEntry { record: entry.record.clone(), dirs: entry.dirs.clone(), pid: None };
+        let (record, dirs) = (entry.record.clone(), entry.dirs.clone());
+        let stopped = SandboxEntry { record, dirs, pid: None, released: true };
         self.sandboxes().insert(id, Arc::new(stopped));
         Ok(())
     }
@@ -294,7 +305,9 @@ impl Inner {
 
     /// The container object goes last, and only when everything else is gone.
     async fn destroy(&self, id: SandboxId, entry: Option<&SandboxEntry>) -> Result<()> {
-        self.release_sandbox(id, entry).await?;
+        if !entry.is_some_and(|entry| entry.released) {
+            self.release_sandbox(id, entry).await?;
+        }
         let dirs = self.layout.sandbox(id);
         namespaces::tasks::unmount_tree(dirs.run.clone()).await.map_err(from_namespaces)?;
         remove_tree(&dirs.run).await?;

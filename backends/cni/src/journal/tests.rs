@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use serde_json::json;
 
 use super::*;
-use crate::testing::{Bench, attachment, list, result};
+use crate::testing::{Bench, attach_saved, attachment, list, result};
 
 fn left_in(dir: &Path) -> usize {
     fs::read_dir(dir).unwrap().count()
@@ -33,7 +33,7 @@ async fn the_file_is_there_before_a_plugin_runs_and_has_the_result_after() {
         ),
     );
     let network = bench.network(&list("1.0.0", &["one"]));
-    let made = network.add_saved(&path, &attachment()).await.unwrap();
+    let made = attach_saved(&network, &path, &attachment()).await.unwrap();
 
     let during = Saved::read(&copy).unwrap().unwrap();
     assert_eq!((during.phase(), during.result(&copy).unwrap()), (Phase::Adding, None));
@@ -56,7 +56,7 @@ async fn del_needs_nothing_but_the_file() {
     let mut asked = attachment();
     asked.args.push(("K".to_owned(), "v".to_owned()));
     asked.capabilities.mac = Some("c2:11:22:33:44:55".to_owned());
-    let made = bench.network(&conf).add_saved(&path, &asked).await.unwrap();
+    let made = attach_saved(&bench.network(&conf), &path, &asked).await.unwrap();
 
     // The network object is gone, as is the daemon's memory after a crash.
     del_saved(&path, &bench.plugins(), Some(Path::new("/run/netns/x"))).await.unwrap();
@@ -81,8 +81,8 @@ async fn del_is_idempotent_and_clears_a_leftover_of_a_crash() {
     let path = journal(&bench);
     bench.good("one", "10.0.0.2/24");
     del_saved(&path, &bench.plugins(), None).await.unwrap();
-    // A kill between writing and renaming: no plugin has run yet.
-    fs::write(bench.path("journal/c0ffee-eth0.json.new"), "{\"vers").unwrap();
+    // A kill between making the file and writing to it: no plugin has run yet.
+    fs::write(&path, "").unwrap();
     del_saved(&path, &bench.plugins(), None).await.unwrap();
     assert_eq!(left_in(&bench.path("journal")), 0);
     assert!(bench.order().is_empty());
@@ -102,7 +102,7 @@ async fn a_kill_during_add_can_be_undone() {
         }
     };
     tokio::select! {
-        made = network.add_saved(&path, &attachment) => panic!("a hanging plugin answered: {made:?}"),
+        made = attach_saved(&network, &path, &attachment) => panic!("a hanging plugin answered: {made:?}"),
         () = running => {}
     }
     assert_eq!(Saved::read(&path).unwrap().unwrap().phase(), Phase::Adding);
@@ -118,11 +118,11 @@ async fn the_file_stays_until_del_succeeds() {
     let path = journal(&bench);
     bench.plugin("one", "exit 1");
     let network = bench.network(&list("1.0.0", &["one"]));
-    let error = network.add_saved(&path, &attachment()).await.unwrap_err();
+    let error = attach_saved(&network, &path, &attachment()).await.unwrap_err();
     assert!(error.left_something());
     assert!(del_saved(&path, &bench.plugins(), None).await.is_err());
     assert_eq!(Saved::read(&path).unwrap().unwrap().phase(), Phase::Adding);
-    let error = network.add_saved(&path, &attachment()).await.unwrap_err();
+    let error = attach_saved(&network, &path, &attachment()).await.unwrap_err();
     assert!(matches!(error, Error::JournalExists { .. }), "{error}");
 
     bench.good("one", "10.0.0.2/24");
@@ -136,11 +136,11 @@ async fn a_failure_that_was_undone_leaves_no_file() {
     let path = journal(&bench);
     bench.plugin("one", "[ $CNI_COMMAND = DEL ]");
     let network = bench.network(&list("1.0.0", &["one"]));
-    assert!(!network.add_saved(&path, &attachment()).await.unwrap_err().left_something());
+    assert!(!attach_saved(&network, &path, &attachment()).await.unwrap_err().left_something());
     assert_eq!(left_in(&bench.path("journal")), 0);
     // And so does one before the first plugin.
     let network = bench.network(&list("1.0.0", &["missing"]));
-    network.add_saved(&path, &attachment()).await.unwrap_err();
+    attach_saved(&network, &path, &attachment()).await.unwrap_err();
     assert_eq!(left_in(&bench.path("journal")), 0);
 }
 
@@ -149,7 +149,8 @@ async fn no_plugin_runs_when_the_file_cannot_be_written() {
     let bench = Bench::new();
     bench.good("one", "10.0.0.2/24");
     let path = bench.path("no-such-dir/x.json");
-    let error = bench.network(&list("1.0.0", &["one"])).add_saved(&path, &attachment()).await.unwrap_err();
+    let error =
+        attach_saved(&bench.network(&list("1.0.0", &["one"])), &path, &attachment()).await.unwrap_err();
     assert!(matches!(error, Error::Journal { doing: "write", .. }), "{error}");
     assert!(bench.order().is_empty());
 }
@@ -158,14 +159,15 @@ async fn no_plugin_runs_when_the_file_cannot_be_written() {
 async fn an_attachment_whose_result_cannot_be_kept_is_undone() {
     let bench = Bench::new();
     let path = journal(&bench);
-    // While the plugin runs, a directory takes the place that the new content is written to.
+    // While the plugin runs, the file goes away.
     let body = format!(
-        "[ $CNI_COMMAND != ADD ] || {{ mkdir '{}.new'; echo '{}'; }}",
+        "[ $CNI_COMMAND != ADD ] || {{ rm '{}'; echo '{}'; }}",
         path.display(),
         result("1.0.0", "10.0.0.2/24")
     );
     bench.plugin("one", &body);
-    let error = bench.network(&list("1.0.0", &["one"])).add_saved(&path, &attachment()).await.unwrap_err();
+    let error =
+        attach_saved(&bench.network(&list("1.0.0", &["one"])), &path, &attachment()).await.unwrap_err();
     assert_eq!(bench.order(), ["ADD one", "DEL one"]);
     assert!(matches!(&error, Error::Add { undo: None, .. }), "{error}");
 }
@@ -176,15 +178,30 @@ async fn a_damaged_or_newer_file_is_told_and_kept() {
     let path = journal(&bench);
     bench.good("one", "10.0.0.2/24");
     let network = bench.network(&list("1.0.0", &["one"]));
-    network.add_saved(&path, &attachment()).await.unwrap();
+    attach_saved(&network, &path, &attachment()).await.unwrap();
     let text = fs::read_to_string(&path).unwrap();
-    for broken in ["", "{", &text.replace("\"version\":1", "\"version\":2")] {
+    for broken in ["{", &text[1..], &text.replace("\"version\":2", "\"version\":3")] {
         fs::write(&path, broken).unwrap();
         let error = del_saved(&path, &bench.plugins(), None).await.unwrap_err();
         assert!(matches!(error, Error::JournalContent { .. }), "{error}");
         assert!(path.exists());
     }
     assert_eq!(bench.order(), ["ADD one"]);
+}
+
+#[tokio::test]
+async fn a_result_that_was_cut_short_is_not_known() {
+    let bench = Bench::new();
+    let path = journal(&bench);
+    bench.good("one", "10.0.0.2/24");
+    attach_saved(&bench.network(&list("1.0.0", &["one"])), &path, &attachment()).await.unwrap();
+    let text = fs::read_to_string(&path).unwrap();
+    fs::write(&path, &text[..text.len() - 1]).unwrap();
+    let saved = Saved::read(&path).unwrap().unwrap();
+    assert_eq!((saved.phase(), saved.result(&path).unwrap()), (Phase::Adding, None));
+    del_saved(&path, &bench.plugins(), None).await.unwrap();
+    assert_eq!(bench.order(), ["ADD one", "DEL one"]);
+    assert!(!path.exists());
 }
 
 proptest! {

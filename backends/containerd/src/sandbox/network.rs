@@ -22,22 +22,39 @@ pub(crate) const ID_PLACEHOLDER: &str = "{id}";
 /// A burst of the rate limiter: as long as one second may bring, within what the kernel takes.
 const MAX_BURST_BITS: u64 = u32::MAX as u64;
 
+/// An attachment that is in the journal.
+pub(super) struct Planned {
+    network: cni::Network,
+    attachment: Attachment,
+}
+
 impl Inner {
-    /// Attaches a sandbox's own namespace and gives its addresses. The journal is written first, so that whatever happens the
-    /// attachment can be undone from it.
-    pub(super) async fn attach(
+    /// Puts on disk how a sandbox will be attached, so that whatever happens the attachment can be undone from it.
+    pub(super) async fn plan_attachment(
         &self,
         id: SandboxId,
         network: &PodNetwork,
         dirs: &SandboxDirs,
-    ) -> Result<Vec<IpAddr>> {
+    ) -> Result<Planned> {
         let loaded = self.cni_conf.load().map_err(from_cni)?;
         let attachment = attachment(id, network, dirs);
         let network = cni::Network::new(Arc::clone(&loaded.list), self.cni_plugins.clone());
-        let result = network.add_saved(&dirs.cni_journal(), &attachment).await.map_err(from_cni)?;
+        network.save(&dirs.cni_journal(), &attachment).await.map_err(from_cni)?;
+        Ok(Planned { network, attachment })
+    }
+
+    /// Attaches a sandbox's own namespace as planned and gives its addresses.
+    pub(super) async fn attach(
+        &self,
+        id: SandboxId,
+        planned: &Planned,
+        dirs: &SandboxDirs,
+    ) -> Result<Vec<IpAddr>> {
+        let Planned { network, attachment } = planned;
+        let result = network.add_saved(&dirs.cni_journal(), attachment).await.map_err(from_cni)?;
         let ips = result.pod_ips(INTERFACE);
         if ips.is_empty() {
-            let name = &loaded.list.name;
+            let name = &network.list().name;
             return Err(Error::internal(format!("the network {name:?} gave sandbox {id} no address")));
         }
         Ok(ips)
