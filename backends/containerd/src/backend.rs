@@ -41,6 +41,8 @@ use crate::steps::Faults;
 use crate::task::TaskEntry;
 use crate::text::io_error;
 
+/// The shim of runc and what is like it: processes of tasks are processes of the node.
+pub(crate) const RUNC_TYPE: &str = "io.containerd.runc.v2";
 /// Scopes and default slices of ours are called so.
 const CGROUP_PREFIX: &str = "switchyard";
 /// The profile that stands for the default where the kernel has AppArmor. It is containerd's own, which is loaded on its nodes.
@@ -261,7 +263,7 @@ impl Inner {
 
     /// The options of a runc-like shim; other shims have options of their own, which are left to their configuration.
     pub(crate) fn runtime_options(&self, runtime: &Runtime, systemd: bool) -> Option<Any> {
-        if runtime.type_ != "io.containerd.runc.v2" {
+        if runtime.type_ != RUNC_TYPE {
             return None;
         }
         // Beside another containerd the runtime's own state would be shared by both.
@@ -371,6 +373,10 @@ impl Backend for Containerd {
 
     async fn signal_task(&self, id: TaskId, signal: Signal) -> Result<()> {
         self.inner.signal_task(id, signal).await
+    }
+
+    async fn wait_end(&self, id: TaskId) -> Result<()> {
+        self.inner.wait_end(id).await
     }
 
     async fn wait_task(&self, id: TaskId) -> Result<Exit> {

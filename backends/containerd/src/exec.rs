@@ -25,8 +25,8 @@ use crate::backend::Inner;
 use crate::client::{Client, PROCESS_TYPE, QUICK, SLOW, call, gone_is_done, json_any};
 use crate::error::from_status;
 use crate::image::lease::getrandom_fill;
-use crate::task::{TaskEntry, make_fifo};
-use crate::text::{io_error, make_dir, remove_tree};
+use crate::task::{TaskEntry, make_fifos};
+use crate::text::{io_error, remove_tree};
 
 /// Their ids, and their directories, begin so.
 const PREFIX: &str = "exec-";
@@ -86,10 +86,12 @@ async fn start_now(inner: &Arc<Inner>, task: TaskId, spec: &ExecSpec) -> Result<
     });
     // From here on dropping the control clears everything away, whatever has been made.
     let control = Control { exec: Arc::clone(&exec) };
-    make_dir(&exec.dir).await?;
-    let stdout = exec.output("stdout").await?;
-    let stderr = if spec.tty { None } else { Some(exec.output("stderr").await?) };
-    let stdin = if spec.stdin { Some(exec.input().await?) } else { None };
+    let wanted = [("stdout", true), ("stderr", !spec.tty), ("stdin", spec.stdin)];
+    let fifos = wanted.into_iter().filter(|(_, wanted)| *wanted).map(|(name, _)| exec.dir.join(name));
+    make_fifos(exec.dir.clone(), fifos.collect()).await?;
+    let stdout = exec.output("stdout")?;
+    let stderr = if spec.tty { None } else { Some(exec.output("stderr")?) };
+    let stdin = if spec.stdin { Some(exec.input()?) } else { None };
     reach(Step::ExecFifos);
     exec.run(spec, &process).await?;
     Ok(ExecProcess {
@@ -154,16 +156,14 @@ async fn clear(client: &Client, task: &str, dir: &Path) -> Result<()> {
 }
 
 impl Exec {
-    async fn output(&self, name: &str) -> Result<pipe::Receiver> {
+    fn output(&self, name: &str) -> Result<pipe::Receiver> {
         let path = self.dir.join(name);
-        make_fifo(&path).await?;
         pipe::OpenOptions::new().open_receiver(&path).map_err(|fault| io_error("open", &path, fault))
     }
 
     /// Our end of standard input, which needs no reader to be opened.
-    async fn input(&self) -> Result<pipe::Sender> {
+    fn input(&self) -> Result<pipe::Sender> {
         let path = self.dir.join("stdin");
-        make_fifo(&path).await?;
         pipe::OpenOptions::new()
             .read_write(true)
             .open_sender(&path)

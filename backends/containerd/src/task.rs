@@ -32,12 +32,13 @@ use crate::steps::Step;
 use crate::text::blocking;
 
 mod exit;
+mod process;
 mod remove;
 mod start;
 mod update;
 mod volumes;
 
-pub(crate) use start::{hold_output, hold_stdin, log_spec, make_fifo};
+pub(crate) use start::{hold_output, hold_stdin, log_spec, make_fifos};
 
 /// How long the host's file systems may take to be looked at.
 const LOOK: Duration = Duration::from_secs(30);
@@ -59,6 +60,10 @@ pub(crate) struct TaskEntry {
     /// Held open, so that standard input does not end when an attached client leaves.
     stdin: Mutex<Option<std::fs::File>>,
     oom: Mutex<Option<switchyard_cgroup::OomWatch>>,
+    /// Its main process while it runs, unless a predecessor started it.
+    process: Mutex<Option<process::MainProcess>>,
+    /// Whether the logkeeper has let go of it.
+    log_finished: AtomicBool,
     /// Whether a start was tried, so that containerd may have a process of it.
     launched: AtomicBool,
     /// Its end, once it is on record; clearing up may still be due.
@@ -87,6 +92,8 @@ impl TaskEntry {
             hold: Mutex::default(),
             stdin: Mutex::default(),
             oom: Mutex::default(),
+            process: Mutex::default(),
+            log_finished: AtomicBool::new(false),
             launched: AtomicBool::new(false),
             recorded: OnceCell::new(),
             exit: OnceCell::new(),
@@ -118,6 +125,25 @@ impl TaskEntry {
     /// Whether containerd may have a process of this task.
     pub(crate) fn may_have_process(&self) -> bool {
         self.launched.load(Ordering::Acquire)
+    }
+
+    /// Takes hold of its main process, if the number is that of one.
+    fn hold_process(&self, pid: u32) {
+        *self.process.lock().unwrap_or_else(PoisonError::into_inner) =
+            process::MainProcess::hold(pid, self.id);
+    }
+
+    /// Sends a signal to its main process, if that is held.
+    fn signal_process(&self, signal: Signal) -> process::Sent {
+        let process = self.process.lock().unwrap_or_else(PoisonError::into_inner);
+        process.as_ref().map_or(process::Sent::Refused, |process| process.signal(signal))
+    }
+
+    /// Lets go of what is held for a process that runs, which it does no more.
+    fn let_go(&self) {
+        self.stdin.lock().unwrap_or_else(PoisonError::into_inner).take();
+        self.oom.lock().unwrap_or_else(PoisonError::into_inner).take();
+        self.process.lock().unwrap_or_else(PoisonError::into_inner).take();
     }
 
     /// Sets an exit that is on record already.

@@ -79,6 +79,12 @@ impl Backend for Fake {
         result
     }
 
+    async fn wait_end(&self, id: TaskId) -> Result<()> {
+        let mut end = self.world.lock().tasks.get(&id).ok_or_else(|| no_task(id))?.end.subscribe();
+        let ended = async { end.wait_for(Option::is_some).await.is_ok().then_some(()) };
+        self.session.while_alive(ended).await.ok_or_else(|| no_task(id))
+    }
+
     async fn wait_task(&self, id: TaskId) -> Result<Exit> {
         let end = || Ok(self.world.lock().tasks.get(&id).ok_or_else(|| no_task(id))?.end.subscribe());
         let mut end = self.session.act(Method::WaitTask, id, end).await?;

@@ -2,15 +2,16 @@
 //!
 //! # Call order
 //! [`Backend::recover`] is called once, before anything else. The gateway then calls the methods on one sandbox or task one at a
-//! time, except [`Backend::signal_task`], [`Backend::wait_task`], [`Backend::wait_sandbox`], [`Backend::exec`], [`Backend::reopen_log`] and the readers,
-//! which may overlap with anything. A sandbox outlives its tasks: tasks are removed before it is.
+//! time, except [`Backend::signal_task`], [`Backend::wait_end`], [`Backend::wait_task`], [`Backend::wait_sandbox`], [`Backend::exec`],
+//! [`Backend::reopen_log`] and the readers, which may overlap with anything. A sandbox outlives its tasks: it is stopped when none of
+//! their processes runs any more, and removed after they are.
 //!
 //! # Failure
 //! A method that fails has undone what it did, or has left behind only what a later `remove` or `recover` cleans up. A process
 //! killed at any point leaves only what `recover` finds. Stop, remove and recover are idempotent: what is not there is done.
 //!
 //! # Cancellation
-//! The gateway runs the changing methods to their end; it never drops their futures while it lives. Readers, `wait_task` and
+//! The gateway runs the changing methods to their end; it never drops their futures while it lives. Readers, the waits and
 //! [`ImageStore::pull`] are cancel-safe.
 
 use std::collections::BTreeMap;
@@ -51,7 +52,8 @@ pub trait Backend: Send + Sync + 'static {
     /// `InvalidArgument` for what can never work; `Unavailable` if the runtime or the network is away. Nothing is left behind.
     async fn create_sandbox(&self, id: SandboxId, spec: &SandboxSpec) -> Result<SandboxDetails>;
 
-    /// Ends a sandbox's own process and releases its network and namespaces. Its tasks have ended before. Idempotent.
+    /// Ends a sandbox's own process and releases its network and namespaces. No process of its tasks runs any more; clearing up
+    /// after them may go on meanwhile. Idempotent.
     ///
     /// # Errors
     /// The sandbox can be stopped again.
@@ -88,7 +90,15 @@ pub trait Backend: Send + Sync + 'static {
     /// `Unavailable` if the runtime is away.
     async fn signal_task(&self, id: TaskId, signal: Signal) -> Result<()>;
 
-    /// Waits for the end of a started task, and records it. May be called many times; answers at once after the end.
+    /// Waits until no process of a started task runs any more and its end is on record. [`Backend::wait_task`] tells that end when
+    /// it has been cleared up after as well. May be called many times.
+    ///
+    /// # Errors
+    /// Those of [`Backend::wait_task`].
+    async fn wait_end(&self, id: TaskId) -> Result<()>;
+
+    /// Waits for the end of a started task, records it and clears up after it: what the task wrote is in its log then, as far as that
+    /// can be had. May be called many times; answers at once after the end.
     ///
     /// # Errors
     /// `Unavailable` if contact is lost: call it again. `NotFound` if there is no such task.

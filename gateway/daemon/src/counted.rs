@@ -124,6 +124,10 @@ impl Backend for Counted {
         self.inner.wait_sandbox(id).await
     }
 
+    async fn wait_end(&self, id: TaskId) -> Result<()> {
+        self.inner.wait_end(id).await
+    }
+
     async fn wait_task(&self, id: TaskId) -> Result<Exit> {
         self.inner.wait_task(id).await
     }

@@ -168,7 +168,7 @@ steps! {
     }
     /// Attaching and detaching networks.
     Network {
-        /// The passing file of a journal is written.
+        /// The file of a journal is made, and is empty.
         JournalDrafted,
         /// The journal says that an attachment begins.
         JournalWritten,

@@ -1,5 +1,6 @@
 //! The end of a task: seen, put on record, and only then forgotten by containerd.
 
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 use std::time::{Duration, SystemTime};
 
@@ -10,6 +11,7 @@ use switchyard_core::state::{Exit, ExitCause};
 use switchyard_core::{Error, ErrorKind, Result};
 
 use super::TaskEntry;
+use super::process::Sent;
 use super::start::from_logkeeper;
 use crate::backend::Inner;
 use crate::client::{call, gone_is_done};
@@ -28,6 +30,9 @@ impl Inner {
         let Ok(entry) = self.task(id) else { return Ok(()) };
         // Without a process namespace of its own a task's children outlive its main process.
         let all = signal == Signal::KILL && entry.record().shares_pid;
+        if !all && entry.signal_process(signal) == Sent::Done {
+            return Ok(());
+        }
         let request = api::KillRequest {
             container_id: id.to_string(),
             exec_id: String::new(),
@@ -40,11 +45,25 @@ impl Inner {
 
     /// Waits for the end of a task. Any number of callers share one wait; it goes on with the next caller if one leaves.
     pub(crate) async fn wait_task(&self, id: TaskId) -> Result<Exit> {
+        let entry = self.started_task(id)?;
+        self.reap_now(&entry).await
+    }
+
+    /// The same, but does not wait for the clearing up.
+    pub(crate) async fn wait_end(&self, id: TaskId) -> Result<()> {
+        let entry = self.started_task(id)?;
+        if entry.exit().is_none() {
+            self.recorded_exit(&entry).await?;
+        }
+        Ok(())
+    }
+
+    fn started_task(&self, id: TaskId) -> Result<Arc<TaskEntry>> {
         let entry = self.task(id)?;
         if entry.exit().is_none() && entry.started().is_none() {
             return Err(Error::failed_precondition(format!("task {id} has not been started")));
         }
-        self.reap_now(&entry).await
+        Ok(entry)
     }
 
     /// Sees to an end that has come already.
@@ -52,15 +71,19 @@ impl Inner {
         entry.exit.get_or_try_init(|| self.reap(entry)).await.cloned()
     }
 
-    /// The end is put on record once, however often this is called. Once it is, it is told, even if clearing up after it takes
-    /// longer: that is then done later.
-    async fn reap(&self, entry: &Arc<TaskEntry>) -> Result<Exit> {
+    /// The end of a task, put on record once, however often this is called.
+    async fn recorded_exit(&self, entry: &TaskEntry) -> Result<Exit> {
         let recorded = entry.recorded.get_or_try_init(|| async {
             let exit = self.await_exit(entry).await?;
             self.record_exit(entry, &exit, entry.started().map(|started| started.at)).await?;
             Ok::<_, Error>(exit)
         });
-        let exit = recorded.await?.clone();
+        recorded.await.cloned()
+    }
+
+    /// Once an end is on record it is told, even if clearing up after it takes longer: that is then done later.
+    async fn reap(&self, entry: &Arc<TaskEntry>) -> Result<Exit> {
+        let exit = self.recorded_exit(entry).await?;
         self.faults.reach(Step::TaskExitRecorded)?;
         let cleared = tokio::time::timeout(CLEAR, self.clear_process(entry)).await;
         let failed = match cleared {
@@ -82,8 +105,7 @@ impl Inner {
             entry.set_cleared();
         }
         self.faults.reach(Step::TaskDeleted)?;
-        entry.stdin.lock().unwrap_or_else(PoisonError::into_inner).take();
-        entry.oom.lock().unwrap_or_else(PoisonError::into_inner).take();
+        entry.let_go();
         self.finish_log(entry).await?;
         self.faults.reach(Step::TaskLogFinished)
     }
@@ -148,8 +170,9 @@ impl Inner {
     pub(crate) async fn finish_log(&self, entry: &TaskEntry) -> Result<()> {
         self.keeper_up_for(entry)?;
         let logged = matches!(entry.record().output, OutputRecord::Log(_));
-        if logged {
+        if logged && !entry.log_finished.load(Ordering::Acquire) {
             self.logkeeper.finish(&entry.id.to_string(), DRAIN).await.map_err(from_logkeeper)?;
+            entry.log_finished.store(true, Ordering::Release);
             entry.hold.lock().unwrap_or_else(PoisonError::into_inner).take();
         }
         Ok(())

@@ -1,6 +1,7 @@
 //! Removing a task: everything that bears its id, the container object last.
 
 use std::path::Path;
+use std::sync::atomic::Ordering;
 
 use containerd_client::services::v1 as api;
 use containerd_client::services::v1::snapshots as snap;
@@ -37,7 +38,7 @@ impl Inner {
             let record = entry.record();
             (matches!(record.output, OutputRecord::Log(_)), self.cgroup_location(&record))
         };
-        if logged && entry.dirs.run.exists() {
+        if logged && !entry.log_finished.load(Ordering::Acquire) && entry.dirs.run.exists() {
             self.logkeeper.finish(&id, std::time::Duration::ZERO).await.map_err(from_logkeeper)?;
         }
         if !entry.leaf {

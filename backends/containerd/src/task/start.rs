@@ -3,6 +3,7 @@
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::PoisonError;
+use std::sync::atomic::Ordering;
 use std::time::SystemTime;
 
 use containerd_client::services::v1 as api;
@@ -16,11 +17,11 @@ use switchyard_core::{Error, ErrorKind, Result};
 use switchyard_logkeeper as logkeeper;
 
 use super::TaskEntry;
-use crate::backend::Inner;
+use crate::backend::{Inner, RUNC_TYPE};
 use crate::client::{QUICK, SLOW, call};
 use crate::record::{OutputRecord, to_ns};
 use crate::steps::Step;
-use crate::text::{blocking, io_error, make_dir};
+use crate::text::{blocking, io_error};
 
 /// The most bytes of one line in a log file; longer ones are split, as everybody who reads such files expects.
 const MAX_LOG_LINE: u32 = 16 << 10;
@@ -34,6 +35,8 @@ struct Streams {
     stdin: String,
     stdout: String,
     stderr: String,
+    /// What the logkeeper is told, if there is a log.
+    log: Option<logkeeper::LogSpec>,
 }
 
 impl Inner {
@@ -53,22 +56,26 @@ impl Inner {
     async fn launch(&self, entry: &TaskEntry) -> Result<Started> {
         self.keeper_up_for(entry)?;
         entry.set_launched();
-        make_dir(&entry.dirs.run).await?;
-        let streams = self.streams(entry).await?;
+        let Streams { stdin, stdout, stderr, log } = self.streams(entry).await?;
         let (sandbox, tty) = (self.sandbox(entry.sandbox)?, entry.record().tty);
         let runtime = self.runtime(&sandbox.record.handler)?;
         let systemd = entry.record().systemd_cgroup;
         let request = api::CreateTaskRequest {
             container_id: entry.id.to_string(),
             rootfs: self.mounts_of(entry).await?,
-            stdin: streams.stdin,
-            stdout: streams.stdout,
-            stderr: streams.stderr,
+            stdin,
+            stdout,
+            stderr,
             terminal: tty,
             options: self.runtime_options(runtime, systemd),
             ..Default::default()
         };
-        self.create_process(entry, request).await?;
+        // The FIFOs have a reader in us already, so that the process can be created while the logkeeper takes them on. Both run to
+        // their end, so that undoing does not race with either.
+        let (logged, created) =
+            tokio::join!(self.open_log(log.as_ref()), self.create_process(entry, request));
+        logged?;
+        created?;
         self.faults.reach(Step::TaskCreated)?;
         self.watch_oom(entry);
         // Taken before the call, so that a task that ends at once does not end before it began.
@@ -78,11 +85,21 @@ impl Inner {
             call(&format!("start task {}", entry.id), SLOW, self.client.tasks().start(request)).await?;
         self.faults.reach(Step::TaskStarted)?;
         let started = Started { pid: answer.pid, at };
+        if runtime.type_ == RUNC_TYPE {
+            entry.hold_process(started.pid);
+        }
         let (path, text) = (entry.dirs.started(), to_ns(started.at).to_string());
         tokio::fs::write(&path, text).await.map_err(|fault| io_error("write", &path, fault))?;
         self.faults.reach(Step::TaskMarked)?;
         entry.set_started(Some(started));
         Ok(started)
+    }
+
+    /// Has the logkeeper take on a task's output, if it has a log.
+    async fn open_log(&self, log: Option<&logkeeper::LogSpec>) -> Result<()> {
+        let Some(spec) = log else { return Ok(()) };
+        self.logkeeper.open(spec).await.map_err(from_logkeeper)?;
+        self.faults.reach(Step::TaskLogged)
     }
 
     /// Has containerd create the process. A task that containerd denies to have and refuses to create is one that a break-off
@@ -121,20 +138,17 @@ impl Inner {
         Ok(call(&what, QUICK, self.client.snapshots().mounts(request)).await?.mounts)
     }
 
-    /// Makes a task's FIFOs and has the logkeeper hold them before anything can write to them.
+    /// Makes a task's FIFOs and takes hold of them, before anything can write to them.
     async fn streams(&self, entry: &TaskEntry) -> Result<Streams> {
         let (output, tty, stdin, stdin_once) = {
             let record = entry.record();
             (record.output.clone(), record.tty, record.stdin, record.stdin_once)
         };
-        let mut streams = Streams::default();
+        let text = |path: &Path| path.display().to_string();
+        let (mut streams, mut fifos) = (Streams::default(), Vec::new());
         if stdin {
-            let path = entry.dirs.stdin();
-            make_fifo(&path).await?;
-            streams.stdin = path.display().to_string();
-            if !stdin_once {
-                hold_stdin(entry)?;
-            }
+            streams.stdin = text(&entry.dirs.stdin());
+            fifos.push(entry.dirs.stdin());
         }
         match output {
             // The shim takes all three streams or none, and a terminal always has an output.
@@ -144,23 +158,26 @@ impl Inner {
             }
             OutputRecord::Discard => {}
             OutputRecord::Fifos { stdout, stderr } => {
-                streams.stdout = stdout.display().to_string();
-                streams.stderr = if tty { String::new() } else { stderr.display().to_string() };
+                streams.stdout = text(&stdout);
+                streams.stderr = if tty { String::new() } else { text(&stderr) };
             }
             OutputRecord::Log(log) => {
-                let (stdout, stderr) = (entry.dirs.stdout(), entry.dirs.stderr());
-                make_fifo(&stdout).await?;
-                streams.stdout = stdout.display().to_string();
-                if !tty {
-                    make_fifo(&stderr).await?;
-                    streams.stderr = stderr.display().to_string();
-                }
-                self.faults.reach(Step::TaskFifos)?;
                 let spec = log_spec(entry, log, tty);
-                hold_output(entry, &spec)?;
-                self.logkeeper.open(&spec).await.map_err(from_logkeeper)?;
-                self.faults.reach(Step::TaskLogged)?;
+                let paths = [&spec.stdout, &spec.stderr];
+                fifos.extend(paths.into_iter().flatten().cloned());
+                [streams.stdout, streams.stderr] =
+                    paths.map(|path| path.as_deref().map(text).unwrap_or_default());
+                streams.log = Some(spec);
             }
+        }
+        make_fifos(entry.dirs.run.clone(), fifos).await?;
+        if stdin && !stdin_once {
+            hold_stdin(entry)?;
+        }
+        if let Some(spec) = &streams.log {
+            self.faults.reach(Step::TaskFifos)?;
+            hold_output(entry, spec)?;
+            entry.log_finished.store(false, Ordering::Release);
         }
         Ok(streams)
     }
@@ -176,8 +193,7 @@ impl Inner {
         if let Err(error) = self.finish_log(entry).await {
             tracing::warn!(task.id = %entry.id, error = error.report(), "the log of a failed start is let go of later");
         }
-        entry.stdin.lock().unwrap_or_else(PoisonError::into_inner).take();
-        entry.oom.lock().unwrap_or_else(PoisonError::into_inner).take();
+        entry.let_go();
         crate::text::remove_tree(&entry.dirs.run).await?;
         entry.set_exit(exit);
         Ok(())
@@ -217,12 +233,15 @@ pub(crate) fn hold_stdin(entry: &TaskEntry) -> Result<()> {
     Ok(())
 }
 
-/// Makes a FIFO that only we and the shim may open; one that is there is kept.
-pub(crate) async fn make_fifo(path: &Path) -> Result<()> {
-    let path = path.to_path_buf();
-    blocking(move || match nix::unistd::mkfifo(&path, Mode::S_IRUSR | Mode::S_IWUSR) {
+/// Makes FIFOs that only we and the shim may open, and the directory they are in; those that are there are kept.
+pub(crate) async fn make_fifos(dir: PathBuf, fifos: Vec<PathBuf>) -> Result<()> {
+    let make = |path: &PathBuf| match nix::unistd::mkfifo(path, Mode::S_IRUSR | Mode::S_IWUSR) {
         Ok(()) | Err(nix::errno::Errno::EEXIST) => Ok(()),
-        Err(fault) => Err(io_error("make the FIFO", &path, fault.into())),
+        Err(fault) => Err(io_error("make the FIFO", path, fault.into())),
+    };
+    blocking(move || {
+        std::fs::create_dir_all(&dir).map_err(|fault| io_error("make directory", &dir, fault))?;
+        fifos.iter().try_for_each(make)
     })
     .await
 }

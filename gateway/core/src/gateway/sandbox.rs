@@ -168,9 +168,14 @@ async fn stop_sandbox(gateway: Gateway, id: SandboxId) -> Result<()> {
         tracing::warn!(sandbox.id = %id, "a task is still being made in a sandbox that is stopped; it will be undone");
     }
     let tasks = shared.table.tasks_of(id);
-    let stops = tasks.iter().map(|task| gateway.kill_task(task.id));
-    let stopped = match first_error(future::join_all(stops).await) {
-        Ok(()) => shared.backend.stop_sandbox(id).await,
+    let kills = tasks.iter().map(|task| gateway.kill_task(task.id));
+    let stopped = match first_error(future::join_all(kills).await) {
+        // No process runs any more: the network can go while what the tasks left is cleared up.
+        Ok(()) => {
+            let settled = future::join_all(tasks.iter().map(|task| gateway.settle_task(task.id)));
+            let (stopped, settled) = future::join(shared.backend.stop_sandbox(id), settled).await;
+            stopped.and_then(|()| first_error(settled))
+        }
         Err(error) => Err(error),
     };
     match stopped {

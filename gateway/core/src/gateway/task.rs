@@ -168,9 +168,35 @@ impl Scope {
 }
 
 impl Gateway {
-    /// Ends a task at once.
+    /// Ends a task at once. Returns when no process of it runs any more; [`Gateway::settle_task`] waits until that is told.
     pub(super) async fn kill_task(&self, id: TaskId) -> Result<()> {
-        self.end_task(id, Duration::ZERO).await
+        if !self.send_kill(id, Duration::ZERO).await? {
+            return Ok(());
+        }
+        let ended = async {
+            // Whoever watches the task looks again when the backend is back; its end is told then.
+            if self.shared.backend.wait_end(id).await.is_err() {
+                drop(self.exit_of(id).await);
+            }
+        };
+        tokio::time::timeout(self.shared.limits.kill, ended).await.map_err(|_| self.outlives(id))
+    }
+
+    /// Waits until the end of a killed task is told.
+    pub(super) async fn settle_task(&self, id: TaskId) -> Result<()> {
+        match self.shared.table.task(id) {
+            Some(task) if task.state.may_run() => {}
+            Some(_) | None => return Ok(()),
+        }
+        match tokio::time::timeout(self.shared.limits.kill, self.exit_of(id)).await {
+            // NotFound: removed meanwhile.
+            Ok(_) => Ok(()),
+            Err(_) => Err(self.outlives(id)),
+        }
+    }
+
+    fn outlives(&self, id: TaskId) -> Error {
+        Error::deadline(format!("task {id} still runs {:?} after SIGKILL", self.shared.limits.kill))
     }
 
     pub(super) async fn remove_task(&self, id: TaskId) -> Result<()> {
@@ -180,33 +206,32 @@ impl Gateway {
     }
 
     async fn end_task(&self, id: TaskId, grace: Duration) -> Result<()> {
+        if self.send_kill(id, grace).await? { self.settle_task(id).await } else { Ok(()) }
+    }
+
+    /// Asks a task to stop, and kills it when it still runs after `grace`. False if it runs no more.
+    async fn send_kill(&self, id: TaskId, grace: Duration) -> Result<bool> {
         let shared: &Shared = &self.shared;
         shared.task_ops.settled(&Op::Start(id)).await;
-        let Some(task) = shared.table.task(id) else { return Ok(()) };
+        let Some(task) = shared.table.task(id) else { return Ok(false) };
         if !task.state.may_run() {
-            return Ok(());
+            return Ok(false);
         }
         if grace > Duration::ZERO {
             self.ask_to_stop(id, task.details.stop_signal).await?;
             if tokio::time::timeout(grace, self.exit_of(id)).await.is_ok() {
-                return Ok(());
+                return Ok(false);
             }
         }
         match shared.table.apply_task(id, TaskEvent::StopRequested) {
-            Ok((_, after)) if !after.state.may_run() => return Ok(()),
+            Ok((_, after)) if !after.state.may_run() => return Ok(false),
             Ok(_) => {}
             // It has ended between the look and the request.
-            Err(error) if error.kind() == ErrorKind::FailedPrecondition => return Ok(()),
+            Err(error) if error.kind() == ErrorKind::FailedPrecondition => return Ok(false),
             Err(error) => return Err(error),
         }
         shared.backend.signal_task(id, Signal::KILL).await?;
-        match tokio::time::timeout(shared.limits.kill, self.exit_of(id)).await {
-            // NotFound: removed meanwhile.
-            Ok(_) => Ok(()),
-            Err(_) => {
-                Err(Error::deadline(format!("task {id} still runs {:?} after SIGKILL", shared.limits.kill)))
-            }
-        }
+        Ok(true)
     }
 
     /// Sends a task its stop signal, once: callers at the same time share the sending, later ones find it sent.
@@ -364,7 +389,7 @@ async fn update_task(gateway: Gateway, id: TaskId, update: Resources) -> Result<
 
 async fn remove_task(gateway: Gateway, id: TaskId) -> Result<()> {
     let shared: &Shared = &gateway.shared;
-    gateway.kill_task(id).await?;
+    gateway.end_task(id, Duration::ZERO).await?;
     let _turn = shared.task_turns.take(id).await;
     match shared.table.apply_task(id, TaskEvent::RemoveRequested) {
         Ok(_) => {}
