@@ -5,6 +5,7 @@
 //!
 //! - [`Hierarchy`] says where the hierarchies are mounted.
 //! - [`Reader`] reads usage and processes, and removes.
+//! - [`Moves`] has the kernel ready for a process that is about to be put into a cgroup.
 //! - [`OomWatch`] keeps an eye on a cgroup that may be gone by the time its end is told.
 //! - [`net::parse`] reads the traffic of a network namespace.
 //!
@@ -13,6 +14,7 @@
 mod error;
 mod group;
 mod hierarchy;
+mod moves;
 pub mod net;
 mod oom;
 pub mod parse;
@@ -23,5 +25,6 @@ mod usage;
 pub use error::{Error, Result};
 pub use group::Group;
 pub use hierarchy::{CgroupMode, Hierarchy, Mount};
+pub use moves::{ExpectedMove, Moves};
 pub use oom::OomWatch;
 pub use reader::Reader;

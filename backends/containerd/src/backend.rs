@@ -74,6 +74,7 @@ pub(crate) struct Inner {
     pub(crate) cni_conf: cni::ConfDir,
     pub(crate) cni_plugins: cni::Plugins,
     pub(crate) cgroups: Arc<cgroup::Reader>,
+    moves: Arc<cgroup::Moves>,
     pub(crate) layers: Layers,
     pub(crate) health: Health,
     pub(crate) probes: Probes,
@@ -159,6 +160,7 @@ impl Containerd {
                 cni::Limits { plugin: limit, undo: limit },
             ),
             cgroups: Arc::new(cgroup::Reader::detect()?),
+            moves: Arc::default(),
             layers: Layers::default(),
             health,
             probes: Probes::default(),
@@ -281,6 +283,13 @@ impl Inner {
             type_url: "containerd.runc.v1.Options".to_owned(),
             value: prost::Message::encode_to_vec(&options),
         })
+    }
+
+    /// Has the kernel ready for a process that a runtime is about to put into a cgroup, until what this gives is dropped.
+    pub(crate) fn expect_move(&self) -> cgroup::ExpectedMove {
+        let (expected, moves) = (self.moves.expect(), Arc::clone(&self.moves));
+        self.tracker.spawn_blocking(move || moves.keep_ready());
+        expected
     }
 
     /// Where the cgroup of an object of a sandbox goes.

@@ -66,6 +66,7 @@ async fn start_now(inner: &Arc<Inner>, task: TaskId, spec: &ExecSpec) -> Result<
     if entry.started().is_none() || entry.exit().is_some() {
         return Err(Error::failed_precondition(format!("task {task} does not run")));
     }
+    let _expected_move = inner.expect_move();
     let stored = inner.stored_spec(&task.to_string()).await?;
     let mut warnings = Vec::new();
     let process = exec_process(&stored["process"], spec, &mut warnings)?;

@@ -127,8 +127,10 @@ impl Inner {
             options: self.runtime_options(runtime, location.systemd),
             ..Default::default()
         };
+        let expected_move = self.expect_move();
         call(&format!("create the infra process of sandbox {id}"), SLOW, self.client.tasks().create(request))
             .await?;
+        drop(expected_move);
         self.faults.reach(Step::InfraCreated)?;
         let request = api::StartRequest { container_id: id.clone(), exec_id: String::new() };
         let started = call(

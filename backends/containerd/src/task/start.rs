@@ -56,6 +56,7 @@ impl Inner {
     async fn launch(&self, entry: &TaskEntry) -> Result<Started> {
         self.keeper_up_for(entry)?;
         entry.set_launched();
+        let expected_move = self.expect_move();
         let Streams { stdin, stdout, stderr, log } = self.streams(entry).await?;
         let (sandbox, tty) = (self.sandbox(entry.sandbox)?, entry.record().tty);
         let runtime = self.runtime(&sandbox.record.handler)?;
@@ -74,6 +75,7 @@ impl Inner {
         // their end, so that undoing does not race with either.
         let (logged, created) =
             tokio::join!(self.open_log(log.as_ref()), self.create_process(entry, request));
+        drop(expected_move);
         logged?;
         created?;
         self.faults.reach(Step::TaskCreated)?;
