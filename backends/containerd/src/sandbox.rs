@@ -276,13 +276,23 @@ impl Inner {
             Ok(())
         };
         self.faults.reach(Step::SandboxInfraEnded)?;
-        self.detach(&dirs).await?;
-        self.faults.reach(Step::SandboxDetached)?;
-        unpin_pid(&dirs).await?;
-        namespaces::tasks::remove_pins(dirs.pins.clone()).await.map_err(from_namespaces)?;
-        self.faults.reach(Step::SandboxUnpinned)?;
-        namespaces::tasks::unmount_shm(dirs.shm()).await.map_err(from_namespaces)?;
-        self.faults.reach(Step::SandboxUnmounted)?;
+        // Plugins need the network namespace, so its pin goes after they are done.
+        let disconnected = async {
+            self.detach(&dirs).await?;
+            self.faults.reach(Step::SandboxDetached)?;
+            unpin_pid(&dirs).await?;
+            namespaces::tasks::remove_pins(dirs.pins.clone()).await.map_err(from_namespaces)?;
+            self.faults.reach(Step::SandboxUnpinned)?;
+            Ok::<_, Error>(())
+        };
+        let unmounted = async {
+            namespaces::tasks::unmount_shm(dirs.shm()).await.map_err(from_namespaces)?;
+            self.faults.reach(Step::SandboxUnmounted)?;
+            Ok::<_, Error>(())
+        };
+        let (disconnected, unmounted) = tokio::join!(disconnected, unmounted);
+        disconnected?;
+        unmounted?;
         ended
     }
 
