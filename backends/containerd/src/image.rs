@@ -21,6 +21,7 @@ pub(crate) mod content;
 pub(crate) mod index;
 pub(crate) mod lease;
 mod pull;
+mod recent;
 pub(crate) mod unpack;
 pub(crate) mod usage;
 
@@ -38,6 +39,7 @@ pub(crate) struct Images {
     snapshotters: Snapshotters,
     downloads: usize,
     infos: Arc<InfoCache>,
+    recent: recent::Recent,
     pulls: Pulls,
     tracker: TaskTracker,
     usage: usage::UsageCache,
@@ -86,6 +88,7 @@ impl Images {
             snapshotters,
             downloads: downloads.max(1),
             infos: Arc::default(),
+            recent: recent::Recent::default(),
             pulls: Pulls::default(),
             tracker,
             usage: usage::UsageCache::default(),
@@ -128,6 +131,10 @@ impl Images {
     /// # Errors
     /// `NotFound` if the node does not have it.
     pub(crate) async fn runnable(&self, reference: &str, handler: &str) -> Result<Runnable> {
+        let snapshotter = self.snapshotters.of(handler);
+        if let Some(known) = self.recent.recall(&self.client, reference, snapshotter).await? {
+            return Ok(known);
+        }
         let records = self.records().await?;
         let record = index::find(&records, reference)?.ok_or_else(|| {
             Error::not_found(format!("image {reference:?} is not on this node: pull it first"))
@@ -138,14 +145,15 @@ impl Images {
             .filter(|other| other.info.id == info.id)
             .find_map(|other| Some(other.name.parse::<Reference>().ok()?.repo_digest(&other.target)))
             .unwrap_or_else(|| info.id.to_string());
-        let snapshotter = self.snapshotters.of(handler);
         let top = info.top();
         if let Some(top) = &top
             && !unpack::exists(&self.client, snapshotter, top).await?
         {
             self.unpack_local(&info, snapshotter).await?;
         }
-        Ok(Runnable { info, image_ref, name: record.name.clone(), top })
+        let runnable = Runnable { info, image_ref, name: record.name.clone(), top };
+        self.recent.remember(reference, snapshotter, record, &runnable);
+        Ok(runnable)
     }
 
     /// Unpacks an image whose content is here already: imported, or pulled for another snapshotter. Begins anew if a snapshot

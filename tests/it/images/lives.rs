@@ -85,6 +85,28 @@ fn a_container_outlives_the_image_it_was_made_from() {
 }
 
 #[test]
+fn what_others_do_to_an_image_is_seen_by_the_next_container() {
+    let node = Node::shared();
+    let [one, other] = ["one", "other"].map(|name| {
+        node.registry().push(&format!("lives/moves-{name}:1"), &with_file(name).build());
+        let reference = node.registry().reference(&format!("lives/moves-{name}:1"));
+        node.cri().pull(&reference, None).expect("it can be pulled");
+        reference
+    });
+    // Twice, so that it is known when others come.
+    assert_eq!([which(&node, &one), which(&node, &one)], ["one", "one"]);
+    asked(&node, &["images", "tag", "--force", &other, &one]);
+    assert_eq!(which(&node, &one), "other");
+    asked(&node, &["images", "rm", &one]);
+    let pod = node.pod("moved");
+    let mut config = node.container("main", &["true"]);
+    config.image = Some(switchyard_tests::cri::image_spec(&one));
+    let refused = pod.try_create(&config).expect_err("the image is gone");
+    assert_eq!(refused.code(), tonic::Code::NotFound, "{refused}");
+    node.cri().remove_image(&other).expect("it can be removed");
+}
+
+#[test]
 fn images_that_others_bring_in_are_listed_and_run() {
     let node = Node::start();
     for (name, extra) in [("unpacked", &[][..]), ("packed", &["--no-unpack"])] {
