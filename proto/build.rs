@@ -3,7 +3,12 @@
 use std::error::Error;
 
 /// Every file that is compiled, relative to this crate. A new one also needs its module in `src/lib.rs`.
-const FILES: [&str; 2] = ["cri/v1/api.proto", "containerd/runc/v1/options.proto"];
+const FILES: [&str; 4] = [
+    "cri/v1/api.proto",
+    "containerd/runc/v1/options.proto",
+    "containerd/services/content/v1/content.proto",
+    "containerd/services/snapshots/v1/snapshots.proto",
+];
 
 fn main() -> Result<(), Box<dyn Error>> {
     for file in FILES {
@@ -13,6 +18,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     tonic_prost_build::configure()
         // Encoded messages are hashed to recognise a retried request, so map entries need one fixed order.
         .btree_map(".")
+        // Layers pass through without being copied once more.
+        .bytes(".containerd.services.content.v1.WriteContentRequest.data")
         // Credentials must not reach a log through `{:?}`; `src/redact.rs` writes these by hand.
         .skip_debug([".runtime.v1.AuthConfig"])
         .compile_fds(descriptors)?;

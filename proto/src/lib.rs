@@ -34,7 +34,7 @@ pub mod cri {
 }
 
 pub mod containerd {
-    //! Messages containerd passes through to its shims.
+    //! What containerd's own clients say that no generated client has, and messages it passes through to its shims.
 
     pub mod runc {
         //! The shim that serves runc and crun.
@@ -43,6 +43,42 @@ pub mod containerd {
             //! Shim options, package `containerd.runc.v1`, as of containerd 2.x.
 
             tonic::include_proto!("containerd.runc.v1");
+        }
+    }
+
+    pub mod services {
+        //! Calls of containerd's services.
+
+        pub mod content {
+            //! The content store.
+
+            pub mod v1 {
+                //! Writing of blobs without copies, package `containerd.services.content.v1`, as of containerd 2.3.
+                #![allow(
+                    missing_docs,
+                    unused_qualifications,
+                    clippy::allow_attributes_without_reason,
+                    reason = "generated code, whose form belongs to prost and tonic"
+                )]
+
+                tonic::include_proto!("containerd.services.content.v1");
+            }
+        }
+
+        pub mod snapshots {
+            //! The snapshotters.
+
+            pub mod v1 {
+                //! Committing onto a parent, package `containerd.services.snapshots.v1`, as of containerd 2.3.
+                #![allow(
+                    missing_docs,
+                    unused_qualifications,
+                    clippy::allow_attributes_without_reason,
+                    reason = "generated code, whose form belongs to prost and tonic"
+                )]
+
+                tonic::include_proto!("containerd.services.snapshots.v1");
+            }
         }
     }
 }
