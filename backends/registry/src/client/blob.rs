@@ -21,7 +21,7 @@ pub struct Blob {
     path: String,
     /// The next byte that the caller gets.
     offset: u64,
-    /// Has seen everything before `offset`. None if the caller kept the beginning to itself.
+    /// Has seen everything before `offset`. None if the caller kept the beginning, or the checking, to itself.
     hasher: Option<Hasher>,
     body: Option<Body>,
     /// Index of the host in use, among those that may pull.
@@ -71,13 +71,21 @@ impl Blob {
         self
     }
 
+    /// Leaves the digest to whoever takes the bytes; the size is checked all the same. Only for one that keeps nothing with
+    /// another digest.
+    #[must_use]
+    pub fn checked_by_its_reader(mut self) -> Self {
+        self.hasher = None;
+        self
+    }
+
     /// The position of the next chunk in the blob, in bytes.
     #[must_use]
     pub fn offset(&self) -> u64 {
         self.offset
     }
 
-    /// The next chunk, or None at the end, which is reached only if size and digest are right.
+    /// The next chunk, or None at the end, which is reached only if the size is right, and the digest where it is checked here.
     ///
     /// # Errors
     /// [`Error::SizeMismatch`], [`Error::DigestMismatch`], or what the last host said when all attempts were used
