@@ -3,6 +3,7 @@
 mod access;
 mod kinds;
 mod lives;
+mod shared;
 mod transfers;
 
 use switchyard_proto::cri::v1::AuthConfig;

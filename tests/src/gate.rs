@@ -52,6 +52,8 @@ pub enum Fault {
     Corrupt,
     /// It waits until [`Gate::release`], or for a minute.
     Hold,
+    /// It waits as with [`Fault::Hold`], and is answered with this status then.
+    HoldThen(u16),
 }
 
 /// A running gate; it closes when this is dropped.
@@ -205,10 +207,10 @@ impl Shared {
         let line = head.lines().next().unwrap_or_default();
         let request = line.rsplit_once(' ').map_or(line, |(request, _)| request).to_owned();
         let (fault, releases) = self.note(&request, &head);
-        if fault == Some(Fault::Hold) {
+        if let Some(Fault::Hold | Fault::HoldThen(_)) = fault {
             self.hold(releases);
         }
-        if let Some(Fault::Status(status)) = fault {
+        if let Some(Fault::Status(status) | Fault::HoldThen(status)) = fault {
             return reply(
                 client,
                 status,
@@ -329,7 +331,7 @@ impl Shared {
                 self.hold(releases);
                 begun.map(drop)
             }
-            Some(Fault::Status(_) | Fault::Answer(..) | Fault::Hold) | None => {
+            Some(Fault::Status(_) | Fault::Answer(..) | Fault::Hold | Fault::HoldThen(_)) | None => {
                 io::copy(&mut upstream, client).map(drop)
             }
         };

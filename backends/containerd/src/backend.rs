@@ -27,6 +27,7 @@ use switchyard_runtime_spec::{self as runtime_spec, Host};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use crate::abilities::Abilities;
 use crate::client::Client;
 use crate::config::{Driver, Mode, Runtime, Settings};
 use crate::health::{Contact, Health, Probes};
@@ -76,6 +77,7 @@ pub(crate) struct Inner {
     pub(crate) cgroups: Arc<cgroup::Reader>,
     moves: Arc<cgroup::Moves>,
     pub(crate) layers: Layers,
+    pub(crate) abilities: Abilities,
     pub(crate) health: Health,
     pub(crate) probes: Probes,
     pub(crate) tracker: TaskTracker,
@@ -139,13 +141,14 @@ impl Containerd {
             idle_timeout: Duration::from_secs(settings.registry.idle_timeout_seconds.max(1)),
             ..registry::Config::default()
         });
-        let tracker = TaskTracker::new();
+        let (tracker, abilities) = (TaskTracker::new(), Abilities::default());
         let limit = Duration::from_secs(settings.network.plugin_timeout_seconds.max(1));
         let inner = Arc::new(Inner {
             images: Images::new(
                 client.clone(),
                 registry,
                 snapshotters,
+                abilities.clone(),
                 config.max_concurrent_downloads,
                 tracker.clone(),
             ),
@@ -163,6 +166,7 @@ impl Containerd {
             moves: Arc::default(),
             layers: Layers::default(),
             health,
+            abilities,
             probes: Probes::default(),
             leftovers: Leftovers::default(),
             sandboxes: Mutex::default(),
@@ -175,6 +179,8 @@ impl Containerd {
         });
         let stop = CancellationToken::new();
         inner.tracker.spawn(inner.health.clone().watch(inner.client.insistent(), stop.clone()));
+        let (client, contact) = (inner.client.clone(), inner.health.follow());
+        inner.tracker.spawn(inner.abilities.clone().follow(client, contact, stop.clone()));
         let keeper = inner.settings.logkeeper.clone();
         inner.tracker.spawn(inner.health.clone().watch_keeper(keeper, stop.clone()));
         inner.tracker.spawn(Arc::clone(&inner).clear_leftovers(stop.clone()));

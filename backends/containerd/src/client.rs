@@ -11,6 +11,7 @@ use containerd_client::types::Mount;
 use hyper_util::rt::TokioIo;
 use prost_types::Any;
 use switchyard_core::{Error, Result};
+use switchyard_proto::containerd::services as own;
 use tokio::sync::watch;
 use tonic::metadata::{Ascii, MetadataValue};
 use tonic::service::Interceptor;
@@ -143,18 +144,26 @@ impl Client {
         &self.instance
     }
 
+    /// The namespace that all calls are about.
+    pub(crate) fn namespace(&self) -> &str {
+        self.headers.namespace.to_str().unwrap_or_default()
+    }
+
     /// Where containerd listens.
     pub(crate) fn address(&self) -> &Path {
         &self.address
     }
 
     services! {
+        blobs -> own::content::v1::content_client::ContentClient<Service>,
+        commits -> own::snapshots::v1::snapshots_client::SnapshotsClient<Service>,
         containers -> api::containers_client::ContainersClient<Service>,
         content -> api::content_client::ContentClient<Service>,
         diff -> api::diff_client::DiffClient<Service>,
         images -> api::images_client::ImagesClient<Service>,
         introspection -> api::introspection_client::IntrospectionClient<Service>,
         leases -> api::leases_client::LeasesClient<Service>,
+        sandboxes -> api::sandbox::store_client::StoreClient<Service>,
         snapshots -> SnapshotsClient<Service>,
         tasks -> api::tasks_client::TasksClient<Service>,
         version -> api::version_client::VersionClient<Service>,

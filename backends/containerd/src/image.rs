@@ -15,10 +15,14 @@ use switchyard_registry::{self as registry, Digest, Reference};
 use switchyard_steps::{Step, reach};
 use tokio_util::task::TaskTracker;
 
+use crate::abilities::Abilities;
 use crate::client::{Client, QUICK, call, gone_is_done};
 
+mod apart;
 pub(crate) mod content;
+mod flight;
 pub(crate) mod index;
+mod layers;
 pub(crate) mod lease;
 mod pull;
 mod recent;
@@ -37,6 +41,7 @@ pub(crate) struct Images {
     client: Client,
     registry: registry::Client,
     snapshotters: Snapshotters,
+    abilities: Abilities,
     downloads: usize,
     infos: Arc<InfoCache>,
     recent: recent::Recent,
@@ -79,6 +84,7 @@ impl Images {
         client: Client,
         registry: registry::Client,
         snapshotters: Snapshotters,
+        abilities: Abilities,
         downloads: usize,
         tracker: TaskTracker,
     ) -> Self {
@@ -86,6 +92,7 @@ impl Images {
             client,
             registry,
             snapshotters,
+            abilities,
             downloads: downloads.max(1),
             infos: Arc::default(),
             recent: recent::Recent::default(),
@@ -176,10 +183,16 @@ impl Images {
         let client = lease.client()?;
         let label = (format!("containerd.io/gc.ref.snapshot.{snapshotter}"), info.top().unwrap_or_default());
         content::add_labels(&client, &info.config_digest, std::iter::once(label).collect()).await?;
-        let layers =
-            unpack::Layers { snapshotter, layers: &info.layers, diff_ids: &info.config.rootfs.diff_ids };
-        unpack::unpack(&client, &layers, |_| std::future::ready(Ok(()))).await?;
-        lease.release().await
+        let plan = layers::Plan {
+            snapshotter: snapshotter.to_owned(),
+            layers: info.layers.clone(),
+            diff_ids: info.config.rootfs.diff_ids.clone(),
+            rebase: self.abilities.rebases(snapshotter),
+            source: [0; 32],
+        };
+        let layers = layers::Layers::new(plan, self.pulls.shares(), lease)?;
+        layers.make(None).await?;
+        layers.release().await
     }
 
     pub(crate) fn snapshotters(&self) -> &Snapshotters {
@@ -195,6 +208,7 @@ impl ImageStore for Images {
             .parse::<Reference>()
             .map_err(|fault| Error::invalid("image", "is not an image reference").with_source(fault))?;
         let snapshotter = self.snapshotters.of(&request.handler).to_owned();
+        let rebase = self.abilities.rebases(&snapshotter);
         let job = pull::Job {
             client: self.client.clone(),
             registry: self.registry.clone(),
@@ -204,6 +218,8 @@ impl ImageStore for Images {
             reference,
             credentials: request.credentials.clone(),
             snapshotter,
+            rebase,
+            shares: Arc::clone(self.pulls.shares()),
         };
         self.pulls.join(job).await
     }

@@ -7,7 +7,8 @@
 //!   ├── task      OCI spec, snapshot, FIFOs, containerd task, exit
 //!   ├── exec      further processes
 //!   ├── recover   what a predecessor left: adopted, or cleaned up
-//!   └── health    is containerd there, and what can it do
+//!   ├── keep      exits of tasks that end while containerd is away
+//!   └── health    is containerd there; abilities: what it can do
 //! ```
 //!
 //! # Invariants
@@ -17,6 +18,7 @@
 //! - **An exit is on record before the task is deleted**, so that no kill of ours loses an exit code.
 //! - Every step treats "it is not there" as done, so stop, remove and undo can be repeated from any point.
 
+mod abilities;
 mod backend;
 mod client;
 pub mod config;
@@ -24,6 +26,7 @@ mod error;
 mod exec;
 mod health;
 mod image;
+mod keep;
 mod layout;
 mod leftovers;
 mod mount;

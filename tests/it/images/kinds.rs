@@ -151,3 +151,21 @@ fn later_layers_hide_and_replace_what_earlier_ones_hold() {
     drop(pod);
     node.cri().remove_image(&reference).expect("it can be removed");
 }
+
+#[test]
+fn a_layer_that_leaves_out_its_directories_leaves_them_as_they_are() {
+    let node = Node::shared();
+    let first = LayerBuilder::default().dir("closed", 0o700).dir("closed/inner", 0o750);
+    let second = LayerBuilder::default().file("closed/inner/file", "", 0o644);
+    let third = LayerBuilder::default().dir("open", 0o755).file("open/file", "", 0o644);
+    let image = busybox().layer(first.build()).layer(second.build()).layer(third.build());
+    node.registry().push("kinds/directories:1", &image.build());
+    let reference = node.registry().reference("kinds/directories:1");
+    node.cri().pull(&reference, None).expect("it can be pulled");
+    let pod = node.pod("directories");
+    let script = "stat -c '%n %a' /closed /closed/inner /closed/inner/file /open";
+    let seen = pod.output(script, |config| config.image = Some(image_spec(&reference)));
+    assert_eq!(seen, "/closed 700\n/closed/inner 750\n/closed/inner/file 644\n/open 755");
+    drop(pod);
+    node.cri().remove_image(&reference).expect("it can be removed");
+}

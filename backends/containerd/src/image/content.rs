@@ -8,6 +8,9 @@ use bytes::{Bytes, BytesMut};
 use containerd_client::services::v1 as api;
 use futures::StreamExt;
 use switchyard_core::{Error, ErrorKind, Result};
+use switchyard_proto::containerd::services::content::v1::{
+    WriteAction, WriteContentRequest, WriteContentResponse,
+};
 use switchyard_registry::{Descriptor, Digest};
 use switchyard_steps::{Step, reach};
 use tokio::sync::mpsc;
@@ -19,8 +22,10 @@ use crate::error::from_status;
 
 pub(crate) type Labels = HashMap<String, String>;
 
-/// Bytes sent in one message.
+/// Bytes gathered for one message.
 const CHUNK: usize = 256 << 10;
+/// Bytes that are worth a message of their own, so that they need not be copied.
+const PIECE: usize = 64 << 10;
 /// Messages that may be on their way before the first of them is answered, so that download and writing overlap.
 const AHEAD: usize = 4;
 /// How long another writer of the same blob is waited for while it does not get on.
@@ -60,22 +65,22 @@ pub(crate) async fn write_small(
     labels: Labels,
 ) -> Result<()> {
     let what = format!("write {kind} {}", descriptor.digest);
-    let message = api::WriteContentRequest {
-        action: api::WriteAction::Commit.into(),
-        r#ref: format!("{kind}-{}", descriptor.digest),
+    let name = format!("{kind}-{}", descriptor.digest);
+    let message = WriteContentRequest {
+        action: WriteAction::Commit.into(),
+        r#ref: name.clone(),
         total: length(descriptor.size)?,
         expected: descriptor.digest.to_string(),
         offset: 0,
-        data: data.to_vec(),
-        labels: labels.clone(),
+        data,
+        labels: labels.clone().into_iter().collect(),
     };
     let attempt = || async {
         let request = tokio_stream::once(message.clone());
-        let mut answers = call(&what, QUICK, client.content().write(request)).await?;
+        let mut answers = call(&what, QUICK, client.blobs().write(request)).await?;
         while next(&what, &mut answers).await?.is_some() {}
         Ok(())
     };
-    let name = format!("{kind}-{}", descriptor.digest);
     match unlocked(client, &what, &name, attempt).await {
         Err(error) if error.kind() == ErrorKind::AlreadyExists => {
             add_labels(client, &descriptor.digest, labels).await
@@ -96,7 +101,8 @@ pub(crate) async fn add_labels(client: &Client, digest: &Digest, labels: Labels)
     call(&format!("label blob {digest}"), QUICK, client.content().update(request)).await.map(drop)
 }
 
-/// Downloads a blob into the store. One that is there already is not downloaded; a part of it that is there is kept.
+/// Downloads a blob into the store. One that is there already is not downloaded; a part of it that is there is kept, unless it
+/// turns out to be wrong. containerd computes the digest as it writes and keeps nothing that has another one.
 /// Cancel-safe: what has arrived is kept for the next try while its lease lasts.
 pub(crate) async fn fetch(
     client: &Client,
@@ -105,7 +111,17 @@ pub(crate) async fn fetch(
     labels: Labels,
 ) -> Result<()> {
     let what = format!("write layer {}", descriptor.digest);
-    let attempt = || fetch_once(client, pull, descriptor, &labels, &what);
+    let attempt = || async {
+        match fetch_once(client, pull, descriptor, &labels, &what).await? {
+            Fetched::Whole => Ok(()),
+            Fetched::Wrong { kept: 0, error } => Err(error),
+            // What was kept from an earlier try may be what is wrong: once more, from the beginning.
+            Fetched::Wrong { .. } => match fetch_once(client, pull, descriptor, &labels, &what).await? {
+                Fetched::Whole => Ok(()),
+                Fetched::Wrong { error, .. } => Err(error),
+            },
+        }
+    };
     match unlocked(client, &what, &layer_ref(descriptor), attempt).await {
         Err(error) if error.kind() == ErrorKind::AlreadyExists => {
             add_labels(client, &descriptor.digest, labels).await
@@ -114,32 +130,54 @@ pub(crate) async fn fetch(
     }
 }
 
+/// How a download ended.
+enum Fetched {
+    Whole,
+    /// It does not have the digest that it should; nothing of it is left. `kept` bytes were there before.
+    Wrong {
+        kept: u64,
+        error: Error,
+    },
+}
+
 async fn fetch_once(
     client: &Client,
     pull: &switchyard_registry::Pull,
     descriptor: &Descriptor,
     labels: &Labels,
     what: &str,
-) -> Result<()> {
+) -> Result<Fetched> {
     let mut writer = Writer::open(client, descriptor, what).await?;
-    let mut blob = pull.blob(descriptor, writer.offset).into_stream();
+    let kept = writer.offset;
+    let mut blob = pull.blob(descriptor, kept).checked_by_its_reader().into_stream();
     let mut chunk = BytesMut::new();
     while let Some(piece) = blob.next().await {
-        chunk.extend_from_slice(&piece.map_err(super::from_registry)?);
-        if chunk.len() >= CHUNK {
-            writer.write(chunk.split().freeze()).await?;
-            reach(Step::LayerBegun);
-        }
+        let piece = piece.map_err(super::from_registry)?;
+        let data = if chunk.is_empty() && piece.len() >= PIECE {
+            piece
+        } else {
+            chunk.extend_from_slice(&piece);
+            if chunk.len() < CHUNK {
+                continue;
+            }
+            chunk.split().freeze()
+        };
+        writer.write(data).await?;
+        reach(Step::LayerBegun);
     }
     match writer.commit(chunk.freeze(), labels.clone()).await {
+        Ok(()) => {
+            reach(Step::LayerCommitted);
+            Ok(Fetched::Whole)
+        }
         Err(error) if error.kind() == ErrorKind::FailedPrecondition => {
-            // What was kept from an earlier try was bad: the next one begins anew.
             let request = api::AbortRequest { r#ref: layer_ref(descriptor) };
             crate::client::gone_is_done(call(what, QUICK, client.content().abort(request)).await)?;
-            Err(Error::unavailable(format!("{what}: what arrived does not have this digest"))
-                .with_source(error))
+            let error =
+                Error::internal(format!("{what}: what arrived does not have this digest")).with_source(error);
+            Ok(Fetched::Wrong { kept, error })
         }
-        other => other.inspect(|()| reach(Step::LayerCommitted)),
+        Err(error) => Err(error),
     }
 }
 
@@ -195,17 +233,17 @@ fn is_locked(error: &Error) -> bool {
 /// One blob being written.
 struct Writer<'a> {
     what: &'a str,
-    requests: mpsc::Sender<api::WriteContentRequest>,
-    answers: Streaming<api::WriteContentResponse>,
-    blob: api::WriteContentRequest,
+    requests: mpsc::Sender<WriteContentRequest>,
+    answers: Streaming<WriteContentResponse>,
+    blob: WriteContentRequest,
     offset: u64,
     unanswered: usize,
 }
 
 impl<'a> Writer<'a> {
     async fn open(client: &Client, descriptor: &Descriptor, what: &'a str) -> Result<Self> {
-        let blob = api::WriteContentRequest {
-            action: api::WriteAction::Stat.into(),
+        let blob = WriteContentRequest {
+            action: WriteAction::Stat.into(),
             r#ref: layer_ref(descriptor),
             total: length(descriptor.size)?,
             expected: descriptor.digest.to_string(),
@@ -213,21 +251,14 @@ impl<'a> Writer<'a> {
         };
         let (requests, queue) = mpsc::channel(AHEAD);
         requests.try_send(blob.clone()).expect("a new channel has room");
-        let mut answers = call(what, QUICK, client.content().write(ReceiverStream::new(queue))).await?;
+        let mut answers = call(what, QUICK, client.blobs().write(ReceiverStream::new(queue))).await?;
         let first = next(what, &mut answers).await?.ok_or_else(|| ended(what))?;
         let offset = u64::try_from(first.offset).unwrap_or(0);
         Ok(Self { what, requests, answers, blob, offset, unanswered: 0 })
     }
 
-    async fn send(&mut self, action: api::WriteAction, data: Bytes, labels: Labels) -> Result<()> {
-        let written = u64::try_from(data.len()).expect("a length fits 64 bits");
-        let message = api::WriteContentRequest {
-            action: action.into(),
-            offset: length(self.offset)?,
-            data: data.into(),
-            labels,
-            ..self.blob.clone()
-        };
+    async fn send(&mut self, message: WriteContentRequest) -> Result<()> {
+        let written = u64::try_from(message.data.len()).expect("a length fits 64 bits");
         let sent = tokio::time::timeout(QUICK, self.requests.send(message)).await;
         let sent = sent.map_err(|_| crate::error::timed_out(self.what, QUICK))?;
         if sent.is_err() {
@@ -249,13 +280,22 @@ impl<'a> Writer<'a> {
         Ok(())
     }
 
+    /// The digest is not told with the data: containerd would look for it each time.
     async fn write(&mut self, data: Bytes) -> Result<()> {
-        self.send(api::WriteAction::Write, data, Labels::new()).await?;
+        let (action, offset) = (WriteAction::Write.into(), length(self.offset)?);
+        self.send(WriteContentRequest { action, offset, data, ..Default::default() }).await?;
         self.settle(AHEAD - 1).await
     }
 
     async fn commit(mut self, rest: Bytes, labels: Labels) -> Result<()> {
-        self.send(api::WriteAction::Commit, rest, labels).await?;
+        let message = WriteContentRequest {
+            action: WriteAction::Commit.into(),
+            offset: length(self.offset)?,
+            data: rest,
+            labels: labels.into_iter().collect(),
+            ..std::mem::take(&mut self.blob)
+        };
+        self.send(message).await?;
         self.settle(0).await
     }
 }

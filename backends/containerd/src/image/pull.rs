@@ -1,34 +1,30 @@
-//! Pulling: one download however many ask for it, under a lease, unpacked while later layers still arrive.
+//! Pulling: one pull however many ask for it, under a lease: documents first, then layers, and last the names.
 
-use std::collections::HashMap;
-use std::future::Future;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use containerd_client::services::v1 as api;
 use containerd_client::types;
-use futures::future::{BoxFuture, FutureExt, Shared, WeakShared};
+use futures::future::FutureExt;
 use sha2::{Digest as _, Sha256};
 use switchyard_core::image::{Credentials, ImageId};
 use switchyard_core::{Error, ErrorKind, Result};
 use switchyard_registry::{self as registry, Descriptor, Digest, Platforms, Reference};
 use switchyard_steps::{Step, reach};
-use tokio::sync::{Semaphore, oneshot};
-use tokio::task::JoinSet;
 use tokio_util::task::TaskTracker;
 
 use super::content::{self, Labels};
+use super::flight::Flights;
 use super::index::InfoCache;
+use super::layers::{Downloads, Layers, Plan, Shares, Source};
 use super::lease::Lease;
-use super::unpack::{Layers, chain_ids, unpack};
+use super::unpack::chain_ids;
 use crate::client::{Client, QUICK, call};
-
-type Work = BoxFuture<'static, Result<ImageId>>;
-type Joint = Shared<Work>;
 
 /// The pulls in flight. A pull lives as long as anybody waits for it.
 #[derive(Debug, Default)]
 pub(crate) struct Pulls {
-    flying: Mutex<HashMap<[u8; 32], WeakShared<Work>>>,
+    flights: Flights<[u8; 32], Result<ImageId>>,
+    shares: Arc<Shares>,
 }
 
 /// One image to pull, with all that it takes.
@@ -41,28 +37,21 @@ pub(crate) struct Job {
     pub(crate) reference: Reference,
     pub(crate) credentials: Credentials,
     pub(crate) snapshotter: String,
+    /// Whether the snapshotter takes layers that were unpacked apart from each other.
+    pub(crate) rebase: bool,
+    pub(crate) shares: Arc<Shares>,
 }
 
 impl Pulls {
     /// Pulls, or waits for the same pull that is in flight. Dropping this gives up waiting; when the last one has given up,
     /// the download stops.
     pub(crate) async fn join(&self, job: Job) -> Result<ImageId> {
-        let pull: Joint = {
-            let mut flying = self.flying.lock().unwrap_or_else(PoisonError::into_inner);
-            flying.retain(|_, weak| weak.upgrade().is_some_and(|pull| pull.peek().is_none()));
-            let key = job.key();
-            match flying.get(&key).and_then(WeakShared::upgrade) {
-                Some(pull) => pull,
-                None => {
-                    let pull: Joint = job.run().boxed().shared();
-                    if let Some(weak) = pull.downgrade() {
-                        flying.insert(key, weak);
-                    }
-                    pull
-                }
-            }
-        };
-        pull.await
+        self.flights.join(job.key(), || job.run().boxed()).await
+    }
+
+    /// What pulls and other unpackings share.
+    pub(crate) fn shares(&self) -> &Arc<Shares> {
+        &self.shares
     }
 }
 
@@ -72,6 +61,16 @@ pub(super) const ATTEMPTS: u32 = 3;
 impl Job {
     /// What makes two pulls the same.
     fn key(&self) -> [u8; 32] {
+        self.fingerprint(&[&self.reference.to_string(), &self.snapshotter])
+    }
+
+    /// Where the layers come from, and by whose right.
+    fn source(&self) -> Source {
+        self.fingerprint(&[&self.reference.name()])
+    }
+
+    /// Tells these apart, and the credentials, which it does not show.
+    fn fingerprint(&self, parts: &[&str]) -> [u8; 32] {
         let credentials = match &self.credentials {
             Credentials::Anonymous => ["anonymous", "", ""],
             Credentials::Basic { username, password } => ["basic", username, password],
@@ -79,8 +78,7 @@ impl Job {
             Credentials::RegistryToken(token) => ["registry", token, ""],
         };
         let mut hash = Sha256::new();
-        let reference = self.reference.to_string();
-        for part in credentials.into_iter().chain([reference.as_str(), &self.snapshotter]) {
+        for part in credentials.iter().chain(parts) {
             hash.update(part.len().to_le_bytes());
             hash.update(part);
         }
@@ -119,19 +117,21 @@ impl Job {
         check_platform(&config.platform)?;
         self.write_documents(&client, &image, config_bytes, &config.rootfs.diff_ids).await?;
 
-        let layers = Layers {
-            snapshotter: &self.snapshotter,
-            layers: &image.manifest.layers,
-            diff_ids: &config.rootfs.diff_ids,
+        let plan = Plan {
+            snapshotter: self.snapshotter.clone(),
+            layers: image.manifest.layers.clone(),
+            diff_ids: config.rootfs.diff_ids.clone(),
+            rebase: self.rebase,
+            source: self.source(),
         };
-        let mut downloads =
-            Downloads::start(&client, &pull, &image.manifest.layers, self.downloads, &self.source());
-        unpack(&client, &layers, |number| downloads.fetched(number)).await?;
+        let layers = Layers::new(plan, &self.shares, lease)?;
+        let labels = Labels::from([self.origin()]);
+        layers.make(Some(&Downloads { pull, at_once: self.downloads, labels })).await?;
 
         self.name_image(&client, &target).await?;
         let info = self.infos.load(&self.client, &target.digest).await?;
         // The image holds everything by now.
-        if let Err(error) = lease.release().await {
+        if let Err(error) = layers.release().await {
             tracing::warn!(image = %self.reference, error = error.report(), "a lease is left to its expiry");
         }
         reach(Step::PullReleased);
@@ -139,7 +139,7 @@ impl Job {
     }
 
     /// The label that says where a blob came from; containerd uses it when it pushes.
-    fn source(&self) -> (String, String) {
+    fn origin(&self) -> (String, String) {
         let key = format!("containerd.io/distribution.source.{}", self.reference.registry());
         (key, self.reference.repository().to_owned())
     }
@@ -153,7 +153,7 @@ impl Job {
         config: bytes::Bytes,
         diff_ids: &[Digest],
     ) -> Result<()> {
-        let source = self.source();
+        let source = self.origin();
         let mut labels = Labels::from([source.clone()]);
         if let Some(top) = chain_ids(diff_ids).pop() {
             labels.insert(format!("containerd.io/gc.ref.snapshot.{}", self.snapshotter), top);
@@ -246,57 +246,5 @@ fn to_registry(credentials: &Credentials) -> registry::Credentials {
         Credentials::Basic { username, password } => registry::Credentials::Basic { username, password },
         Credentials::IdentityToken(token) => registry::Credentials::IdentityToken(token),
         Credentials::RegistryToken(token) => registry::Credentials::RegistryToken(token),
-    }
-}
-
-/// The downloads of an image's layers, a few at a time, in order. Dropping it stops them.
-struct Downloads {
-    results: Vec<Option<oneshot::Receiver<Result<()>>>>,
-    _tasks: JoinSet<()>,
-}
-
-impl Downloads {
-    fn start(
-        client: &Client,
-        pull: &registry::Pull,
-        layers: &[Descriptor],
-        at_once: usize,
-        source: &(String, String),
-    ) -> Self {
-        let permits = Arc::new(Semaphore::new(at_once));
-        let mut tasks = JoinSet::new();
-        let mut results: Vec<Option<oneshot::Receiver<Result<()>>>> = Vec::with_capacity(layers.len());
-        for (number, layer) in layers.iter().enumerate() {
-            if layers[..number].iter().any(|earlier| earlier.digest == layer.digest) {
-                results.push(None);
-                continue;
-            }
-            let (done, result) = oneshot::channel();
-            results.push(Some(result));
-            let (client, pull, layer) = (client.clone(), pull.clone(), layer.clone());
-            let (permits, labels) = (Arc::clone(&permits), Labels::from([source.clone()]));
-            tasks.spawn(async move {
-                // Permits are given in the order of asking, so the lowest layers come first.
-                let _permit = permits.acquire().await;
-                let fetched = content::fetch(&client, &pull, &layer, labels).await;
-                // Nobody waits any more if an earlier layer failed.
-                let _ = done.send(fetched);
-            });
-        }
-        Self { results, _tasks: tasks }
-    }
-
-    /// Waits for the download of a layer.
-    fn fetched(&mut self, number: usize) -> impl Future<Output = Result<()>> + use<> {
-        let result = self.results.get_mut(number).and_then(Option::take);
-        async move {
-            match result {
-                // The same blob as an earlier layer.
-                None => Ok(()),
-                Some(result) => result
-                    .await
-                    .unwrap_or_else(|fault| Err(Error::internal("a download broke off").with_source(fault))),
-            }
-        }
     }
 }

@@ -1,16 +1,17 @@
-//! From layers to snapshots: each layer is applied on top of the one below, by containerd's diff service.
+//! From a layer to its snapshot: containerd's diff service applies it, on top of the one below or apart from it.
 
 use std::collections::HashMap;
-use std::future::Future;
 
 use containerd_client::services::v1 as api;
 use containerd_client::services::v1::snapshots as snap;
 use containerd_client::types;
 use sha2::{Digest as _, Sha256};
 use switchyard_core::{Error, ErrorKind, Result};
+use switchyard_proto::containerd::services::snapshots::v1::CommitSnapshotRequest;
 use switchyard_registry::{Descriptor, Digest};
 use switchyard_steps::{Step, reach};
 
+use super::apart::Apart;
 use super::content::add_labels;
 use super::lease::getrandom_fill;
 use crate::client::{Client, QUICK, UNPACK, call, gone_is_done};
@@ -35,38 +36,6 @@ pub(crate) fn chain_ids(diff_ids: &[Digest]) -> Vec<String> {
     chain
 }
 
-/// The layers of an image, with what they unpack to.
-pub(crate) struct Layers<'a> {
-    pub(crate) snapshotter: &'a str,
-    pub(crate) layers: &'a [Descriptor],
-    pub(crate) diff_ids: &'a [Digest],
-}
-
-/// Unpacks an image. `fetched` is awaited before a layer is needed, with its number; layers whose snapshots are there are not
-/// touched.
-pub(crate) async fn unpack<F: Future<Output = Result<()>>>(
-    client: &Client,
-    image: &Layers<'_>,
-    mut fetched: impl FnMut(usize) -> F,
-) -> Result<()> {
-    let chain = chain_ids(image.diff_ids);
-    if chain.len() != image.layers.len() {
-        return Err(Error::invalid(
-            "image",
-            format!("its configuration names {} layers and its manifest {}", chain.len(), image.layers.len()),
-        ));
-    }
-    for (number, layer) in image.layers.iter().enumerate() {
-        fetched(number).await?;
-        if exists(client, image.snapshotter, &chain[number]).await? {
-            continue;
-        }
-        let parent = number.checked_sub(1).map_or("", |below| &chain[below]);
-        apply(client, image, layer, number, parent, &chain[number]).await?;
-    }
-    Ok(())
-}
-
 /// Whether a committed snapshot of this name is there.
 pub(crate) async fn exists(client: &Client, snapshotter: &str, name: &str) -> Result<bool> {
     let request = snap::StatSnapshotRequest { snapshotter: snapshotter.to_owned(), key: name.to_owned() };
@@ -77,37 +46,143 @@ pub(crate) async fn exists(client: &Client, snapshotter: &str, name: &str) -> Re
     }
 }
 
-async fn apply(
-    client: &Client,
-    image: &Layers<'_>,
-    layer: &Descriptor,
-    number: usize,
-    parent: &str,
-    name: &str,
-) -> Result<()> {
-    let mut random = [0; 8];
-    getrandom_fill(&mut random);
-    let key = format!("{}{} {name}", extract_prefix(client), hex::encode(random));
-    let prepare = snap::PrepareSnapshotRequest {
-        snapshotter: image.snapshotter.to_owned(),
-        key: key.clone(),
-        parent: parent.to_owned(),
-        labels: HashMap::from([("containerd.io/snapshot.ref".to_owned(), name.to_owned())]),
-    };
-    let mounts =
-        match call(&format!("prepare snapshot {name}"), QUICK, client.snapshots().prepare(prepare)).await {
-            Ok(response) => response.mounts,
-            // A snapshotter that fetches by itself has it already.
-            Err(error) if error.kind() == ErrorKind::AlreadyExists => return Ok(()),
-            Err(error) => return Err(error),
+/// A snapshot to be made from a layer.
+pub(crate) struct Target {
+    /// Its calls are held by a lease.
+    pub(crate) client: Client,
+    pub(crate) snapshotter: String,
+    pub(crate) name: String,
+    pub(crate) layer: Descriptor,
+    pub(crate) diff_id: Digest,
+}
+
+/// A snapshot that is not finished yet.
+pub(crate) struct Extract {
+    key: String,
+    mounts: Vec<types::Mount>,
+}
+
+impl Target {
+    /// Unpacks the layer on top of `parent`, which is there (empty for the lowest).
+    pub(crate) async fn unpack_on(&self, parent: &str) -> Result<()> {
+        let Some(extract) = self.prepare(parent).await? else { return Ok(()) };
+        let mounts = extract.mounts.clone();
+        match self.apply(mounts).await {
+            Ok(()) => self.finish(extract, "").await,
+            Err(error) => {
+                self.discard(&extract).await;
+                Err(error)
+            }
+        }
+    }
+
+    /// Unpacks the layer by itself, for [`Target::commit_on`]. `None` if this layer needs what is below it to be unpacked right, or
+    /// if the snapshotter keeps its files in another way than in directories; then nothing is left of the try.
+    pub(crate) async fn unpack_apart(&self) -> Result<Option<Extract>> {
+        let Some(extract) = self.prepare("").await? else { return Ok(None) };
+        let Some(apart) = Apart::of(&extract.mounts) else {
+            self.discard(&extract).await;
+            return Ok(None);
         };
-    reach(Step::LayerPrepared);
-    let committed = commit(client, image, layer, &image.diff_ids[number], mounts, &key, name).await;
-    if committed.is_err() {
-        let request =
-            snap::RemoveSnapshotRequest { snapshotter: image.snapshotter.to_owned(), key: key.clone() };
+        if let Err(error) = self.apply(apart.mounts()).await {
+            self.discard(&extract).await;
+            return Err(error);
+        }
+        if apart.is_whole().await {
+            return Ok(Some(extract));
+        }
+        tracing::debug!(
+            snapshot = self.name,
+            "a layer leaves out its directories: unpacking it in its place"
+        );
+        self.discard(&extract).await;
+        Ok(None)
+    }
+
+    /// Puts what was unpacked apart on top of `parent`.
+    pub(crate) async fn commit_on(&self, extract: Extract, parent: &str) -> Result<()> {
+        self.finish(extract, parent).await
+    }
+
+    /// `None` if the snapshot is there already, as with a snapshotter that fetches by itself.
+    async fn prepare(&self, parent: &str) -> Result<Option<Extract>> {
+        let mut random = [0; 8];
+        getrandom_fill(&mut random);
+        let key = format!("{}{} {}", extract_prefix(&self.client), hex::encode(random), self.name);
+        let request = snap::PrepareSnapshotRequest {
+            snapshotter: self.snapshotter.clone(),
+            key: key.clone(),
+            parent: parent.to_owned(),
+            labels: HashMap::from([("containerd.io/snapshot.ref".to_owned(), self.name.clone())]),
+        };
+        let what = format!("prepare snapshot {}", self.name);
+        match call(&what, QUICK, self.client.snapshots().prepare(request)).await {
+            Ok(response) => {
+                reach(Step::LayerPrepared);
+                Ok(Some(Extract { key, mounts: response.mounts }))
+            }
+            Err(error) if error.kind() == ErrorKind::AlreadyExists => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Has containerd unpack the layer into these mounts, and checks what it unpacks to.
+    async fn apply(&self, mounts: Vec<types::Mount>) -> Result<()> {
+        let (layer, diff_id) = (&self.layer, &self.diff_id);
+        let diff = types::Descriptor {
+            media_type: layer.media_type.clone(),
+            digest: layer.digest.to_string(),
+            size: i64::try_from(layer.size)
+                .map_err(|_| Error::invalid("layer", format!("{} is impossibly large", layer.digest)))?,
+            ..Default::default()
+        };
+        let request = api::ApplyRequest { diff: Some(diff), mounts, ..Default::default() };
+        let what = format!("unpack layer {}", layer.digest);
+        let applied =
+            call(&what, UNPACK, self.client.diff().apply(request)).await?.applied.unwrap_or_default();
+        if applied.digest == diff_id.to_string() {
+            reach(Step::LayerApplied);
+            return Ok(());
+        }
+        Err(Error::invalid(
+            "image",
+            format!(
+                "layer {} unpacks to {}, not to {diff_id} as its configuration says",
+                layer.digest, applied.digest
+            ),
+        ))
+    }
+
+    /// Gives the snapshot its name, and a parent if it was prepared without.
+    async fn finish(&self, extract: Extract, parent: &str) -> Result<()> {
+        let request = CommitSnapshotRequest {
+            snapshotter: self.snapshotter.clone(),
+            name: self.name.clone(),
+            key: extract.key.clone(),
+            parent: parent.to_owned(),
+            ..Default::default()
+        };
+        let what = format!("commit snapshot {}", self.name);
+        match call(&what, QUICK, self.client.commits().commit(request)).await {
+            Ok(_) => {}
+            Err(error) => {
+                self.discard(&extract).await;
+                // Another client has made it meanwhile.
+                if error.kind() != ErrorKind::AlreadyExists {
+                    return Err(error);
+                }
+            }
+        }
+        reach(Step::LayerUnpacked);
+        let label = HashMap::from([("containerd.io/uncompressed".to_owned(), self.diff_id.to_string())]);
+        add_labels(&self.client, &self.layer.digest, label).await
+    }
+
+    async fn discard(&self, extract: &Extract) {
+        let key = &extract.key;
+        let request = snap::RemoveSnapshotRequest { snapshotter: self.snapshotter.clone(), key: key.clone() };
         let removed =
-            call(&format!("remove snapshot {key}"), QUICK, client.snapshots().remove(request)).await;
+            call(&format!("remove snapshot {key}"), QUICK, self.client.snapshots().remove(request)).await;
         if let Err(error) = gone_is_done(removed) {
             tracing::warn!(
                 snapshot = key,
@@ -116,60 +191,6 @@ async fn apply(
             );
         }
     }
-    committed
-}
-
-async fn commit(
-    client: &Client,
-    image: &Layers<'_>,
-    layer: &Descriptor,
-    diff_id: &Digest,
-    mounts: Vec<types::Mount>,
-    key: &str,
-    name: &str,
-) -> Result<()> {
-    let diff = types::Descriptor {
-        media_type: layer.media_type.clone(),
-        digest: layer.digest.to_string(),
-        size: i64::try_from(layer.size)
-            .map_err(|_| Error::invalid("layer", format!("{} is impossibly large", layer.digest)))?,
-        ..Default::default()
-    };
-    let request = api::ApplyRequest { diff: Some(diff), mounts, ..Default::default() };
-    let what = format!("unpack layer {}", layer.digest);
-    let applied = call(&what, UNPACK, client.diff().apply(request)).await?.applied.unwrap_or_default();
-    if applied.digest != diff_id.to_string() {
-        return Err(Error::invalid(
-            "image",
-            format!(
-                "layer {} unpacks to {}, not to {diff_id} as its configuration says",
-                layer.digest, applied.digest
-            ),
-        ));
-    }
-    reach(Step::LayerApplied);
-    let request = snap::CommitSnapshotRequest {
-        snapshotter: image.snapshotter.to_owned(),
-        name: name.to_owned(),
-        key: key.to_owned(),
-        ..Default::default()
-    };
-    match call(&format!("commit snapshot {name}"), QUICK, client.snapshots().commit(request)).await {
-        Ok(_) => {}
-        Err(error) if error.kind() == ErrorKind::AlreadyExists => {
-            let request = snap::RemoveSnapshotRequest {
-                snapshotter: image.snapshotter.to_owned(),
-                key: key.to_owned(),
-            };
-            gone_is_done(
-                call(&format!("remove snapshot {key}"), QUICK, client.snapshots().remove(request)).await,
-            )?;
-        }
-        Err(error) => return Err(error),
-    }
-    reach(Step::LayerUnpacked);
-    let label = HashMap::from([("containerd.io/uncompressed".to_owned(), diff_id.to_string())]);
-    add_labels(client, &layer.digest, label).await
 }
 
 #[cfg(test)]

@@ -1,0 +1,138 @@
+//! What this containerd can do, asked of itself whenever contact is made, and never read from its version.
+
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use containerd_client::services::v1 as api;
+use switchyard_core::Result;
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+use crate::client::{Client, QUICK, call};
+use crate::health::Contact;
+
+/// What is known of containerd's abilities; nothing until it has been asked. Clones share it.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Abilities {
+    known: Arc<Mutex<Known>>,
+}
+
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Known {
+    /// Snapshotters that put a snapshot onto its parent when it is committed.
+    rebase: BTreeSet<String>,
+    /// A store of sandboxes, in which records of ours are safe.
+    sandboxes: bool,
+}
+
+/// The namespace that containerd's own CRI works in. Where it is on, it takes every sandbox in there for its own: it deletes what it
+/// does not know, or, in some versions, does not start.
+const CRI_NAMESPACE: &str = "k8s.io";
+
+impl Abilities {
+    /// Whether this snapshotter takes layers that were unpacked apart from each other.
+    pub(crate) fn rebases(&self, snapshotter: &str) -> bool {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner).rebase.contains(snapshotter)
+    }
+
+    /// Whether containerd keeps the exit of a task that ends while it is away, if there is a record of it in its store of
+    /// sandboxes.
+    pub(crate) fn keeps_exits(&self) -> bool {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner).sandboxes
+    }
+
+    /// Notes that the store of sandboxes is not there after all.
+    pub(crate) fn keep_no_exits(&self) {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner).sandboxes = false;
+    }
+
+    /// Asks anew whenever containerd is there again, or is another one, until `stop`.
+    pub(crate) async fn follow(
+        self,
+        client: Client,
+        mut contact: watch::Receiver<Contact>,
+        stop: CancellationToken,
+    ) {
+        loop {
+            let up = matches!(&*contact.borrow_and_update(), Contact::Up { .. });
+            if up {
+                self.refresh(&client).await;
+            }
+            tokio::select! {
+                changed = contact.changed() => if changed.is_err() { return },
+                () = stop.cancelled() => return,
+            }
+        }
+    }
+
+    /// Asks now. If there is no answer, what was known stays.
+    pub(crate) async fn refresh(&self, client: &Client) {
+        if let Err(error) = self.ask(client).await {
+            tracing::warn!(error = error.report(), "containerd does not say what it can do");
+        }
+    }
+
+    async fn ask(&self, client: &Client) -> Result<()> {
+        let request = api::PluginsRequest { filters: Vec::new() };
+        let plugins = call("list its plugins", QUICK, client.introspection().plugins(request)).await?.plugins;
+        let known = Known::of(&plugins, client.namespace());
+        tracing::debug!(?known, "containerd says what it can do");
+        *self.known.lock().unwrap_or_else(PoisonError::into_inner) = known;
+        Ok(())
+    }
+}
+
+impl Known {
+    fn of(plugins: &[api::Plugin], namespace: &str) -> Self {
+        let working = || plugins.iter().filter(|plugin| plugin.init_err.is_none());
+        let has = |kind: &str, id: &str| {
+            working().any(|plugin| plugin.r#type == kind && (id.is_empty() || plugin.id == id))
+        };
+        let rebase = working()
+            .filter(|plugin| plugin.r#type == "io.containerd.snapshotter.v1")
+            .filter(|plugin| plugin.capabilities.iter().any(|capability| capability == "rebase"))
+            .map(|plugin| plugin.id.clone())
+            .collect();
+        let shared = namespace == CRI_NAMESPACE && has("io.containerd.grpc.v1", "cri");
+        Self { rebase, sandboxes: has("io.containerd.sandbox.store.v1", "") && !shared }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn plugin(kind: &str, id: &str, capabilities: &[&str]) -> api::Plugin {
+        api::Plugin {
+            r#type: kind.to_owned(),
+            id: id.to_owned(),
+            capabilities: capabilities.iter().map(|capability| (*capability).to_owned()).collect(),
+            ..Default::default()
+        }
+    }
+
+    #[test]
+    fn abilities_are_read_from_plugins_that_work() {
+        let overlay = plugin("io.containerd.snapshotter.v1", "overlayfs", &["remap-ids", "rebase"]);
+        let native = plugin("io.containerd.snapshotter.v1", "native", &[]);
+        let broken = api::Plugin {
+            init_err: Some(containerd_client::google::rpc::Status::default()),
+            ..plugin("io.containerd.snapshotter.v1", "erofs", &["rebase"])
+        };
+        let store = plugin("io.containerd.sandbox.store.v1", "local", &[]);
+        let known = Known::of(&[overlay, native, broken, store], CRI_NAMESPACE);
+        assert_eq!(known.rebase, BTreeSet::from(["overlayfs".to_owned()]));
+        assert!(known.sandboxes);
+        assert_eq!(Known::of(&[], CRI_NAMESPACE), Known::default());
+    }
+
+    #[test]
+    fn the_store_of_sandboxes_is_not_shared_with_containerds_own_cri() {
+        let plugins = [
+            plugin("io.containerd.sandbox.store.v1", "local", &[]),
+            plugin("io.containerd.grpc.v1", "cri", &[]),
+        ];
+        assert!(!Known::of(&plugins, CRI_NAMESPACE).sandboxes);
+        assert!(Known::of(&plugins, "switchyard").sandboxes);
+    }
+}

@@ -1,0 +1,117 @@
+//! Unpacking a layer without those below it, so that layers need not wait for each other.
+//!
+//! Only one thing needs what is below: a directory that a layer has files in and does not list. Such a directory takes owner and
+//! mode from the layers below, and unpacked apart it gets a default. It shows by its time of change, which is the time of
+//! unpacking, where a directory that is listed has the time that the list says. A layer with one is unpacked once more, in its
+//! place.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+
+use containerd_client::types::Mount;
+
+use crate::text::blocking;
+
+/// File systems stamp with a clock that is coarser than ours.
+const COARSE: Duration = Duration::from_secs(1);
+
+/// Where a layer is unpacked apart, and since when.
+pub(crate) struct Apart {
+    upper: PathBuf,
+    options: Vec<String>,
+    began: SystemTime,
+}
+
+impl Apart {
+    /// From the mounts of a snapshot without a parent; `None` unless it is a plain directory that this process can see.
+    pub(crate) fn of(mounts: &[Mount]) -> Option<Self> {
+        let [mount] = mounts else { return None };
+        let upper = PathBuf::from(&mount.source);
+        if mount.r#type != "bind" || !upper.is_dir() {
+            return None;
+        }
+        let options = mount.options.iter().filter(|option| !option.ends_with("bind")).cloned().collect();
+        Some(Self { upper, options, began: SystemTime::now() - COARSE })
+    }
+
+    /// The directory as the upper one of an overlay, so that removals of files below are kept as an overlay keeps them.
+    pub(crate) fn mounts(&self) -> Vec<Mount> {
+        let mut options = self.options.clone();
+        options.push(format!("upperdir={}", self.upper.display()));
+        let kind = "overlay".to_owned();
+        vec![Mount { r#type: kind.clone(), source: kind, options, ..Default::default() }]
+    }
+
+    /// Whether the layer lists all its directories. If that cannot be seen, it does not.
+    pub(crate) async fn is_whole(&self) -> bool {
+        let (upper, began) = (self.upper.clone(), self.began);
+        let implied = blocking(move || Ok(has_directory_since(&upper, began))).await;
+        match implied {
+            Ok(Ok(implied)) => !implied,
+            Ok(Err(fault)) => {
+                tracing::debug!(upper = %self.upper.display(), error = %fault, "a layer cannot be looked at");
+                false
+            }
+            Err(_) => false,
+        }
+    }
+}
+
+/// Whether a directory below `root` has changed since then.
+fn has_directory_since(root: &Path, since: SystemTime) -> io::Result<bool> {
+    let mut rest = vec![root.to_path_buf()];
+    while let Some(dir) = rest.pop() {
+        for entry in std::fs::read_dir(&dir)? {
+            let entry = entry?;
+            if !entry.file_type()?.is_dir() {
+                continue;
+            }
+            if entry.metadata()?.modified()? >= since {
+                return Ok(true);
+            }
+            rest.push(entry.path());
+        }
+    }
+    Ok(false)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::{self, File};
+
+    use super::*;
+
+    #[test]
+    fn a_directory_made_by_unpacking_is_found_and_one_with_a_time_of_its_own_is_not() {
+        let root = tempfile::tempdir().unwrap();
+        let began = SystemTime::now() - COARSE;
+        let listed = root.path().join("usr/lib");
+        fs::create_dir_all(&listed).unwrap();
+        File::create(listed.join("file")).unwrap();
+        for dir in [root.path().join("usr"), listed.clone()] {
+            File::open(dir).unwrap().set_modified(SystemTime::UNIX_EPOCH).unwrap();
+        }
+        assert!(!has_directory_since(root.path(), began).unwrap());
+        fs::create_dir(listed.join("implied")).unwrap();
+        File::open(&listed).unwrap().set_modified(SystemTime::UNIX_EPOCH).unwrap();
+        assert!(has_directory_since(root.path(), began).unwrap());
+    }
+
+    #[test]
+    fn only_a_plain_directory_is_unpacked_apart() {
+        let root = tempfile::tempdir().unwrap();
+        let bind = Mount {
+            r#type: "bind".to_owned(),
+            source: root.path().display().to_string(),
+            options: vec!["rw".to_owned(), "rbind".to_owned()],
+            ..Default::default()
+        };
+        let apart = Apart::of(std::slice::from_ref(&bind)).expect("it is one");
+        let upper = format!("upperdir={}", root.path().display());
+        assert_eq!(apart.mounts()[0].options, ["rw".to_owned(), upper]);
+        assert!(Apart::of(&[Mount { r#type: "erofs".to_owned(), ..bind.clone() }]).is_none());
+        assert!(Apart::of(&[Mount { source: "/does/not/exist".to_owned(), ..bind }]).is_none());
+        assert!(Apart::of(&[]).is_none());
+    }
+}

@@ -1,0 +1,287 @@
+//! The layers of one image on their way: each is downloaded and unpacked once, however many images have it.
+//!
+//! ```text
+//!  download 0 ─ download 1 ─ download 2 …       a few at a time, in order, shared by digest
+//!      │            │            │
+//!  snapshot 0 ◄ snapshot 1 ◄ snapshot 2 …       each waits for the one below, shared by chain id
+//! ```
+//!
+//! What one pull has begun another one may go on with, so each result comes with the lease that holds it, and lives as long as
+//! anybody who builds on it. If it fails, or is given up, whoever joined it does it again on its own account: with its own
+//! credentials, from its own registry. To join is no way around a registry's permission: nobody asks for a layer who has not
+//! been given a manifest that names it, and what the node has by digest it has for all.
+
+use std::hash::Hash;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use futures::future::{BoxFuture, FutureExt, Shared, try_join};
+use futures::stream::{self, StreamExt, TryStreamExt};
+use switchyard_core::{Error, Result};
+use switchyard_registry::{Descriptor, Digest, Pull};
+use tokio::sync::{Semaphore, oneshot};
+use tokio_util::task::AbortOnDropHandle;
+
+use super::content::{self, Labels, add_labels};
+use super::flight::Flights;
+use super::lease::Lease;
+use super::unpack::{Extract, Target, chain_ids, exists};
+use crate::client::Client;
+
+/// Layers that one image unpacks at once, where the snapshotter lets them be put together afterwards.
+const UNPACK_AT_ONCE: usize = 3;
+
+/// The downloads and the unpackings in flight, of all images.
+#[derive(Default)]
+pub(crate) struct Shares {
+    downloads: Flights<Digest, Done>,
+    snapshots: Flights<(String, String), Done>,
+}
+
+impl std::fmt::Debug for Shares {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Shares").finish_non_exhaustive()
+    }
+}
+
+/// How a piece of work ended that several may have waited for.
+#[derive(Clone)]
+struct Done {
+    /// Holds what was made. It also tells who did the work.
+    lease: Arc<Lease>,
+    source: Source,
+    result: Result<(), Failure>,
+}
+
+/// Where layers come from and by whose right: what fails for one fails for all of the same source.
+pub(crate) type Source = [u8; 32];
+
+#[derive(Debug, Clone)]
+enum Failure {
+    Failed(Error),
+    /// The pull that the work was begun for is no more.
+    GivenUp,
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Self {
+        Self::Failed(error)
+    }
+}
+
+/// The layers of an image, with what they unpack to and where.
+pub(crate) struct Plan {
+    pub(crate) snapshotter: String,
+    pub(crate) layers: Vec<Descriptor>,
+    pub(crate) diff_ids: Vec<Digest>,
+    /// Whether the snapshotter takes layers that were unpacked apart from each other.
+    pub(crate) rebase: bool,
+    pub(crate) source: Source,
+}
+
+/// Where layers are downloaded from.
+pub(crate) struct Downloads {
+    pub(crate) pull: Pull,
+    pub(crate) at_once: usize,
+    pub(crate) labels: Labels,
+}
+
+/// An image's layers in the making.
+pub(crate) struct Layers {
+    plan: Plan,
+    chain: Vec<String>,
+    shares: Arc<Shares>,
+    /// Its calls are held by the lease.
+    client: Client,
+    lease: Arc<Lease>,
+    /// Leases of others, who made what this image builds on.
+    held: Mutex<Vec<Arc<Lease>>>,
+    /// The ends of the downloads.
+    fetched: Vec<Fetched>,
+    announce: Mutex<Vec<Announce>>,
+    unpacking: Semaphore,
+}
+
+type Fetched = Shared<BoxFuture<'static, Result<(), Failure>>>;
+type Announce = oneshot::Sender<Result<(), Failure>>;
+
+impl Layers {
+    /// # Errors
+    /// `InvalidArgument` if the image's configuration does not fit its manifest.
+    pub(crate) fn new(plan: Plan, shares: &Arc<Shares>, lease: Lease) -> Result<Arc<Self>> {
+        let (named, listed) = (plan.diff_ids.len(), plan.layers.len());
+        if named != listed {
+            return Err(Error::invalid(
+                "image",
+                format!("its configuration names {named} layers and its manifest {listed}"),
+            ));
+        }
+        let (announce, fetched) = plan.layers.iter().map(|_| announcement()).unzip();
+        Ok(Arc::new(Self {
+            chain: chain_ids(&plan.diff_ids),
+            plan,
+            shares: Arc::clone(shares),
+            client: lease.client()?,
+            lease: Arc::new(lease),
+            held: Mutex::default(),
+            fetched,
+            announce: Mutex::new(announce),
+            unpacking: Semaphore::new(UNPACK_AT_ONCE),
+        }))
+    }
+
+    /// Downloads and unpacks all layers; without `downloads` they are in the content store already. What is there is not made
+    /// again. Dropping this gives up what nobody else waits for.
+    pub(crate) async fn make(self: &Arc<Self>, downloads: Option<&Downloads>) -> Result<()> {
+        let top = async {
+            match self.chain.len().checked_sub(1) {
+                Some(top) => self.snapshot(top).await,
+                None => Ok(()),
+            }
+        };
+        try_join(self.download_all(downloads), top).await.map(drop)
+    }
+
+    /// Gives up the leases, once something else holds the image.
+    pub(crate) async fn release(self: Arc<Self>) -> Result<()> {
+        // Those who still build on it keep its lease, and the last of them deletes it.
+        let Some(layers) = Arc::into_inner(self) else { return Ok(()) };
+        let mut leases = layers.held.into_inner().unwrap_or_else(PoisonError::into_inner);
+        leases.push(layers.lease);
+        for lease in leases {
+            if let Some(lease) = Arc::into_inner(lease) {
+                lease.release().await?;
+            }
+        }
+        Ok(())
+    }
+
+    async fn download_all(self: &Arc<Self>, downloads: Option<&Downloads>) -> Result<()> {
+        let announce = std::mem::take(&mut *self.announce.lock().unwrap_or_else(PoisonError::into_inner));
+        let at_once = downloads.map_or(1, |downloads| downloads.at_once);
+        stream::iter(announce.into_iter().enumerate())
+            .map(Ok)
+            .try_for_each_concurrent(at_once, async |(number, announce)| {
+                let fetched = match downloads {
+                    Some(downloads) => self.download(number, downloads).await,
+                    None => Ok(()),
+                };
+                // Nobody listens if the snapshot is there already.
+                let _ = announce.send(fetched.clone().map_err(Failure::Failed));
+                fetched
+            })
+            .await
+    }
+
+    async fn download(&self, number: usize, downloads: &Downloads) -> Result<()> {
+        let layer = &self.plan.layers[number];
+        let start = || {
+            let (client, pull) = (self.client.clone(), downloads.pull.clone());
+            let (layer, labels) = (layer.clone(), downloads.labels.clone());
+            async move { Ok(content::fetch(&client, &pull, &layer, labels).await?) }.boxed()
+        };
+        let own = self.share(&self.shares.downloads, layer.digest.clone(), start).await?;
+        if !own {
+            add_labels(&self.client, &layer.digest, downloads.labels.clone()).await?;
+        }
+        Ok(())
+    }
+
+    /// Waits until a layer is in the content store.
+    async fn fetched(&self, number: usize) -> Result<(), Failure> {
+        self.fetched[number].clone().await
+    }
+
+    /// Sees to it that the snapshot of a layer, on top of those below, is there.
+    fn snapshot(self: &Arc<Self>, number: usize) -> BoxFuture<'static, Result<()>> {
+        let layers = Arc::clone(self);
+        async move {
+            let key = (layers.plan.snapshotter.clone(), layers.chain[number].clone());
+            let start = || Arc::clone(&layers).make_snapshot(number).boxed();
+            layers.share(&layers.shares.snapshots, key, start).await.map(drop)
+        }
+        .boxed()
+    }
+
+    async fn make_snapshot(self: Arc<Self>, number: usize) -> Result<(), Failure> {
+        let target = Target {
+            client: self.client.clone(),
+            snapshotter: self.plan.snapshotter.clone(),
+            name: self.chain[number].clone(),
+            layer: self.plan.layers[number].clone(),
+            diff_id: self.plan.diff_ids[number].clone(),
+        };
+        if exists(&target.client, &target.snapshotter, &target.name).await? {
+            return Ok(());
+        }
+        let Some(below) = number.checked_sub(1) else {
+            self.fetched(number).await?;
+            return Ok(target.unpack_on("").await?);
+        };
+        let parent = async { self.snapshot(below).await.map_err(Failure::from) };
+        if !self.plan.rebase {
+            parent.await?;
+            self.fetched(number).await?;
+            return Ok(target.unpack_on(&self.chain[below]).await?);
+        }
+        let (apart, ()) = try_join(self.unpack_apart(number, &target), parent).await?;
+        match apart {
+            Some(extract) => Ok(target.commit_on(extract, &self.chain[below]).await?),
+            None => Ok(target.unpack_on(&self.chain[below]).await?),
+        }
+    }
+
+    async fn unpack_apart(&self, number: usize, target: &Target) -> Result<Option<Extract>, Failure> {
+        self.fetched(number).await?;
+        let _permit = self.unpacking.acquire().await;
+        Ok(target.unpack_apart().await?)
+    }
+
+    /// Waits for work that may be in flight for others already; whether it was our own. It has the bound that everybody who
+    /// joins a failure of others leads the next try or joins one, and no pull leads twice.
+    async fn share<K: Eq + Hash + Clone>(
+        &self,
+        flights: &Flights<K, Done>,
+        key: K,
+        start: impl Fn() -> BoxFuture<'static, Result<(), Failure>>,
+    ) -> Result<bool> {
+        loop {
+            let done = flights.join(key.clone(), || self.begin(start())).await;
+            let own = Arc::ptr_eq(&done.lease, &self.lease);
+            match done.result {
+                Ok(()) => {
+                    if !own {
+                        self.held.lock().unwrap_or_else(PoisonError::into_inner).push(done.lease);
+                    }
+                    return Ok(own);
+                }
+                Err(Failure::Failed(error)) if own || done.source == self.plan.source => return Err(error),
+                Err(Failure::GivenUp) if own => return Err(Error::internal("a download broke off")),
+                Err(Failure::Failed(error)) => {
+                    tracing::debug!(
+                        error = error.report(),
+                        "what another pull began has failed: doing it anew"
+                    );
+                }
+                Err(Failure::GivenUp) => {}
+            }
+        }
+    }
+
+    /// Starts work in a task of its own, which ends with the last who waits for it.
+    fn begin(&self, work: BoxFuture<'static, Result<(), Failure>>) -> BoxFuture<'static, Done> {
+        let (lease, source) = (Arc::clone(&self.lease), self.plan.source);
+        let task = AbortOnDropHandle::new(tokio::spawn(work));
+        async move {
+            let result = task.await.unwrap_or_else(|fault| {
+                Err(Failure::Failed(Error::internal("work on a layer broke off").with_source(fault)))
+            });
+            Done { lease, source, result }
+        }
+        .boxed()
+    }
+}
+
+fn announcement() -> (Announce, Fetched) {
+    let (announce, heard) = oneshot::channel();
+    (announce, async move { heard.await.unwrap_or(Err(Failure::GivenUp)) }.boxed().shared())
+}
