@@ -4,6 +4,7 @@ use std::fs;
 use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 use std::process::Command;
+use std::sync::OnceLock;
 
 use crate::host::{cgroups, mounts, processes, runtimes};
 use crate::prereq;
@@ -112,6 +113,10 @@ pub fn in_containerd(socket: &Path, namespace: &str) -> Vec<String> {
     ] {
         findings.extend(ctr(socket, namespace, words).into_iter().map(|line| format!("{what} {line}")));
     }
+    if knows_sandboxes() {
+        let lines = ctr(socket, namespace, &["sandboxes", "ls"]);
+        findings.extend(lines.into_iter().skip(1).map(|line| format!("sandbox record {line}")));
+    }
     for line in ctr(socket, namespace, &["snapshots", "ls"]).iter().skip(1) {
         // KEY PARENT KIND, where the parent may be empty: committed ones belong to images.
         if !line.trim_end().ends_with("Committed") {
@@ -122,6 +127,16 @@ pub fn in_containerd(socket: &Path, namespace: &str) -> Vec<String> {
         findings.push(format!("ingest {}", line.split_whitespace().next().unwrap_or_default()));
     }
     findings
+}
+
+/// Whether this `ctr` can list the store of sandboxes, which came with containerd 1.7.
+fn knows_sandboxes() -> bool {
+    static KNOWN: OnceLock<bool> = OnceLock::new();
+    *KNOWN.get_or_init(|| {
+        let help = Command::new(prereq::require("ctr", "containerd")).arg("--help").output();
+        let help = help.expect("ctr was found, so it starts");
+        String::from_utf8_lossy(&help.stdout).contains("sandboxes")
+    })
 }
 
 /// The lines that `ctr` prints; when it fails, one line that says so, which is a finding as well.

@@ -54,6 +54,7 @@ enum Home {
 impl Inner {
     pub(crate) async fn recover(&self) -> Result<Recovered> {
         self.end_plugins().await?;
+        self.abilities.refresh(&self.client).await;
         let inventory = self.take_inventory().await?;
         let Inventory { sandboxes, tasks, processes, snapshots } = inventory;
         self.sandboxes().clear();
@@ -106,6 +107,7 @@ impl Inner {
             }
         }
         reach(Step::RecoverySandboxes);
+        self.settle_kept().await?;
         self.clear_debris(&snapshots, &known).await?;
         reach(Step::RecoveryDebris);
         Ok(recovered)

@@ -236,3 +236,33 @@ fn a_container_whose_process_vanished_with_the_daemon_is_told_as_ended() {
     let gone = || !node.sweep().findings.iter().any(|finding| finding.contains(&id));
     assert!(eventually(LIMIT, gone), "{:#?}", node.sweep().findings);
 }
+
+#[test]
+fn an_exit_while_the_daemon_and_containerd_are_away_is_told_with_its_code() {
+    let node = Node::start();
+    let pod = node.pod("meanwhile");
+    let gate = node.root().path().join("meanwhile");
+    fs::create_dir(&gate).expect("the root can be written");
+    let id = pod.shell_with("main", "until [ -e /gate/go ]; do sleep 0.05; done; exit 42", |config| {
+        config.mounts = vec![Mount {
+            container_path: "/gate".to_owned(),
+            host_path: gate.to_str().expect("the path is ASCII").to_owned(),
+            ..Default::default()
+        }];
+    });
+    let containerd = managed(&node, "containerd").expect("the daemon writes down whom it started");
+    node.daemon().kill9();
+    kill(containerd, Signal::SIGKILL).expect("it runs");
+    fs::write(gate.join("go"), "").expect("the directory can be written");
+    let script = "until [ -e /gate/go ]";
+    let runs = || {
+        let mut all = switchyard_tests::host::processes::belonging_to(node.root().path());
+        all.retain(|process| process.command.contains(script));
+        !all.is_empty()
+    };
+    assert!(eventually(LIMIT, || !runs()), "the container does not end");
+    node.daemon().restart();
+    let status = node.cri().wait_exit(&id);
+    assert_eq!((status.state(), status.exit_code), (ContainerState::ContainerExited, 42), "{status:?}");
+    node.cri().remove(&id).expect("it can be removed");
+}

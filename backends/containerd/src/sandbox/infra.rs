@@ -175,8 +175,13 @@ impl Inner {
         Ok(())
     }
 
-    /// Kills what runs under a container's id and deletes it. Idempotent.
+    /// Kills what runs under a container's id and deletes it, and then what keeps its exit. Idempotent.
     pub(crate) async fn end_process(&self, id: &str) -> Result<()> {
+        self.delete_process(id).await?;
+        self.forget_exit(id).await
+    }
+
+    async fn delete_process(&self, id: &str) -> Result<()> {
         let what = format!("end task {id}");
         let delete = || api::DeleteTaskRequest { container_id: id.to_owned() };
         match call(&what, SLOW, self.client.tasks().delete(delete())).await {

@@ -83,8 +83,12 @@ impl Inner {
         // Taken before the call, so that a task that ends at once does not end before it began.
         let at = SystemTime::now();
         let request = api::StartRequest { container_id: entry.id.to_string(), exec_id: String::new() };
-        let answer =
-            call(&format!("start task {}", entry.id), SLOW, self.client.tasks().start(request)).await?;
+        let id = entry.id.to_string();
+        let what = format!("start task {id}");
+        let mut tasks = self.client.tasks();
+        let (answer, ()) =
+            tokio::join!(call(&what, SLOW, tasks.start(request)), self.keep_exit(&id, runtime));
+        let answer = answer?;
         self.faults.reach(Step::TaskStarted)?;
         let started = Started { pid: answer.pid, at };
         if runtime.type_ == RUNC_TYPE {

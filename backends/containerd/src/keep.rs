@@ -1,0 +1,88 @@
+//! The exit of a task that ends while containerd is away.
+//!
+//! A containerd of 1.6 finds it when it comes back. Later ones take a shim without a process for a leak, and end it together with
+//! the exit code, unless their store of sandboxes has a record with the same id. So a task gets one while it runs, where there is
+//! such a store. It says nothing else: no sandbox of containerd's stands behind it.
+
+use std::collections::{BTreeSet, HashMap};
+
+use containerd_client::services::v1::sandbox as api;
+use containerd_client::types;
+use switchyard_core::{Error, ErrorKind, Result};
+
+use crate::backend::Inner;
+use crate::client::{QUICK, call, gone_is_done};
+use crate::config::Runtime;
+use crate::record::INSTANCE;
+
+impl Inner {
+    /// Has containerd keep the exit of this task. If that fails the task is as good without, but for that one case.
+    pub(crate) async fn keep_exit(&self, id: &str, runtime: &Runtime) {
+        if !self.abilities.keeps_exits() {
+            return;
+        }
+        let sandbox = types::Sandbox {
+            sandbox_id: id.to_owned(),
+            runtime: Some(types::sandbox::Runtime { name: runtime.type_.clone(), options: None }),
+            labels: HashMap::from([(INSTANCE.to_owned(), self.client.instance().to_owned())]),
+            ..Default::default()
+        };
+        let request = api::StoreCreateRequest { sandbox: Some(sandbox) };
+        let kept =
+            call(&format!("keep the exit of {id}"), QUICK, self.client.sandboxes().create(request)).await;
+        match kept {
+            Ok(_) => {}
+            Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
+            Err(error) => self.cannot_keep(&error),
+        }
+    }
+
+    /// Removes what [`Inner::keep_exit`] has made, after the task is deleted. Idempotent.
+    pub(crate) async fn forget_exit(&self, id: &str) -> Result<()> {
+        if !self.abilities.keeps_exits() {
+            return Ok(());
+        }
+        let request = api::StoreDeleteRequest { sandbox_id: id.to_owned() };
+        let what = format!("forget the exit of {id}");
+        match gone_is_done(call(&what, QUICK, self.client.sandboxes().delete(request)).await) {
+            Err(error) if error.kind() == ErrorKind::Unimplemented => {
+                self.cannot_keep(&error);
+                Ok(())
+            }
+            other => other,
+        }
+    }
+
+    /// Forgets the exits of tasks that have no process any more, and has those kept that should be: a predecessor may have been
+    /// killed in between, or have had another containerd. For recovery, when all tasks are known and nothing else goes on.
+    pub(crate) async fn settle_kept(&self) -> Result<()> {
+        if !self.abilities.keeps_exits() {
+            return Ok(());
+        }
+        let request = api::StoreListRequest {
+            filters: vec![format!("labels.\"{INSTANCE}\"==\"{}\"", self.client.instance())],
+        };
+        let listed = call("list kept exits", QUICK, self.client.sandboxes().list(request)).await?.list;
+        let kept: BTreeSet<String> = listed.into_iter().map(|sandbox| sandbox.sandbox_id).collect();
+        let running: BTreeSet<String> = {
+            let tasks = self.tasks();
+            tasks.values().filter(|task| task.may_have_process()).map(|task| task.id.to_string()).collect()
+        };
+        for id in kept.difference(&running) {
+            self.forget_exit(id).await?;
+        }
+        for id in running.difference(&kept) {
+            let Some(task) = id.parse().ok().and_then(|id| self.task(id).ok()) else { continue };
+            let handler = self.sandbox(task.sandbox)?.record.handler.clone();
+            self.keep_exit(id, self.runtime(&handler)?).await;
+        }
+        Ok(())
+    }
+
+    fn cannot_keep(&self, error: &Error) {
+        if error.kind() == ErrorKind::Unimplemented {
+            self.abilities.keep_no_exits();
+        }
+        tracing::warn!(error = error.report(), "a task's exit is lost if it ends while containerd is away");
+    }
+}
