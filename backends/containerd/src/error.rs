@@ -50,12 +50,14 @@ fn lost_or(status: &Status, otherwise: ErrorKind) -> ErrorKind {
 
 /// The shim and the OCI runtime give texts instead of codes. Each text here is one that has been seen.
 fn by_text(text: &str) -> ErrorKind {
-    const GONE: [&str; 5] = [
+    const GONE: [&str; 6] = [
         "process already finished",
         "no such process",
         "container not running",
         "ttrpc: closed",
         "process does not exist",
+        // containerd 1.7, of a record in its store of sandboxes that is not there.
+        "bucket not found",
     ];
     const WRONG: [&str; 2] = ["executable file not found", "exec: \""];
     if GONE.iter().any(|part| text.contains(part)) {
@@ -87,6 +89,7 @@ mod tests {
             (Code::Unknown, "transport error", ErrorKind::Unavailable),
             (Code::Cancelled, "h2 protocol error: http2 error", ErrorKind::Unavailable),
             (Code::Unknown, "process already finished", ErrorKind::NotFound),
+            (Code::Unknown, "failed to delete sandbox \"x\": bucket not found", ErrorKind::NotFound),
             (Code::Unknown, "write /var/lib/x: no space left on device", ErrorKind::ResourceExhausted),
             (Code::Unknown, "cannot delete a running process: unknown", ErrorKind::FailedPrecondition),
             (
