@@ -5,11 +5,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use containerd_client::services::v1 as api;
 use switchyard_core::Result;
-use tokio::sync::watch;
-use tokio_util::sync::CancellationToken;
 
 use crate::client::{Client, QUICK, call};
-use crate::health::Contact;
 
 /// What is known of containerd's abilities; nothing until it has been asked. Clones share it.
 #[derive(Debug, Clone, Default)]
@@ -44,25 +41,6 @@ impl Abilities {
     /// Notes that the store of sandboxes is not there after all.
     pub(crate) fn keep_no_exits(&self) {
         self.known.lock().unwrap_or_else(PoisonError::into_inner).sandboxes = false;
-    }
-
-    /// Asks anew whenever containerd is there again, or is another one, until `stop`.
-    pub(crate) async fn follow(
-        self,
-        client: Client,
-        mut contact: watch::Receiver<Contact>,
-        stop: CancellationToken,
-    ) {
-        loop {
-            let up = matches!(&*contact.borrow_and_update(), Contact::Up { .. });
-            if up {
-                self.refresh(&client).await;
-            }
-            tokio::select! {
-                changed = contact.changed() => if changed.is_err() { return },
-                () = stop.cancelled() => return,
-            }
-        }
     }
 
     /// Asks now. If there is no answer, what was known stays.

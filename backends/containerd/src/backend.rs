@@ -179,8 +179,6 @@ impl Containerd {
         });
         let stop = CancellationToken::new();
         inner.tracker.spawn(inner.health.clone().watch(inner.client.insistent(), stop.clone()));
-        let (client, contact) = (inner.client.clone(), inner.health.follow());
-        inner.tracker.spawn(inner.abilities.clone().follow(client, contact, stop.clone()));
         let keeper = inner.settings.logkeeper.clone();
         inner.tracker.spawn(inner.health.clone().watch_keeper(keeper, stop.clone()));
         inner.tracker.spawn(Arc::clone(&inner).clear_leftovers(stop.clone()));
@@ -233,7 +231,10 @@ impl Inner {
                 std::future::pending().await
             };
             tokio::select! {
-                () = anew => self.layers.forget_roots(),
+                () = anew => {
+                    self.layers.forget_roots();
+                    self.abilities.refresh(&self.client).await;
+                }
                 () = stop.cancelled() => return,
             }
         }

@@ -78,11 +78,6 @@ impl Health {
         self.contact.borrow().clone()
     }
 
-    /// Follows what is known.
-    pub(crate) fn follow(&self) -> watch::Receiver<Contact> {
-        self.contact.subscribe()
-    }
-
     /// As a condition of the backend.
     pub(crate) fn condition(&self) -> Condition {
         match self.now() {
