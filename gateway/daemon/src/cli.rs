@@ -13,7 +13,7 @@ use crate::metrics::{REVISION, VERSION};
 use crate::output::{Format, print, print_error, print_json};
 use crate::serve::ServeError;
 use crate::shutdown::Shutdown;
-use crate::{serve, telemetry};
+use crate::{serve, service_manager, telemetry};
 
 mod cri;
 mod daemon;
@@ -38,12 +38,14 @@ enum Command {
     Serve(ServeArgs),
     /// Run the process that writes container logs; the daemon starts it by itself unless logkeeper.mode is "external".
     Logkeeper {
-        /// The control socket.
-        #[arg(long, value_name = "PATH")]
-        socket: PathBuf,
-        /// Where output waits between container and log; on tmpfs.
-        #[arg(long, value_name = "DIR")]
-        state_dir: PathBuf,
+        #[command(flatten)]
+        sources: SourceArgs,
+        /// The control socket, in place of the one of the configuration.
+        #[arg(long, value_name = "PATH", requires = "state_dir")]
+        socket: Option<PathBuf>,
+        /// Where output waits between container and log, in place of the one of the configuration; on tmpfs.
+        #[arg(long, value_name = "DIR", requires = "socket")]
+        state_dir: Option<PathBuf>,
     },
     /// Show or check the configuration.
     #[command(subcommand)]
@@ -159,7 +161,7 @@ pub fn main() -> ExitCode {
 fn run(command: Command) -> Result<ExitCode, CliError> {
     match command {
         Command::Serve(args) => serve_command(&args)?,
-        Command::Logkeeper { socket, state_dir } => logkeeper(socket, state_dir)?,
+        Command::Logkeeper { sources, socket, state_dir } => logkeeper(&sources, socket.zip(state_dir))?,
         Command::Config(command) => config_command(command)?,
         Command::Status(target) => return Ok(block_on(daemon::status(&target))??),
         Command::Ps(target) => block_on(daemon::ps(&target))??,
@@ -203,9 +205,19 @@ fn serve_command(args: &ServeArgs) -> Result<(), CliError> {
     Ok(ended?)
 }
 
-fn logkeeper(socket: PathBuf, state_dir: PathBuf) -> Result<(), CliError> {
-    telemetry::init(&config::Log::default())?;
-    Ok(switchyard_logkeeper::run(switchyard_logkeeper::Config::new(socket, state_dir))?)
+/// Told both places, it reads no configuration: it then starts also where that is wrong.
+fn logkeeper(args: &SourceArgs, places: Option<(PathBuf, PathBuf)>) -> Result<(), CliError> {
+    let (log, (socket, state_dir)) = match places {
+        Some(places) => (config::Log::default(), places),
+        None => {
+            let config = config::load(&sources(args)?)?.config;
+            let places = (config.logkeeper_socket(), config.logkeeper_state());
+            (config.log, places)
+        }
+    };
+    telemetry::init(&log)?;
+    let config = switchyard_logkeeper::Config::new(socket, state_dir);
+    Ok(switchyard_logkeeper::run(config, || service_manager::ready("Keeping logs"))?)
 }
 
 fn config_command(command: ConfigCommand) -> Result<(), CliError> {

@@ -58,11 +58,11 @@ pub use crate::server::{Config, Server};
 
 /// Runs a keeper until SIGTERM, SIGINT or a client's `Shutdown`; the body of `switchyard logkeeper`.
 ///
-/// Needs a tokio runtime with I/O and time enabled; one thread is enough, see [`run`].
+/// Needs a tokio runtime with I/O and time enabled; one thread is enough, see [`run`]. Calls `ready` once it answers.
 ///
 /// # Errors
 /// As [`Server::start`], and [`Error::Process`] if signals cannot be listened to.
-pub async fn serve(config: Config) -> Result<(), Error> {
+pub async fn serve(config: Config, ready: impl FnOnce()) -> Result<(), Error> {
     let mut terminate = signal(SignalKind::terminate()).map_err(Error::Process)?;
     let mut interrupt = signal(SignalKind::interrupt()).map_err(Error::Process)?;
     let asked = async {
@@ -71,17 +71,20 @@ pub async fn serve(config: Config) -> Result<(), Error> {
             _ = interrupt.recv() => {}
         }
     };
-    Server::run(&config, asked).await
+    let server = Server::start(&config).await?;
+    ready();
+    server.serve(asked).await;
+    Ok(())
 }
 
 /// Runs [`serve`] on a runtime of one thread, which keeps the process small.
 ///
 /// # Errors
 /// As [`serve`], and [`Error::Process`] if the runtime cannot be built.
-pub fn run(config: Config) -> Result<(), Error> {
+pub fn run(config: Config, ready: impl FnOnce()) -> Result<(), Error> {
     raise_file_limit();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    runtime.map_err(Error::Process)?.block_on(serve(config))
+    runtime.map_err(Error::Process)?.block_on(serve(config, ready))
 }
 
 /// Allows this process as many descriptors as it may have: a container takes six.

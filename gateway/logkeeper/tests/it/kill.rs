@@ -54,7 +54,7 @@ impl Drop for Victim {
 #[test]
 fn body_of_the_keeper_process() {
     if let Some(dir) = std::env::var_os(SITE).map(PathBuf::from) {
-        switchyard_logkeeper::run(Config::new(dir.join("keeper.sock"), dir.join("state"))).unwrap();
+        switchyard_logkeeper::run(Config::new(dir.join("keeper.sock"), dir.join("state")), || {}).unwrap();
     }
 }
 
