@@ -2,11 +2,14 @@
 //!
 //! An open file of a removed cgroup cannot be read any more (`ENODEV`, on v1 and v2 alike), so holding it is not
 //! enough. On v1 the kernel counts into an eventfd, which outlives the cgroup; it adds one when the cgroup goes. On v2
-//! the file can be polled for `POLLPRI`: whoever does so and calls [`OomWatch::kills`] keeps the last count.
+//! the file can be polled for `POLLPRI`: whoever does so and calls [`OomWatch::kills`] keeps the last count. But the
+//! kernel holds such news back for up to 10 ms after other news, and systemd removes a scope about as soon after its
+//! last process. So the group above is looked at as well, which counts the kills below it and stays: a kill that came
+//! there since our own file was last read, which can be read no more, was ours.
 
 use std::fs::{self, File};
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
@@ -32,6 +35,8 @@ pub struct OomWatch {
     file: File,
     /// On v1, what the kernel signals to; `None` where it would not take it.
     signals: Option<EventFd>,
+    /// On v2, the same file of the group above, and its count when our own was last read; the root group has none.
+    above: Option<(File, u64)>,
     signalled: u64,
     settled: bool,
     last: u64,
@@ -49,34 +54,41 @@ impl OomWatch {
             Err(error) if is_gone(&error) => return Ok(None),
             Err(error) => return Err(failed(error)),
         };
-        let signals = match mode {
-            CgroupMode::V1 => subscribed(path, &file).map_err(failed)?,
-            CgroupMode::V2 => None,
+        let (signals, above) = match mode {
+            CgroupMode::V1 => (subscribed(path, &file).map_err(failed)?, None),
+            CgroupMode::V2 => (None, file_above(path).and_then(|file| File::open(file).ok())),
         };
-        let mut watch = Self { path: path.to_owned(), file, signals, signalled: 0, settled: false, last: 0 };
+        let above = above.map(|file| (file, 0));
+        let mut watch =
+            Self { path: path.to_owned(), file, signals, above, signalled: 0, settled: false, last: 0 };
         watch.kills()?;
         Ok(Some(watch))
     }
 
     /// How many processes were killed as far as is known; never less than it said before.
     ///
-    /// Of a cgroup that is gone it is what was read last, and on v1 at least one if it ran out of memory since. The first
-    /// call after a cgroup went may then block for a tenth of a second.
+    /// Of a cgroup that is gone it is what was read last, and at least one if it ran out of memory since. On v1 the first
+    /// call after a cgroup went may block for a tenth of a second; on v2 a kill in a group beside it, since the last call
+    /// and at most a moment before this one went, counts as one of it.
     ///
     /// # Errors
     /// [`Error::File`] if the kernel refuses the file for another reason than that the cgroup is gone.
     pub fn kills(&mut self) -> Result<u64> {
-        let mut bytes = [0; MAX_BYTES];
-        match self.file.read_at(&mut bytes, 0) {
-            Ok(length) => {
-                let text = String::from_utf8_lossy(&bytes[..length]).into_owned();
-                self.last = self.last.max(kills(&text));
+        // Before our own, so that a kill that comes in between is counted there and not missed here.
+        let above = self.above.as_ref().and_then(|(file, _)| count(file).ok());
+        match count(&self.file) {
+            Ok(count) => {
+                self.last = self.last.max(count);
+                if let (Some((_, before)), Some(now)) = (&mut self.above, above) {
+                    *before = now;
+                }
             }
             Err(error) if is_gone(&error) => {
                 self.drain()?;
                 self.settle()?;
                 // One signal says that the cgroup went, any other that it ran out of memory.
-                if self.signalled > 1 {
+                let above = self.above.as_ref().zip(above).is_some_and(|((_, before), now)| now > *before);
+                if self.signalled > 1 || above {
                     self.last = self.last.max(1);
                 }
             }
@@ -109,6 +121,21 @@ impl OomWatch {
     }
 }
 
+impl OomWatch {
+    /// What has to be polled for `POLLPRI` so that no kill is missed, with a call of [`OomWatch::kills`] each time: the file of
+    /// the group, and that of the group above where there is one. Nothing on v1, where the kernel counts by itself.
+    ///
+    /// # Errors
+    /// What the kernel says to a copy of a descriptor.
+    pub fn polled(&self) -> io::Result<Option<(OwnedFd, Option<OwnedFd>)>> {
+        if self.signals.is_some() {
+            return Ok(None);
+        }
+        let above = self.above.as_ref().map(|(file, _)| file.as_fd().try_clone_to_owned()).transpose()?;
+        Ok(Some((self.file.as_fd().try_clone_to_owned()?, above)))
+    }
+}
+
 impl AsFd for OomWatch {
     /// What to poll: for reading on v1 (an eventfd), for `POLLPRI` on v2.
     fn as_fd(&self) -> BorrowedFd<'_> {
@@ -129,6 +156,18 @@ fn subscribed(path: &Path, file: &File) -> io::Result<Option<EventFd>> {
         Err(error) if is_gone(&error) || error.kind() == io::ErrorKind::PermissionDenied => Ok(None),
         Err(error) => Err(error),
     }
+}
+
+/// The file of this name in the group above.
+fn file_above(path: &Path) -> Option<PathBuf> {
+    Some(path.parent()?.parent()?.join(path.file_name()?))
+}
+
+/// The number of kills in an open file. Reading it from its start is also what makes polling wait for the next news.
+fn count(file: &File) -> io::Result<u64> {
+    let mut bytes = [0; MAX_BYTES];
+    let length = file.read_at(&mut bytes, 0)?;
+    Ok(kills(&String::from_utf8_lossy(&bytes[..length])))
 }
 
 /// The number of kills in the text of either file. A kill of a whole group counts at least once.

@@ -32,6 +32,7 @@ use crate::steps::Step;
 use crate::text::blocking;
 
 mod exit;
+mod oom;
 mod process;
 mod remove;
 mod start;
@@ -59,7 +60,7 @@ pub(crate) struct TaskEntry {
     hold: Mutex<Option<switchyard_logkeeper::Hold>>,
     /// Held open, so that standard input does not end when an attached client leaves.
     stdin: Mutex<Option<std::fs::File>>,
-    oom: Mutex<Option<switchyard_cgroup::OomWatch>>,
+    oom: Mutex<Option<oom::Oom>>,
     /// Its main process while it runs, unless a predecessor started it.
     process: Mutex<Option<process::MainProcess>>,
     /// Whether the logkeeper has let go of it.

@@ -131,8 +131,8 @@ impl Inner {
 
     /// Whether the kernel has killed a process of the task for want of memory.
     fn was_oom_killed(&self, entry: &TaskEntry) -> bool {
-        let mut watch = entry.oom.lock().unwrap_or_else(PoisonError::into_inner);
-        let kills = match watch.as_mut() {
+        let watch = entry.oom.lock().unwrap_or_else(PoisonError::into_inner);
+        let kills = match watch.as_ref() {
             Some(watch) => watch.kills().map(Some),
             None => match self.cgroup_location(&entry.record()) {
                 Some(group) => self.cgroups.oom_kills(&group),

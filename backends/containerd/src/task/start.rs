@@ -122,17 +122,6 @@ impl Inner {
         }
     }
 
-    /// Opens the way to the counter of OOM kills before the process runs, because it may be gone right after the process is.
-    pub(crate) fn watch_oom(&self, entry: &TaskEntry) {
-        let Some(group) = self.cgroup_location(&entry.record()) else { return };
-        match self.cgroups.watch_oom(&group) {
-            Ok(watch) => *entry.oom.lock().unwrap_or_else(PoisonError::into_inner) = watch,
-            Err(fault) => {
-                tracing::warn!(task.id = %entry.id, error = %fault, "OOM kills of a task are not watched")
-            }
-        }
-    }
-
     async fn mounts_of(&self, entry: &TaskEntry) -> Result<Vec<Mount>> {
         let known = entry.mounts.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(mounts) = known {
