@@ -241,6 +241,11 @@ impl MetaRecord {
     pub(crate) fn name(&self) -> &str {
         &self.name
     }
+
+    /// When the object was made.
+    pub(crate) fn created_at(&self) -> SystemTime {
+        from_ns(self.created_at_ns)
+    }
 }
 
 // === impl SandboxRecord ===

@@ -229,7 +229,8 @@ impl Inner {
                 }
             }
             TaskFate::Lost(started_at) => {
-                let exit = Exit::lost(SystemTime::now());
+                let now = SystemTime::now();
+                let exit = Exit::lost(started_at.map_or(now, |at| now.max(at)));
                 self.record_exit(entry, &exit, started_at).await?;
                 self.finish_log_in_time(entry).await;
                 entry.set_exit(exit.clone());

@@ -6,7 +6,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use containerd_client::services::v1 as api;
 use containerd_client::services::v1::snapshots as snap;
@@ -107,6 +107,11 @@ impl TaskEntry {
 
     pub(crate) fn started(&self) -> Option<Started> {
         *self.started.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The time of an end, or of the start where the clock was set back in between: nothing ends before it began.
+    pub(crate) fn not_before_start(&self, end: SystemTime) -> SystemTime {
+        self.started().map_or(end, |started| end.max(started.at))
     }
 
     pub(crate) fn set_started(&self, started: Option<Started>) {

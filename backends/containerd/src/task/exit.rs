@@ -118,12 +118,15 @@ impl Inner {
             Ok(answer) => answer.into_inner(),
             Err(status) => match from_status(&what, status) {
                 // containerd has lost it, and its exit code with it.
-                error if error.kind() == ErrorKind::NotFound => return Ok(Exit::lost(SystemTime::now())),
+                error if error.kind() == ErrorKind::NotFound => {
+                    return Ok(Exit::lost(entry.not_before_start(SystemTime::now())));
+                }
                 error => return Err(error),
             },
         };
         let finished_at =
             answer.exited_at.and_then(|at| SystemTime::try_from(at).ok()).unwrap_or_else(SystemTime::now);
+        let finished_at = entry.not_before_start(finished_at);
         let killed = self.was_oom_killed(entry);
         let cause = if killed { ExitCause::OomKilled } else { ExitCause::Exited };
         Ok(Exit { code: i32::try_from(answer.exit_status).unwrap_or(i32::MAX), finished_at, cause })

@@ -80,8 +80,9 @@ impl Inner {
         created?;
         self.faults.reach(Step::TaskCreated)?;
         self.watch_oom(entry);
-        // Taken before the call, so that a task that ends at once does not end before it began.
-        let at = SystemTime::now();
+        // Taken before the call, so that a task that ends at once does not end before it began. The clock may have been set back
+        // since the task was made: nothing begins before that.
+        let at = SystemTime::now().max(entry.record().meta.created_at());
         let request = api::StartRequest { container_id: entry.id.to_string(), exec_id: String::new() };
         let id = entry.id.to_string();
         let what = format!("start task {id}");
