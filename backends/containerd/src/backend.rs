@@ -28,6 +28,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::abilities::Abilities;
+use crate::apparmor::DEFAULT_PROFILE;
 use crate::client::Client;
 use crate::config::{Driver, Mode, Runtime, Settings};
 use crate::health::{Contact, Health, Probes};
@@ -46,8 +47,6 @@ use crate::text::io_error;
 pub(crate) const RUNC_TYPE: &str = "io.containerd.runc.v2";
 /// Scopes and default slices of ours are called so.
 const CGROUP_PREFIX: &str = "switchyard";
-/// The profile that stands for the default where the kernel has AppArmor. It is containerd's own, which is loaded on its nodes.
-const APPARMOR_PROFILE: &str = "cri-containerd.apparmor.d";
 /// How long recovery waits for containerd before it says that it is away.
 const CONTACT_PATIENCE: Duration = Duration::from_secs(5);
 
@@ -127,7 +126,7 @@ impl Containerd {
         let layout = Layout::new(&settings.state, &settings.run);
         infra::install(&layout.infra())?;
         let driver = cgroup_driver(settings.cgroup.driver);
-        let host = Host::detect(driver, APPARMOR_PROFILE)
+        let host = Host::detect(driver, DEFAULT_PROFILE)
             .map_err(|fault| Error::internal("the node's abilities cannot be read").with_source(fault))?;
         let by_handler = config
             .runtimes

@@ -210,7 +210,7 @@ impl Inner {
         let mut labels = record::labels(&spec.meta, "sandbox", self.client.instance());
         labels.insert(PHASE.to_owned(), Phase::Creating.as_str().to_owned());
         let runtime_spec =
-            if entry.record.infra { self.infra_spec(id, spec, entry)? } else { serde_json::json!({}) };
+            if entry.record.infra { self.infra_spec(id, spec, entry).await? } else { serde_json::json!({}) };
         let container = api::Container {
             id: id.to_string(),
             labels,

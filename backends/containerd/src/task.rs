@@ -248,7 +248,8 @@ impl Inner {
             PidMode::Target(target) => Some(self.pid_namespace(target)?),
             PidMode::Private | PidMode::Sandbox | PidMode::Host => None,
         };
-        let (task, facts, host) = (spec.clone(), sandbox.facts(), self.host.clone());
+        let (task, facts, mut host) = (spec.clone(), sandbox.facts(), self.host.clone());
+        host.apparmor = self.profile_for(&spec.security).await?;
         let (config, user) = (plan.config.clone(), plan.user.clone());
         let (volumes, path) = (plan.volumes.clone(), plan.location.path.clone());
         let recursive_readonly = self.recursive_readonly(runtime);

@@ -130,7 +130,7 @@ fn walk(
 impl Host {
     /// What this node can do, as this process sees it.
     ///
-    /// `cgroup_driver` is configuration; `default_apparmor` names the profile that the caller has loaded.
+    /// `cgroup_driver` is configuration; `default_apparmor` names the profile that the caller sees to.
     ///
     /// # Errors
     /// What the file system says about `/proc/self`.

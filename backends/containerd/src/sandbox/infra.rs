@@ -9,8 +9,8 @@ use containerd_client::types::Mount;
 use switchyard_core::id::SandboxId;
 use switchyard_core::spec::{SandboxSpec, Signal};
 use switchyard_core::{Error, ErrorKind, Result};
-use switchyard_runtime_spec::ResolvedUser;
 use switchyard_runtime_spec::infra::{InfraInput, build};
+use switchyard_runtime_spec::{Host, ResolvedUser};
 use switchyard_steps::reach;
 
 use super::SandboxEntry;
@@ -78,7 +78,7 @@ pub(super) async fn unpin_pid(dirs: &SandboxDirs) -> Result<()> {
 
 impl Inner {
     /// The OCI spec of a sandbox's infra process.
-    pub(super) fn infra_spec(
+    pub(super) async fn infra_spec(
         &self,
         id: SandboxId,
         spec: &SandboxSpec,
@@ -91,11 +91,12 @@ impl Inner {
             .iter()
             .map(|(key, value)| (key.clone(), value.replace(ID_PLACEHOLDER, &id)))
             .collect();
+        let host = Host { apparmor: self.default_profile().await, ..self.host.clone() };
         let built = build(&InfraInput {
             command: vec!["/pause".to_owned()],
             user: &USER,
             sandbox: &entry.facts(),
-            host: &self.host,
+            host: &host,
             cgroups_path: &location.path,
             annotations,
         })?;
