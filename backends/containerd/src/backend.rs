@@ -199,6 +199,10 @@ fn instance(state: &std::path::Path) -> Result<String> {
     getrandom_fill(&mut random);
     let name = hex::encode(random);
     write_atomic(&path, name.as_bytes(), 0o600).map_err(crate::sandbox::from_namespaces)?;
+    // Objects that bear the name are on disk before long: without it nobody would know them as ours after a power cut.
+    let synced =
+        [path.as_path(), state].into_iter().try_for_each(|part| std::fs::File::open(part)?.sync_all());
+    synced.map_err(|fault| io_error("sync", &path, fault))?;
     Ok(name)
 }
 
