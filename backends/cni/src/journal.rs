@@ -18,6 +18,7 @@ use tokio::task::spawn_blocking;
 use crate::attachment::{Attachment, Capabilities};
 use crate::conf::NetworkList;
 use crate::error::Error;
+use crate::host_local;
 use crate::network::Network;
 use crate::plugin::Plugins;
 use crate::result::CniResult;
@@ -200,9 +201,24 @@ pub async fn del_saved(path: &Path, plugins: &Plugins, netns: Option<&Path>) -> 
     let network = Network::new(Arc::new(saved.list(path)?), plugins.clone());
     let attachment = Attachment { netns: netns.map(Path::to_owned), ..saved.attachment() };
     network.del(&attachment, saved.result(path)?.as_ref()).await?;
+    if netns.is_none() {
+        free_nameless(network.list().clone()).await;
+    }
     remove(path).await?;
     reach(Step::JournalRemoved);
     Ok(())
+}
+
+/// A namespace that is gone went with a reboot, perhaps one by a power cut, and with it may have gone what DEL would know an
+/// address by. What cannot be given back now is so after the next such DEL.
+async fn free_nameless(list: NetworkList) {
+    let name = list.name.clone();
+    let freed = spawn_blocking(move || host_local::free_nameless(&list)).await;
+    match freed.unwrap_or_else(|lost| Err(io::Error::other(lost))) {
+        Ok(0) => {}
+        Ok(freed) => tracing::info!(network = name, freed, "addresses that named no holder are given back"),
+        Err(error) => tracing::warn!(network = name, %error, "cannot look for addresses that name no holder"),
+    }
 }
 
 async fn blocking<T: Send + 'static>(

@@ -19,6 +19,7 @@
 mod attachment;
 mod conf;
 mod error;
+mod host_local;
 mod journal;
 mod network;
 mod plugin;

@@ -1,0 +1,102 @@
+//! Addresses that `host-local` has lost to a power cut: it reserves one by a file that it does not sync.
+//!
+//! After the cut such a file may be there and empty, so that it no longer names its holder, and no DEL gives the address back.
+
+use std::fs::{self, File, OpenOptions};
+use std::io;
+use std::path::{Path, PathBuf};
+
+use nix::fcntl::{Flock, FlockArg};
+use serde_json::Value;
+
+use crate::conf::NetworkList;
+
+/// Where it keeps its files unless it is told another place.
+const DATA_DIR: &str = "/var/lib/cni/networks";
+
+/// Gives back the addresses of a network whose reservation is an empty file; how many there were. The plugin writes its
+/// files under a lock, which is taken here, so that none of them is one that is being written. Blocks while it is held.
+pub(crate) fn free_nameless(list: &NetworkList) -> io::Result<usize> {
+    let mut freed = 0;
+    for dir in directories(list) {
+        freed += free_in(&dir)?;
+    }
+    Ok(freed)
+}
+
+/// The directories of the network's reservations, of those plugins that keep them by `host-local`.
+fn directories(list: &NetworkList) -> impl Iterator<Item = PathBuf> {
+    list.plugins
+        .iter()
+        .filter_map(|plugin| plugin.get("ipam"))
+        .filter(|ipam| ipam["type"] == "host-local")
+        .map(|ipam| {
+            Path::new(ipam.get("dataDir").and_then(Value::as_str).unwrap_or(DATA_DIR)).join(&list.name)
+        })
+}
+
+fn free_in(dir: &Path) -> io::Result<usize> {
+    let lock = match OpenOptions::new().read(true).write(true).open(dir.join("lock")) {
+        Ok(file) => file,
+        // It has never reserved anything.
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(0),
+        Err(error) => return Err(error),
+    };
+    let _lock: Flock<File> =
+        Flock::lock(lock, FlockArg::LockExclusive).map_err(|(_, errno)| io::Error::from(errno))?;
+    let mut freed = 0;
+    for entry in fs::read_dir(dir)? {
+        let entry = entry?;
+        let is_address = entry.file_name().to_str().is_some_and(is_address);
+        if is_address && entry.metadata()?.len() == 0 {
+            fs::remove_file(entry.path())?;
+            freed += 1;
+        }
+    }
+    Ok(freed)
+}
+
+/// Whether a file bears the name of an address; of IPv6 ones the colons may be written otherwise.
+fn is_address(name: &str) -> bool {
+    name.parse::<std::net::IpAddr>().is_ok() || name.replace('_', ":").parse::<std::net::Ipv6Addr>().is_ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn only_reservations_without_a_holder_are_given_back() {
+        let dir = tempfile::tempdir().unwrap();
+        let own = dir.path().join("net");
+        fs::create_dir(&own).unwrap();
+        for (name, text) in [
+            ("10.0.0.2", ""),
+            ("10.0.0.3", "c0ffee\r\neth0"),
+            ("fd00::2", ""),
+            ("fd00__3", ""),
+            ("lock", ""),
+            ("last_reserved_ip.0", ""),
+        ] {
+            fs::write(own.join(name), text).unwrap();
+        }
+        let conf = json!({ "cniVersion": "1.0.0", "name": "net", "plugins": [
+            { "type": "bridge", "ipam": { "type": "host-local", "dataDir": dir.path() } }, { "type": "portmap" } ] });
+        let list = NetworkList::parse(Path::new("test.conflist"), conf.to_string().as_bytes()).unwrap();
+        assert_eq!(free_nameless(&list).unwrap(), 3);
+        assert_eq!(free_nameless(&list).unwrap(), 0);
+        let mut left: Vec<_> = fs::read_dir(&own).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+        left.sort();
+        assert_eq!(left, ["10.0.0.3", "last_reserved_ip.0", "lock"]);
+    }
+
+    #[test]
+    fn other_ways_to_give_addresses_are_left_alone() {
+        let conf = json!({ "cniVersion": "1.0.0", "name": "net", "plugins": [
+            { "type": "bridge", "ipam": { "type": "dhcp" } }, { "type": "portmap" } ] });
+        let list = NetworkList::parse(Path::new("test.conflist"), conf.to_string().as_bytes()).unwrap();
+        assert_eq!(directories(&list).count(), 0);
+    }
+}
