@@ -130,10 +130,13 @@ impl PrivateRoot {
         scratch::cgroup_name(self.scratch.digits())
     }
 
-    /// The control group to give pods as their parent, in the cgroupfs form.
+    /// The control group to give pods as their parent, in the form of who makes control groups here: a path, or a slice
+    /// where systemd runs with cgroup v2.
     #[must_use]
     pub fn cgroup_parent(&self) -> String {
-        format!("/{}", self.cgroup_name())
+        let systemd = Path::new("/run/systemd/system").is_dir();
+        let unified = Path::new("/sys/fs/cgroup/cgroup.controllers").exists();
+        format!("/{}{}", self.cgroup_name(), if systemd && unified { ".slice" } else { "" })
     }
 
     /// The socket of the managed containerd, once there is one: the daemon chooses its place below the run directory.

@@ -1,0 +1,207 @@
+//! What is so at the boot after a power cut: what was answered is there or told to have ended, and nothing else.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::io::Read;
+use std::path::Path;
+use std::process::ExitCode;
+
+use switchyard_proto::cri::v1 as cri;
+use switchyard_tests::host::eventually;
+use switchyard_tests::sweep;
+
+use crate::load::note;
+use crate::node::{GuestNode, LIMIT, property, shell_container};
+
+/// Where containerd listens that the daemon has started.
+const CONTAINERD: &str = "/run/switchyard/containerd/containerd.sock";
+/// Where host-local writes down which addresses are given out.
+const ADDRESSES: &str = "/var/lib/cni/networks/guest";
+/// Directories that have an entry for each sandbox or task.
+const BY_ID: [&str; 5] = [
+    "/var/lib/switchyard/sandboxes",
+    "/var/lib/switchyard/tasks",
+    "/run/switchyard/sandboxes",
+    "/run/switchyard/tasks",
+    "/run/switchyard/ns",
+];
+
+/// What was noted of a pod.
+#[derive(Debug, Default)]
+struct Noted {
+    pod: Option<String>,
+    /// Ids of its containers, and whether they were started.
+    containers: BTreeMap<String, bool>,
+    removing: bool,
+    removed: bool,
+}
+
+/// All that was noted.
+#[derive(Debug, Default)]
+struct Notes {
+    pods: BTreeMap<String, Noted>,
+    /// Images and the digest of their file, those aside that were looked at after an earlier cut.
+    images: BTreeMap<String, String>,
+}
+
+pub(crate) fn run() -> ExitCode {
+    let mut text = String::new();
+    std::io::stdin().read_to_string(&mut text).expect("the notes are on the third disk");
+    let notes = Notes::parse(&text);
+    // Nobody starts it but systemd.
+    let active = eventually(LIMIT, || property("switchyard", "ActiveState") == "active");
+    assert!(active, "the daemon does not start by itself");
+    assert_eq!(property("switchyard", "NRestarts"), "0", "it did not start at the first try");
+    let node = GuestNode::start();
+
+    let pods = node.cri.pods().expect("they can be listed");
+    let containers = node.cri.containers().expect("they can be listed");
+    let mut wrong = Vec::new();
+    notes.compare(&pods, &containers, &mut wrong);
+    for container in &containers {
+        let status = node.cri.status(&container.id).expect("what is listed has a status");
+        if status.state() == cri::ContainerState::ContainerExited && status.started_at > status.finished_at {
+            wrong.push(format!("container {} ended before it started: {status:?}", container.id));
+        }
+    }
+    println!("after the cut: {} pods, {} containers", pods.len(), containers.len());
+    for pod in &pods {
+        for (what, answer) in
+            [("stopped", node.cri.stop_pod(&pod.id)), ("removed", node.cri.remove_pod(&pod.id))]
+        {
+            if let Err(status) = answer {
+                wrong.push(format!("pod {} cannot be {what}: {status}", pod.id));
+            }
+        }
+        if let Some(metadata) = &pod.metadata {
+            note(&format!("removing {}", metadata.uid));
+        }
+    }
+    let mut left = Vec::new();
+    // What recovery puts off is done within seconds.
+    if !eventually(LIMIT, || {
+        left = what_is_left();
+        left.is_empty()
+    }) {
+        wrong.extend(left);
+    }
+    for (image, sum) in &notes.images {
+        if let Err(why) = look_at_image(&node, image, sum) {
+            wrong.push(format!("image {image}: {why}"));
+        }
+        note(&format!("seen {image}"));
+    }
+    let pod = node.pod("after");
+    let id = pod.shell("main", "exec sleep 1000");
+    assert_eq!(node.cri.sh(&id, "echo reached"), "reached");
+    drop(pod);
+    for line in &wrong {
+        println!("WRONG: {line}");
+    }
+    if wrong.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+impl Notes {
+    fn parse(text: &str) -> Self {
+        let mut notes = Self::default();
+        for line in text.lines() {
+            let words: Vec<&str> = line.split(' ').collect();
+            match words.as_slice() {
+                ["begin", name] => drop(notes.pods.insert((*name).to_owned(), Noted::default())),
+                ["pod", name, id] => notes.of(name).pod = Some((*id).to_owned()),
+                ["created", name, id] => drop(notes.of(name).containers.insert((*id).to_owned(), false)),
+                ["started", name, id] => drop(notes.of(name).containers.insert((*id).to_owned(), true)),
+                ["removing", name] => notes.of(name).removing = true,
+                ["removed", name] => notes.of(name).removed = true,
+                ["image", name, sum] => drop(notes.images.insert((*name).to_owned(), (*sum).to_owned())),
+                ["seen", name] => drop(notes.images.remove(*name)),
+                other => panic!("a note that nobody writes: {other:?}"),
+            }
+        }
+        notes
+    }
+
+    fn of(&mut self, name: &str) -> &mut Noted {
+        self.pods.entry(name.to_owned()).or_default()
+    }
+
+    /// Compares what is listed to what was answered before the cut.
+    fn compare(&self, pods: &[cri::PodSandbox], containers: &[cri::Container], wrong: &mut Vec<String>) {
+        let listed: BTreeMap<&str, &cri::PodSandbox> =
+            pods.iter().map(|pod| (pod.id.as_str(), pod)).collect();
+        let ids: BTreeMap<&str, &cri::Container> =
+            containers.iter().map(|container| (container.id.as_str(), container)).collect();
+        for pod in pods {
+            let name = pod.metadata.clone().unwrap_or_default().uid;
+            match self.pods.get(&name) {
+                None => wrong.push(format!("pod {name} is listed, and nobody asked for it")),
+                Some(noted) if noted.removed => wrong.push(format!("pod {name} is listed, and was removed")),
+                Some(_) => {}
+            }
+            if pod.state() != cri::PodSandboxState::SandboxNotready {
+                wrong.push(format!("pod {name} is told to be ready"));
+            }
+        }
+        for container in containers {
+            if container.state() == cri::ContainerState::ContainerRunning {
+                wrong.push(format!("container {} is told to run", container.id));
+            }
+            if !listed.contains_key(container.pod_sandbox_id.as_str()) {
+                wrong.push(format!("container {} has no pod", container.id));
+            }
+        }
+        for (name, noted) in self.pods.iter().filter(|(_, noted)| !noted.removing) {
+            let Some(pod) = &noted.pod else { continue };
+            if !listed.contains_key(pod.as_str()) {
+                wrong.push(format!("pod {name} was answered, and is not listed"));
+            }
+            for (id, started) in &noted.containers {
+                match ids.get(id.as_str()).map(|container| container.state()) {
+                    None => {
+                        wrong.push(format!("container {id} of pod {name} was answered, and is not listed"))
+                    }
+                    Some(state) if *started && state != cri::ContainerState::ContainerExited => {
+                        wrong.push(format!("container {id} of pod {name} was started, and is {state:?}"));
+                    }
+                    Some(_) => {}
+                }
+            }
+        }
+    }
+}
+
+/// What there is of pods when there are none.
+fn what_is_left() -> Vec<String> {
+    let mut left = sweep::in_containerd(Path::new(CONTAINERD), sweep::NAMESPACE);
+    for dir in BY_ID.into_iter().chain([ADDRESSES]) {
+        let names = fs::read_dir(dir).into_iter().flatten().flatten().map(|entry| entry.file_name());
+        let names: BTreeSet<_> = names.map(|name| name.to_string_lossy().into_owned()).collect();
+        let kept = |name: &String| name != "lock" && !name.starts_with("last_reserved_ip");
+        left.extend(names.into_iter().filter(kept).map(|name| {
+            let path = Path::new(dir).join(&name);
+            let holder = fs::read_to_string(&path).unwrap_or_default();
+            format!("{} is left: {holder:?}", path.display())
+        }));
+    }
+    left
+}
+
+/// An image that was told to be there is there, whole.
+fn look_at_image(node: &GuestNode, image: &str, sum: &str) -> Result<(), String> {
+    if node.cri.image(image).map_err(|status| status.to_string())?.is_none() {
+        return Err("it was pulled, and is not there".to_owned());
+    }
+    let pod = node.pod("image");
+    let config = shell_container(image, "main", "exec sha256sum /data");
+    let told = |status: tonic::Status| status.to_string();
+    let id = node.cri.create(&pod.id, &config, &pod.config).map_err(told)?;
+    node.cri.start(&id).map_err(told)?;
+    let status = node.wait_exit(&id);
+    let printed = pod.lines("main").join("\n");
+    let expected = sum.strip_prefix("sha256:").unwrap_or(sum);
+    if status.exit_code == 0 && printed.starts_with(expected) {
+        Ok(())
+    } else {
+        Err(format!("its file is not what was pulled: {} {printed:?}", status.exit_code))
+    }
+}

@@ -1,0 +1,98 @@
+//! AppArmor: the profile that containers get by default, and profiles of the host.
+
+use std::io::Write;
+use std::process::{Command, Stdio};
+
+use switchyard_proto::cri::v1::SecurityProfile;
+use switchyard_proto::cri::v1::security_profile::ProfileType;
+use switchyard_tests::cri::context;
+
+use crate::Fact;
+use crate::node::GuestNode;
+
+pub(crate) const FACTS: &[Fact] = &[
+    ("containers_are_confined_by_the_default_profile", the_default_confines),
+    ("the_default_profile_is_loaded_again_when_it_was_taken_away", the_default_is_loaded_again),
+    ("a_profile_of_the_host_denies_what_it_denies", a_profile_of_the_host),
+    ("a_profile_that_is_not_loaded_is_named", a_profile_that_is_not_loaded),
+];
+
+/// A profile of the host.
+const PROFILE: &str = "profile guest-denies flags=(attach_disconnected,mediate_deleted) {\n\
+    file, signal, capability, network, umount,\n  deny /denied/** w,\n}\n";
+
+fn profile(kind: ProfileType, name: &str) -> Option<SecurityProfile> {
+    Some(SecurityProfile { profile_type: kind.into(), localhost_ref: name.to_owned() })
+}
+
+fn the_default_confines(node: &GuestNode) {
+    let pod = node.pod("apparmor");
+    // Privileges that would do without a profile: what denies them is the profile.
+    let script =
+        "cat /proc/self/attr/current; mkdir -p /m; mount -t tmpfs none /m 2>&1; echo $?; exec sleep 1000";
+    for (name, asked) in [("unset", None), ("default", profile(ProfileType::RuntimeDefault, ""))] {
+        let id = pod.shell_with(name, script, |config| {
+            let context = context(config);
+            context.apparmor = asked;
+            context.capabilities.get_or_insert_default().add_capabilities = vec!["SYS_ADMIN".into()];
+        });
+        let lines = pod.wait_lines(name, |lines| lines.len() >= 3);
+        assert_eq!(lines[0], "switchyard-default (enforce)", "{name}");
+        assert!(lines[1].contains("denied") && lines[2] != "0", "{name}: {lines:?}");
+        assert_eq!(node.cri.sh(&id, "cat /proc/self/attr/current"), "switchyard-default (enforce)");
+        // Signals between the processes of a container, and those of the runtime, arrive.
+        assert_eq!(node.cri.sh(&id, "sleep 100 & kill -TERM $!; wait $!; echo $?"), "143");
+        node.cri.stop(&id, 0).expect("it can be stopped");
+        assert_eq!(node.wait_exit(&id).exit_code, 137);
+    }
+    let _ = pod.shell_with("free", script, |config| {
+        let context = context(config);
+        context.apparmor = profile(ProfileType::Unconfined, "");
+        context.capabilities.get_or_insert_default().add_capabilities = vec!["SYS_ADMIN".into()];
+    });
+    let lines = pod.wait_lines("free", |lines| lines.len() >= 2);
+    assert_eq!(lines[..2], ["unconfined", "0"]);
+}
+
+/// As a reload of all profiles of the node does, which knows nothing of ours.
+fn the_default_is_loaded_again(node: &GuestNode) {
+    load("profile switchyard-default { }", "--remove");
+    let pod = node.pod("reloaded");
+    let _ = pod.shell("main", "cat /proc/self/attr/current");
+    let lines = pod.wait_lines("main", |lines| !lines.is_empty());
+    assert_eq!(lines[0], "switchyard-default (enforce)");
+}
+
+fn a_profile_of_the_host(node: &GuestNode) {
+    load(PROFILE, "--replace");
+    let pod = node.pod("localhost");
+    let script = "mkdir /denied /free; echo x > /free/file; echo $?; echo x > /denied/file; echo $?; cat /proc/self/attr/current";
+    let _ = pod.shell_with("main", script, |config| {
+        context(config).apparmor = profile(ProfileType::Localhost, "guest-denies");
+    });
+    let lines = pod.wait_lines("main", |lines| lines.iter().any(|line| line.contains("enforce")));
+    let codes: Vec<_> = lines.iter().filter(|line| !line.contains("denied")).collect();
+    assert_eq!(codes.first().map(|line| line.as_str()), Some("0"), "{lines:?}");
+    assert_eq!(codes.get(1).map(|line| line.as_str()), Some("1"), "{lines:?}");
+    assert!(lines.iter().any(|line| line == "guest-denies (enforce)"), "{lines:?}");
+}
+
+fn a_profile_that_is_not_loaded(node: &GuestNode) {
+    let pod = node.pod("not-loaded");
+    let mut config = node.container("main", "true");
+    context(&mut config).apparmor = profile(ProfileType::Localhost, "no-such-profile");
+    let status = node.cri.create(&pod.id, &config, &pod.config).expect_err("it is not loaded");
+    assert!(
+        status.message().contains("no-such-profile") && status.message().contains("not loaded"),
+        "{status}"
+    );
+}
+
+fn load(text: &str, how: &str) {
+    let mut child =
+        Command::new("apparmor_parser").arg(how).stdin(Stdio::piped()).spawn().expect("it is there");
+    let mut input = child.stdin.take().expect("it was asked for");
+    input.write_all(text.as_bytes()).expect("it reads");
+    drop(input);
+    assert!(child.wait().expect("it ends").success());
+}

@@ -1,0 +1,94 @@
+//! What ends of the daemon, of the keeper of logs and of their units leave alone.
+
+use std::fs;
+use std::thread::sleep;
+use std::time::Duration;
+
+use switchyard_proto::cri::v1::{ContainerStatus, PodSandboxStatus};
+use switchyard_tests::host::eventually;
+
+use crate::Fact;
+use crate::node::{GuestNode, GuestPod, LIMIT, SOCKET, cgroup_file, property, run};
+
+pub(crate) const FACTS: &[Fact] = &[
+    ("containers_run_on_through_a_restart_of_the_unit", |node| {
+        outlives(node, || {
+            run(&["systemctl", "restart", "switchyard"]);
+        });
+    }),
+    ("containers_run_on_through_a_kill_of_the_daemon_that_systemd_restarts", |node| {
+        outlives(node, || kill_main("switchyard"));
+    }),
+    ("containers_run_on_while_the_unit_is_stopped_and_are_adopted", |node| {
+        outlives(node, || {
+            run(&["systemctl", "stop", "switchyard"]);
+            assert!(!fs::exists(SOCKET).expect("it can be looked at"), "the socket is left");
+            sleep(Duration::from_secs(3));
+            run(&["systemctl", "start", "switchyard"]);
+        });
+    }),
+    ("a_kill_of_the_keeper_of_logs_loses_no_line", |node| {
+        outlives(node, || kill_main("switchyard-logkeeper"));
+    }),
+    ("a_restart_of_the_keeper_of_logs_loses_no_line", |node| {
+        outlives(node, || {
+            run(&["systemctl", "restart", "switchyard-logkeeper"]);
+        });
+    }),
+];
+
+/// Prints a number each time it can.
+const COUNT: &str = "n=0; while :; do n=$((n+1)); echo $n; sleep 0.02; done";
+
+/// Kills the main process of a unit, and waits until systemd has started another.
+fn kill_main(unit: &str) {
+    let (before, restarts) = (property(unit, "MainPID"), property(unit, "NRestarts"));
+    run(&["systemctl", "kill", "--kill-whom=main", "--signal=KILL", unit]);
+    let again = || {
+        let pid = property(unit, "MainPID");
+        pid != "0" && pid != before && property(unit, "ActiveState") == "active"
+    };
+    assert!(eventually(LIMIT, again), "systemd does not start {unit} again");
+    assert_ne!(property(unit, "NRestarts"), restarts);
+}
+
+/// All is as before after `end`: the same processes, the same status, and a log without a gap.
+fn outlives(node: &GuestNode, end: impl FnOnce()) {
+    let pod = node.pod("outlives");
+    let counting = pod.shell("counting", COUNT);
+    let ended = pod.shell("ended", "exit 3");
+    let _ = node.wait_exit(&ended);
+    assert_counts_on(&pod);
+    let before =
+        (cgroup_file(&counting, "cgroup.procs").lines().next().map(str::to_owned), states(node, &pod));
+    end();
+    node.wait_ready();
+    let after =
+        (cgroup_file(&counting, "cgroup.procs").lines().next().map(str::to_owned), states(node, &pod));
+    assert_eq!(after, before);
+    assert_counts_on(&pod);
+    assert_eq!(node.cri.sh(&counting, "echo reached"), "reached");
+}
+
+fn states(node: &GuestNode, pod: &GuestPod<'_>) -> (PodSandboxStatus, Vec<ContainerStatus>) {
+    let mut ids: Vec<_> = node.cri.containers().expect("they can be listed");
+    ids.retain(|container| container.pod_sandbox_id == pod.id);
+    ids.sort_by(|one, other| one.id.cmp(&other.id));
+    let statuses = ids.iter().map(|container| node.cri.status(&container.id).expect("it has a status"));
+    (node.cri.pod_status(&pod.id).expect("it has a status"), statuses.collect())
+}
+
+/// The numbers of the log are complete up to its end, which is after all there is now.
+#[track_caller]
+fn assert_counts_on(pod: &GuestPod<'_>) {
+    let so_far = pod.lines("counting").len();
+    let lines = pod.wait_lines("counting", |lines| lines.len() > so_far + 20);
+    // The last line may be half written.
+    let complete = &lines[..lines.len() - 1];
+    let expected: Vec<_> = (1..=complete.len()).map(|number| number.to_string()).collect();
+    assert!(
+        complete == expected,
+        "lines are lost or doubled near {:?}",
+        complete.iter().zip(&expected).position(|(is, should)| is != should)
+    );
+}

@@ -1,0 +1,149 @@
+# Sourced by tests/vm: makes the disk image, the kernel and the initrd of the Debian guest, once for each state of this
+# file. It uses the machine's own Debian sources, and nothing else from the network.
+# shellcheck shell=bash
+
+# What the guest has besides a minimal Debian: systemd, AppArmor, and what a node that runs Switchyard has.
+guest_packages=(
+    apparmor dbus kmod procps systemd-sysv udev
+    busybox-static containerd containernetworking-plugins crun docker-registry iproute2 iptables runc
+)
+guest_kernel=linux-image-cloud-amd64
+guest_suite=bookworm
+
+# Drivers of the cloud kernel that the root file system is reached by; all else is loaded from there.
+initrd_modules=(virtio_pci virtio_blk)
+
+# guest_image CACHE: prints the directory that holds root.img, vmlinuz and initrd.gz; makes it when it is not there.
+guest_image() {
+    local cache=$1 key dir
+    key=$(sha256sum "${BASH_SOURCE[0]}" | cut -c 1-16)
+    dir=$cache/$key
+    if [[ ! -e $dir/root.img ]]; then
+        mkdir -p "$cache"
+        # Images of older states of this file are of no use to anybody.
+        rm -rf "$cache"/*
+        echo "Making the guest's image in $dir." >&2
+        make_guest "$dir.new" >&2
+        mv "$dir.new" "$dir"
+    fi
+    echo "$dir"
+}
+
+# debian_sources: the files of apt that name a Debian archive, or a line that does where there is none.
+debian_sources() {
+    local files=()
+    mapfile -t files < <(grep -lsE '^(deb|URIs:).*/debian(-security)?/?( |$)' /etc/apt/sources.list \
+        /etc/apt/sources.list.d/*.list /etc/apt/sources.list.d/*.sources)
+    if ((${#files[@]})); then
+        printf '%s\n' "${files[@]}"
+    else
+        echo 'deb http://deb.debian.org/debian bookworm main'
+    fi
+}
+
+make_guest() {
+    local dir=$1 root=$1/root sources version
+    rm -rf "$dir"
+    mkdir -p "$dir"
+    mapfile -t sources < <(debian_sources)
+    mmdebstrap --quiet --variant=minbase --mode=root --include="$(IFS=,; echo "${guest_packages[*]}")" \
+        --dpkgopt='path-exclude=/usr/share/doc/*' --dpkgopt='path-exclude=/usr/share/man/*' \
+        --dpkgopt='path-exclude=/usr/share/locale/*' "$guest_suite" "$root" "${sources[@]}"
+    add_kernel "$dir" "$root"
+    version=$(ls "$root/lib/modules")
+    make_initrd "$root" "$version" "$dir/initrd.gz"
+    set_up_guest "$root"
+    # Room for images and containers; the file is sparse.
+    mke2fs -q -t ext4 -L root -d "$root" "$dir/root.img" 3g
+    rm -rf --one-file-system "$root"
+}
+
+# The package is unpacked, not installed: its scripts would make an initrd and look for a boot loader.
+add_kernel() {
+    local dir=$1 root=$2 package
+    package=$(apt-cache depends --important "$guest_kernel" | sed -n 's/^ *Depends: \(linux-image-[0-9].*\)$/\1/p')
+    (
+        cd "$dir"
+        apt-get -qq -o APT::Sandbox::User=root download "$package"
+        # /lib is a symbolic link in the guest, and a directory in the package.
+        dpkg-deb --fsys-tarfile "$package"_*.deb | tar --extract --keep-directory-symlink --directory="$root"
+        rm "$package"_*.deb
+    )
+    mv "$root"/boot/vmlinuz-* "$dir/vmlinuz"
+    rm -rf "$root"/boot/*
+    chroot "$root" /usr/sbin/depmod "$(ls "$root/lib/modules")"
+}
+
+# make_initrd ROOT VERSION FILE: a busybox that loads the drivers of the disk and goes on from there.
+make_initrd() {
+    local root=$1 version=$2 file=$3 modules="$1/lib/modules/$2" tree=$1.initrd name path
+    mkdir -p "$tree"/{bin,dev,proc,root,sys,modules}
+    cp "$(type -P busybox)" "$tree/bin/busybox"
+    {
+        echo '#!/bin/busybox sh'
+        echo 'busybox mount -t proc proc /proc; busybox mount -t sysfs sys /sys; busybox mount -t devtmpfs dev /dev'
+        for name in "${initrd_modules[@]}"; do
+            # A line of modules.dep is a module and those it needs, the deepest last.
+            grep -E "/$name\.ko:" "$modules/modules.dep" | tr -d ':' | tr ' ' '\n' | tac
+        done | awk 'NF && !seen[$0]++' | while read -r path; do
+            cp "$modules/$path" "$tree/modules/"
+            echo "busybox insmod /modules/$(basename "$path")"
+        done
+        echo 'while [ ! -b /dev/vda ]; do busybox sleep 0.1; done'
+        echo 'busybox mount -t ext4 /dev/vda /root && busybox umount /proc /sys'
+        echo 'exec busybox switch_root /root /sbin/init'
+    } >"$tree/init"
+    chmod 0755 "$tree/init"
+    (cd "$tree" && find . | busybox cpio -o -H newc 2>/dev/null | gzip -1) >"$file"
+    rm -rf --one-file-system "$tree"
+}
+
+# set_up_guest ROOT: what makes a Debian a guest of ours. The tests themselves come on the second disk.
+set_up_guest() {
+    local root=$1
+    echo guest >"$root/etc/hostname"
+    echo '127.0.0.1 localhost guest' >"$root/etc/hosts"
+    : >"$root/etc/fstab"
+    # Whatever the machine resolves names by, the guest has nobody to ask.
+    rm -f "$root/etc/resolv.conf"
+    echo 'nameserver 127.0.0.1' >"$root/etc/resolv.conf"
+    cat >"$root/etc/systemd/system/guest.service" <<'END'
+[Unit]
+Description=The tests of the second disk
+After=multi-user.target
+
+[Service]
+Type=oneshot
+ExecStart=/bin/sh -c '(mkdir -p /tests && mount -o ro /dev/vdb /tests && /tests/run) || { echo "guest: failed"; systemctl poweroff; }'
+StandardOutput=file:/dev/virtio-ports/results
+StandardError=inherit
+TimeoutStartSec=infinity
+
+[Install]
+WantedBy=guest.target
+END
+    # A target of its own: multi-user.target, which the units of the tests belong to, need not wait for the tests.
+    cat >"$root/etc/systemd/system/guest.target" <<'END'
+[Unit]
+Description=A node with tests in it
+Requires=multi-user.target
+After=multi-user.target
+END
+    mkdir -p "$root/etc/systemd/system/guest.target.wants" "$root/etc/systemd/journald.conf.d"
+    ln -s ../guest.service "$root/etc/systemd/system/guest.target.wants/guest.service"
+    ln -sf guest.target "$root/etc/systemd/system/default.target"
+    # Kept on the disk, so that the boot after a power cut can tell of the one before.
+    printf '[Journal]\nStorage=persistent\nSyncIntervalSec=1s\nRateLimitBurst=0\n' \
+        >"$root/etc/systemd/journald.conf.d/guest.conf"
+    # Slow, or of no use here; the node's own containerd and registry would take what the tests start themselves.
+    ln -sf /dev/null "$root/etc/systemd/system/containerd.service"
+    ln -sf /dev/null "$root/etc/systemd/system/docker-registry.service"
+    local unit
+    for unit in systemd-networkd-wait-online.service apt-daily.timer apt-daily-upgrade.timer dpkg-db-backup.timer \
+        fstrim.timer e2scrub_all.timer e2scrub_reap.service getty@tty1.service serial-getty@ttyS0.service; do
+        ln -sf /dev/null "$root/etc/systemd/system/$unit"
+    done
+    rm -f "$root/etc/machine-id"
+    # One that stays: with a new one at each boot the journal of the last would not be found.
+    tr -d '-' </proc/sys/kernel/random/uuid >"$root/etc/machine-id"
+}

@@ -1,0 +1,147 @@
+//! Limits, use and kills for want of memory, as cgroup v2 and systemd have them.
+
+use std::time::Duration;
+
+use switchyard_proto::cri::v1 as cri;
+use switchyard_tests::cri::limits;
+use switchyard_tests::host::eventually;
+
+use crate::Fact;
+use crate::node::{GuestNode, LIMIT, cgroup_file, property, run};
+
+pub(crate) const FACTS: &[Fact] = &[
+    ("limits_are_in_the_files_of_cgroup_v2_and_can_be_changed", limits_are_in_the_files),
+    ("stats_are_those_of_the_control_group", stats_are_those_of_the_control_group),
+    ("a_container_that_runs_out_of_memory_at_once_is_told_to_be_oom_killed", the_main_process_is_killed),
+    ("a_container_whose_child_was_killed_for_memory_is_told_to_be_oom_killed", a_child_is_killed),
+    ("nothing_of_systemds_is_left_of_what_ended", nothing_is_left),
+];
+
+const MIB: i64 = 1 << 20;
+/// Takes more than any limit here, at once.
+const HOG: &str = "dd if=/dev/zero of=/dev/null bs=200M count=10";
+/// How often it is tried: systemd takes the group away a moment after its last process has gone.
+const TRIES: usize = 5;
+
+fn limits_are_in_the_files(node: &GuestNode) {
+    let pod = node.pod("limits");
+    let id = pod.shell_with("main", "exec sleep 1000", |config| {
+        let limits = limits(config);
+        limits.memory_limit_in_bytes = 64 * MIB;
+        limits.memory_swap_limit_in_bytes = 100 * MIB;
+        limits.cpu_shares = 512;
+        limits.cpu_quota = 50_000;
+        limits.cpu_period = 100_000;
+        limits.cpuset_cpus = "0".into();
+        limits.unified.insert("pids.max".into(), "33".into());
+        limits.unified.insert("memory.high".into(), (48 * MIB).to_string());
+    });
+    let file = |name| cgroup_file(&id, name);
+    assert_eq!(file("memory.max"), (64 * MIB).to_string());
+    // v2 counts swap by itself: the limit of both less that of memory.
+    assert_eq!(file("memory.swap.max"), (36 * MIB).to_string());
+    assert_eq!(file("memory.high"), (48 * MIB).to_string());
+    assert_eq!(file("cpu.max"), "50000 100000");
+    // 2 to 262144 shares are 1 to 10000 of weight.
+    assert_eq!(file("cpu.weight"), (1 + (512 - 2) * 9999 / 262_142).to_string());
+    assert_eq!(file("pids.max"), "33");
+    assert_eq!(file("cpuset.cpus"), "0");
+    let unit = format!("switchyard-{id}.scope");
+    assert_eq!(property(&unit, "MemoryMax"), (64 * MIB).to_string());
+
+    let change = cri::LinuxContainerResources {
+        memory_limit_in_bytes: 96 * MIB,
+        cpu_quota: 80_000,
+        cpu_period: 100_000,
+        ..Default::default()
+    };
+    node.cri.update(&id, change).expect("they can be changed");
+    assert_eq!(file("memory.max"), (96 * MIB).to_string());
+    assert_eq!(file("cpu.max"), "80000 100000");
+    assert_eq!(file("pids.max"), "33");
+    // systemd writes its own values again when units are loaded anew.
+    run(&["systemctl", "daemon-reload"]);
+    assert_eq!(file("memory.max"), (96 * MIB).to_string());
+    assert_eq!(file("cpu.max"), "80000 100000");
+}
+
+fn stats_are_those_of_the_control_group(node: &GuestNode) {
+    let pod = node.pod("stats");
+    let script = "head -c 20000000 /dev/zero > /dev/shm/held; i=0; while [ $i -lt 20000 ]; do i=$((i+1)); done; echo done; exec sleep 1000";
+    let id = pod.shell("main", script);
+    pod.wait_lines("main", |lines| lines == ["done"]);
+    // It does nothing any more, so that what is read first is still so when it is asked for.
+    let number = |text: String| text.parse::<u64>().expect("it is a number");
+    let keyed = |file: &str, key: &str| {
+        let text = cgroup_file(&id, file);
+        let line = text.lines().find_map(|line| line.strip_prefix(key)).expect("the key is there");
+        number(line.trim().to_owned())
+    };
+    let memory = || (number(cgroup_file(&id, "memory.current")), keyed("memory.stat", "inactive_file "));
+    let cpu = || keyed("cpu.stat", "usage_usec ") * 1000;
+    let (low, cpu_low) = (memory(), cpu());
+    let mut stats = cri::ContainerStats::default();
+    // Samples may be a few seconds old.
+    let fresh = eventually(LIMIT, || {
+        stats = node.cri.stats(&id).expect("it has stats");
+        stats.cpu.unwrap_or_default().usage_core_nano_seconds.unwrap_or_default().value >= cpu_low
+    });
+    assert!(fresh, "{stats:?} is behind {cpu_low} ns");
+    let (high, cpu_high) = (memory(), cpu());
+    let told = stats.cpu.unwrap_or_default().usage_core_nano_seconds.unwrap_or_default().value;
+    assert!(told <= cpu_high, "{told} ns are more than {cpu_high}");
+    let told = stats.memory.unwrap_or_default();
+    let near = |value: u64, low: u64, high: u64| {
+        value + 1_000_000 >= low.min(high) && value <= low.max(high) + 1_000_000
+    };
+    let usage = told.usage_bytes.unwrap_or_default().value;
+    assert!(usage >= 20_000_000 && near(usage, low.0, high.0), "{usage} is not between {low:?} and {high:?}");
+    let set = told.working_set_bytes.unwrap_or_default().value;
+    assert!(near(set, low.0 - low.1, high.0 - high.1), "{set} is not between {low:?} and {high:?}");
+
+    let request = cri::PodSandboxStatsRequest { pod_sandbox_id: pod.id.clone() };
+    let answer = node.cri.runtime(async |mut client| client.pod_sandbox_stats(request).await);
+    let linux = answer.expect("it has stats").stats.unwrap_or_default().linux.unwrap_or_default();
+    assert_eq!(linux.network.unwrap_or_default().default_interface.unwrap_or_default().name, "eth0");
+    assert_eq!(linux.containers.len(), 1);
+}
+
+fn the_main_process_is_killed(node: &GuestNode) {
+    let pod = node.pod("oom");
+    for try_ in 0..TRIES {
+        let id = pod.shell_with(&format!("hog-{try_}"), &format!("exec {HOG}"), |config| {
+            limits(config).memory_limit_in_bytes = 20 * MIB;
+        });
+        let status = node.wait_exit(&id);
+        assert_eq!((status.exit_code, status.reason.as_str()), (137, "OOMKilled"), "try {try_}");
+    }
+}
+
+fn a_child_is_killed(node: &GuestNode) {
+    let pod = node.pod("oom-child");
+    for try_ in 0..TRIES {
+        let id = pod.shell_with(&format!("parent-{try_}"), &format!("{HOG}; exit 9"), |config| {
+            limits(config).memory_limit_in_bytes = 20 * MIB;
+        });
+        let status = node.wait_exit(&id);
+        assert_eq!((status.exit_code, status.reason.as_str()), (9, "OOMKilled"), "try {try_}");
+    }
+    // One that goes on is told so too, when it ends.
+    let id = pod.shell_with("later", &format!("{HOG}; echo goes on; exec sleep 1000"), |config| {
+        limits(config).memory_limit_in_bytes = 20 * MIB;
+    });
+    pod.wait_lines("later", |lines| lines.iter().any(|line| line == "goes on"));
+    node.cri.stop(&id, 0).expect("it can be stopped");
+    assert_eq!(node.wait_exit(&id).reason, "OOMKilled");
+    let id = pod.shell_with("modest", "exit 137", |config| limits(config).memory_limit_in_bytes = 20 * MIB);
+    assert_eq!(node.wait_exit(&id).reason, "Error");
+}
+
+fn nothing_is_left(_: &GuestNode) {
+    let mut units = String::new();
+    let gone = eventually(Duration::from_secs(20), || {
+        units = run(&["systemctl", "list-units", "--all", "--plain", "--no-legend", "switchyard-*.scope"]);
+        units.is_empty()
+    });
+    assert!(gone, "{units}");
+}

@@ -1,0 +1,98 @@
+//! Load for a power cut: pods and images come and go, and each thing that the daemon has answered is noted on the host.
+//!
+//! A note is with the host once it is written, and so outlives the guest. `begin` and `removing` are noted before a call,
+//! the others after its answer.
+
+use std::io::Write;
+use std::process::ExitCode;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use switchyard_tests::image::{LayerBuilder, busybox, digest};
+
+use crate::node::GuestNode;
+
+/// Clients that make and remove pods, at once.
+const CLIENTS: u64 = 3;
+/// How long power may stay on; the host cuts it much earlier.
+const LIMIT: Duration = Duration::from_secs(600);
+/// The bytes of a file in each image.
+const FILE: usize = 400_000;
+
+/// Writes one line to the host. One write, so that lines of several threads are not mixed.
+pub(crate) fn note(text: &str) {
+    let mut out = std::io::stdout().lock();
+    out.write_all(format!("note {text}\n").as_bytes()).expect("the host listens");
+    out.flush().expect("the host listens");
+}
+
+pub(crate) fn run(seed: u64) -> ExitCode {
+    let node = GuestNode::start();
+    let boot = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+    println!("guest: load begins");
+    std::thread::scope(|scope| {
+        for client in 0..CLIENTS {
+            let node = &node;
+            scope.spawn(move || pods(node, &format!("{boot}-{client}"), seed.wrapping_add(client)));
+        }
+        scope.spawn(|| images(&node, boot));
+    });
+    println!("power was not cut within {LIMIT:?}");
+    ExitCode::FAILURE
+}
+
+/// Makes pods with one or two containers, some of them started or ended, and removes those of a while ago.
+fn pods(node: &GuestNode, client: &str, mut random: u64) {
+    let begin = std::time::Instant::now();
+    let mut standing = Vec::new();
+    let mut number = 0;
+    while begin.elapsed() < LIMIT {
+        number += 1;
+        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        let name = format!("{client}-{number}");
+        let mut config = node.pod_config(&name);
+        config.metadata.get_or_insert_default().uid = name.clone();
+        note(&format!("begin {name}"));
+        let pod = node.cri.run_pod(&config).unwrap_or_else(|status| panic!("RunPodSandbox: {status}"));
+        note(&format!("pod {name} {pod}"));
+        for container in 0..=(random >> 40) % 2 {
+            let script = if (random >> 50).is_multiple_of(4) { "exit 3" } else { "exec sleep 1000" };
+            let config_of = node.container(&format!("c{container}"), script);
+            let id = node
+                .cri
+                .create(&pod, &config_of, &config)
+                .unwrap_or_else(|status| panic!("CreateContainer: {status}"));
+            note(&format!("created {name} {id}"));
+            if !(random >> 45).is_multiple_of(5) {
+                node.cri.start(&id).unwrap_or_else(|status| panic!("StartContainer: {status}"));
+                note(&format!("started {name} {id}"));
+            }
+        }
+        standing.push((name, pod));
+        if standing.len() > 1 + usize::from((random >> 33).is_multiple_of(2)) {
+            let (name, pod) = standing.remove(0);
+            note(&format!("removing {name}"));
+            node.cri.stop_pod(&pod).unwrap_or_else(|status| panic!("StopPodSandbox: {status}"));
+            node.cri.remove_pod(&pod).unwrap_or_else(|status| panic!("RemovePodSandbox: {status}"));
+            note(&format!("removed {name}"));
+        }
+    }
+}
+
+/// Pulls images that nobody has pulled before.
+fn images(node: &GuestNode, boot: u64) {
+    static NUMBER: AtomicU64 = AtomicU64::new(0);
+    let begin = std::time::Instant::now();
+    while begin.elapsed() < LIMIT {
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        let mut bytes = format!("{boot}-{number} ").repeat(FILE / 16);
+        bytes.truncate(FILE);
+        let sum = digest(bytes.as_bytes());
+        let layer = LayerBuilder::default().file("data", bytes, 0o644).build_uncompressed();
+        let name = format!("images/i{boot}-{number}:latest");
+        node.registry.push(&name, &busybox().layer(layer).build());
+        let reference = node.registry.reference(&name);
+        node.cri.pull(&reference, None).unwrap_or_else(|status| panic!("PullImage: {status}"));
+        note(&format!("image {reference} {sum}"));
+    }
+}

@@ -1,0 +1,62 @@
+//! What `tests/vm` runs in its guest: facts about the daemon under its own units, load for a power cut, and what is so after one.
+#![expect(clippy::print_stdout, reason = "what it prints is what the host reads")]
+
+mod after;
+mod apparmor;
+mod clock;
+mod daemon;
+mod limits;
+mod load;
+mod node;
+mod units;
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::process::ExitCode;
+use std::time::Instant;
+
+use node::GuestNode;
+
+/// A fact by its name. It panics where it does not hold.
+type Fact = (&'static str, fn(&GuestNode));
+
+/// The tests of the integration suite that run once more in the guest, with crun: one of each kind.
+const SMOKE: [&str; 6] = [
+    "cri::pods::a_pod_goes_its_whole_way_and_leaves_nothing",
+    "cri::ends::a_container_that_takes_too_much_memory_is_told_to_be_out_of_it",
+    "cri::ends::an_end_has_its_code_and_reason",
+    "cri::limits::limits_are_in_force_and_can_be_changed",
+    "cri::network::a_host_port_leads_into_the_pod_until_it_is_stopped",
+    "cri::recovery::everything_outlives_a_daemon_that_is_killed",
+];
+
+fn main() -> ExitCode {
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    let words: Vec<&str> = words.iter().map(String::as_str).collect();
+    match words.as_slice() {
+        ["facts", only @ ..] => facts(only),
+        ["smoke"] => {
+            println!("--exact {}", SMOKE.join(" "));
+            ExitCode::SUCCESS
+        }
+        ["load", seed] => load::run(seed.parse().expect("the seed is a number")),
+        ["after"] => after::run(),
+        _ => panic!("one of: facts [WORD...], smoke, load SEED, after"),
+    }
+}
+
+/// Goes through all facts, also after one that does not hold.
+fn facts(only: &[&str]) -> ExitCode {
+    let node = GuestNode::start();
+    let mut failed = 0;
+    for (name, fact) in [units::FACTS, daemon::FACTS, limits::FACTS, apparmor::FACTS, clock::FACTS].concat() {
+        if !only.is_empty() && !only.iter().any(|word| name.contains(word)) {
+            continue;
+        }
+        let begin = Instant::now();
+        let outcome = catch_unwind(AssertUnwindSafe(|| fact(&node)));
+        let verdict = if outcome.is_ok() { "holds" } else { "DOES NOT HOLD" };
+        println!("{verdict}: {name} ({:.1} s)", begin.elapsed().as_secs_f32());
+        failed += u8::from(outcome.is_err());
+    }
+    if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}

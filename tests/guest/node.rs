@@ -1,0 +1,216 @@
+//! The guest as a node: its daemon, a registry with an image, pods that are removed at the end of a fact.
+
+use std::cell::RefCell;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use switchyard_proto::cri::v1 as cri;
+use switchyard_tests::cri::{Cri, image_spec, namespaces};
+use switchyard_tests::host::{eventually, random_name};
+use switchyard_tests::image::busybox;
+use switchyard_tests::node::content;
+use switchyard_tests::registry::Registry;
+
+/// Where the daemon listens by default.
+pub(crate) const SOCKET: &str = "/run/switchyard/cri.sock";
+/// Below it are the logs of pods, as a kubelet has them.
+const LOGS: &str = "/var/log/pods";
+/// How long anything may take that is waited for: the guest is ten times slower than a machine.
+pub(crate) const LIMIT: Duration = Duration::from_secs(120);
+/// The slice that pods get as their parent; the name of its slice above is in it.
+pub(crate) const SLICE: &str = "guest-pods.slice";
+
+/// The node.
+pub(crate) struct GuestNode {
+    pub(crate) cri: Cri,
+    pub(crate) registry: Registry,
+}
+
+/// A pod of a fact; it is removed with all its containers when it is dropped.
+pub(crate) struct GuestPod<'n> {
+    node: &'n GuestNode,
+    pub(crate) id: String,
+    pub(crate) config: cri::PodSandboxConfig,
+    names: RefCell<Vec<(String, String)>>,
+}
+
+impl GuestNode {
+    /// Starts a registry, waits for the daemon, and has it pull an image.
+    pub(crate) fn start() -> Self {
+        let registry = Registry::start();
+        registry.push("library/busybox:latest", &busybox().build());
+        let node = Self { cri: Cri::new(Path::new(SOCKET)), registry };
+        node.wait_ready();
+        node.cri.pull(&node.image(), None).expect("busybox can be pulled from the registry");
+        node
+    }
+
+    /// The reference of the image.
+    pub(crate) fn image(&self) -> String {
+        self.registry.reference("library/busybox:latest")
+    }
+
+    /// Waits until the daemon has recovered, and the node is ready.
+    #[track_caller]
+    pub(crate) fn wait_ready(&self) {
+        let mut last = String::new();
+        let ready = eventually(LIMIT, || {
+            let answer =
+                self.cri.runtime(async |mut client| client.status(cri::StatusRequest::default()).await);
+            last = format!("{answer:?}");
+            let conditions = answer.ok().and_then(|answer| answer.status).unwrap_or_default().conditions;
+            conditions.len() >= 2 && conditions.iter().all(|condition| condition.status)
+        });
+        assert!(ready, "the daemon is not ready after {LIMIT:?}: {last}");
+    }
+
+    /// A pod with the systemd form of a parent.
+    pub(crate) fn pod_config(&self, name: &str) -> cri::PodSandboxConfig {
+        let uid = random_name();
+        let mut config = cri::PodSandboxConfig {
+            log_directory: format!("{LOGS}/{name}_{uid}"),
+            metadata: Some(cri::PodSandboxMetadata {
+                name: name.to_owned(),
+                uid,
+                namespace: "guest".to_owned(),
+                attempt: 0,
+            }),
+            linux: Some(cri::LinuxPodSandboxConfig {
+                cgroup_parent: format!("/guest.slice/{SLICE}"),
+                ..Default::default()
+            }),
+            ..Default::default()
+        };
+        namespaces(&mut config).set_pid(cri::NamespaceMode::Container);
+        config
+    }
+
+    /// Runs [`GuestNode::pod_config`].
+    #[track_caller]
+    pub(crate) fn pod(&self, name: &str) -> GuestPod<'_> {
+        let config = self.pod_config(name);
+        let id = self.cri.run_pod(&config).unwrap_or_else(|status| panic!("RunPodSandbox: {status}"));
+        GuestPod { node: self, id, config, names: RefCell::default() }
+    }
+
+    /// A container that runs `sh -c script` and logs to `<name>.log`.
+    pub(crate) fn container(&self, name: &str, script: &str) -> cri::ContainerConfig {
+        shell_container(&self.image(), name, script)
+    }
+
+    /// Waits until a container has ended; its status then.
+    #[track_caller]
+    pub(crate) fn wait_exit(&self, container: &str) -> cri::ContainerStatus {
+        let mut last = cri::ContainerStatus::default();
+        let ended = eventually(LIMIT, || {
+            last = self.cri.status(container).expect("the container exists, so it has a status");
+            last.state() == cri::ContainerState::ContainerExited
+        });
+        assert!(ended, "container {container} has not ended after {LIMIT:?}: {last:?}");
+        last
+    }
+}
+
+impl GuestPod<'_> {
+    /// Makes and starts a container that runs `sh -c script`, changed by `change`; its id.
+    #[track_caller]
+    pub(crate) fn shell_with(
+        &self,
+        name: &str,
+        script: &str,
+        change: impl FnOnce(&mut cri::ContainerConfig),
+    ) -> String {
+        let mut config = self.node.container(name, script);
+        change(&mut config);
+        let created = self.node.cri.create(&self.id, &config, &self.config);
+        let id = created.unwrap_or_else(|status| panic!("CreateContainer: {status}"));
+        self.node.cri.start(&id).unwrap_or_else(|status| panic!("StartContainer: {status}"));
+        self.names.borrow_mut().push((name.to_owned(), id.clone()));
+        id
+    }
+
+    /// As [`GuestPod::shell_with`], unchanged.
+    #[track_caller]
+    pub(crate) fn shell(&self, name: &str, script: &str) -> String {
+        self.shell_with(name, script, |_| {})
+    }
+
+    /// What a container has printed so far, line by line, without stamps.
+    pub(crate) fn lines(&self, name: &str) -> Vec<String> {
+        let path = PathBuf::from(&self.config.log_directory).join(format!("{name}.log"));
+        let text = fs::read_to_string(path).unwrap_or_default();
+        text.lines().map(|line| content(line).to_owned()).collect()
+    }
+
+    /// Waits until a container has printed what fulfils `condition`.
+    #[track_caller]
+    pub(crate) fn wait_lines(&self, name: &str, mut condition: impl FnMut(&[String]) -> bool) -> Vec<String> {
+        let mut lines = Vec::new();
+        let held = eventually(LIMIT, || {
+            lines = self.lines(name);
+            condition(&lines)
+        });
+        assert!(held, "the log {name} has not come to it after {LIMIT:?}: {lines:#?}");
+        lines
+    }
+}
+
+impl Drop for GuestPod<'_> {
+    fn drop(&mut self) {
+        let stopped = self.node.cri.stop_pod(&self.id);
+        let removed = self.node.cri.remove_pod(&self.id);
+        if !std::thread::panicking() {
+            stopped.expect("a pod can be stopped");
+            removed.expect("a stopped pod can be removed");
+            for (name, id) in self.names.take() {
+                let scope = scope(&id);
+                assert!(!scope.exists(), "the control group of {name} is left: {}", scope.display());
+            }
+        }
+    }
+}
+
+/// A container that runs `sh -c script`.
+pub(crate) fn shell_container(image: &str, name: &str, script: &str) -> cri::ContainerConfig {
+    cri::ContainerConfig {
+        metadata: Some(cri::ContainerMetadata { name: name.to_owned(), attempt: 0 }),
+        image: Some(image_spec(image)),
+        command: ["sh", "-c", script].map(str::to_owned).to_vec(),
+        log_path: format!("{name}.log"),
+        ..Default::default()
+    }
+}
+
+/// The control group that systemd makes for a container of a pod here.
+pub(crate) fn scope(container: &str) -> PathBuf {
+    PathBuf::from(format!("/sys/fs/cgroup/guest.slice/{SLICE}/switchyard-{container}.scope"))
+}
+
+/// The text of a file of the control group, without its last newline.
+#[track_caller]
+pub(crate) fn cgroup_file(container: &str, file: &str) -> String {
+    let path = scope(container).join(file);
+    let text = fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+    text.trim_end().to_owned()
+}
+
+/// What a command prints, without its last newline.
+///
+/// # Panics
+/// When it fails.
+#[track_caller]
+pub(crate) fn run(words: &[&str]) -> String {
+    let output = Command::new(words[0]).args(&words[1..]).output();
+    let output = output.unwrap_or_else(|error| panic!("{words:?}: {error}"));
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{words:?} ended with {}: {error}", output.status);
+    String::from_utf8_lossy(&output.stdout).trim_end().to_owned()
+}
+
+/// A property of a unit.
+#[track_caller]
+pub(crate) fn property(unit: &str, name: &str) -> String {
+    run(&["systemctl", "show", unit, "--value", "--property", name])
+}

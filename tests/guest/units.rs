@@ -1,0 +1,102 @@
+//! The units under the real systemd, and a pod's whole way.
+
+use std::fs;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Command, Output};
+
+use switchyard_proto::cri::v1 as cri;
+use tonic::Code;
+
+use crate::Fact;
+use crate::node::{GuestNode, LIMIT, SOCKET, cgroup_file, property, run, scope};
+
+pub(crate) const FACTS: &[Fact] = &[
+    ("the_units_start_and_say_so", the_units_start_and_say_so),
+    ("the_socket_is_for_root_alone", the_socket_is_for_root_alone),
+    ("systemd_is_chosen_to_make_control_groups", systemd_is_chosen_to_make_control_groups),
+    ("a_pod_goes_its_whole_way", a_pod_goes_its_whole_way),
+];
+
+fn the_units_start_and_say_so(_: &GuestNode) {
+    for unit in ["switchyard", "switchyard-logkeeper"] {
+        // With Type=notify a unit is active once it has said that it is ready.
+        assert_eq!(property(unit, "Type"), "notify");
+        assert_eq!(property(unit, "ActiveState"), "active", "{unit}");
+        assert_eq!(property(unit, "NRestarts"), "0", "{unit}");
+        assert_eq!(property(unit, "UnitFileState"), "enabled", "{unit}");
+    }
+    assert!(switchyard_tests::host::eventually(LIMIT, || property("switchyard", "StatusText") == "Serving"));
+    // A keeper of the daemon's own would be a second one.
+    let keepers = run(&["sh", "-c", "grep -lz '^logkeeper$' /proc/[0-9]*/cmdline 2>/dev/null || true"]);
+    assert_eq!(keepers.lines().count(), 1, "{keepers}");
+    let warnings =
+        run(&["systemd-analyze", "verify", "--man=no", "switchyard.service", "switchyard-logkeeper.service"]);
+    assert_eq!(warnings, "");
+}
+
+fn the_socket_is_for_root_alone(node: &GuestNode) {
+    let meta = fs::metadata(SOCKET).expect("the socket is there");
+    assert_eq!((meta.mode() & 0o777, meta.uid(), meta.gid()), (0o660, 0, 0));
+    let refused = as_nobody();
+    assert!(!refused.status.success(), "{refused:?}");
+    // Should the mode be changed by hand, the caller is asked who it is.
+    fs::set_permissions(SOCKET, fs::Permissions::from_mode(0o666)).expect("root may");
+    let refused = as_nobody();
+    fs::set_permissions(SOCKET, fs::Permissions::from_mode(0o660)).expect("root may");
+    assert!(!refused.status.success(), "{refused:?}");
+    let said = run(&["journalctl", "--boot", "--output", "cat", "--unit", "switchyard"]);
+    assert!(said.contains("caller refused"), "{said}");
+    node.wait_ready();
+}
+
+fn as_nobody() -> Output {
+    let mut command = Command::new("/usr/bin/switchyard");
+    command.args(["cri", "--timeout", "10", "pods"]).uid(65534).gid(65534);
+    command.output().expect("it can be run")
+}
+
+fn systemd_is_chosen_to_make_control_groups(node: &GuestNode) {
+    assert!(Path::new("/sys/fs/cgroup/cgroup.controllers").exists(), "the guest has cgroup v2");
+    let request = cri::RuntimeConfigRequest {};
+    let answer = node.cri.runtime(async |mut client| client.runtime_config(request).await);
+    let linux = answer.expect("it is told").linux.expect("it is Linux");
+    assert_eq!(linux.cgroup_driver(), cri::CgroupDriver::Systemd);
+    // What is no slice is refused, and says why.
+    let mut config = node.pod_config("no-slice");
+    config.linux.get_or_insert_default().cgroup_parent = "/kubepods/pod1".to_owned();
+    let pod = node.cri.run_pod(&config);
+    let status = match pod {
+        Err(status) => status,
+        Ok(pod) => {
+            let container = node.container("main", "true");
+            let refused = node.cri.create(&pod, &container, &config);
+            node.cri.remove_pod(&pod).expect("it can be removed");
+            refused.expect_err("there is no such slice")
+        }
+    };
+    assert!(status.code() == Code::InvalidArgument && status.message().contains("slice"), "{status}");
+}
+
+fn a_pod_goes_its_whole_way(node: &GuestNode) {
+    let client = &node.cri;
+    let pod = node.pod("whole");
+    assert_eq!(client.pod_status(&pod.id).expect("it has one").state(), cri::PodSandboxState::SandboxReady);
+    let id = pod.shell("main", "echo out; exec sleep 1000");
+    assert_eq!(client.status(&id).expect("it has one").state(), cri::ContainerState::ContainerRunning);
+    assert_eq!(client.sh(&id, "ip -4 -o addr show eth0 | grep -c 10.88.0."), "1");
+    pod.wait_lines("main", |lines| lines == ["out"]);
+    let stats = client.stats(&id).expect("it has some");
+    let told = stats.memory.and_then(|memory| memory.usage_bytes).map_or(0, |bytes| bytes.value);
+    assert!(told > 0, "its memory is told");
+    assert!(!cgroup_file(&id, "cgroup.procs").is_empty());
+    let unit = format!("switchyard-{id}.scope");
+    assert_eq!(property(&unit, "ActiveState"), "active");
+    assert_eq!(property(&unit, "Slice"), crate::node::SLICE);
+    client.stop(&id, 0).expect("it can be stopped");
+    assert_eq!(node.wait_exit(&id).exit_code, 137);
+    client.remove(&id).expect("it can be removed");
+    assert!(!scope(&id).exists());
+    assert_eq!(property(&unit, "LoadState"), "not-found", "systemd still knows of it");
+}
