@@ -75,15 +75,15 @@ fn unpack(lab: &Lab, kill: Kill) {
     let snapshots: Vec<_> = new.iter().filter_map(|item| item.strip_prefix("snapshot ")).collect();
     assert_eq!(snapshots.len(), 2, "{new:?}");
     // The one on top goes first, whichever it is: the one below is refused until then.
-    let last = snapshots
+    let answers: Vec<_> = snapshots
         .iter()
         .chain(&snapshots)
         .map(|name| ctr(&socket, NAMESPACE, &["snapshots", "rm", name]))
-        .last();
+        .collect();
     let left = stored(&socket, NAMESPACE);
     assert!(
         !left.iter().any(|item| new.contains(item) && item.starts_with("snapshot")),
-        "{last:?}: {left:?}"
+        "{answers:?}: {left:?}"
     );
     let mut pod = None;
     lab.dies_amid(kill, || {
