@@ -1,6 +1,7 @@
 //! The Container Runtime Interface of the real daemon, with real containers.
 
 mod bad_input;
+mod chaos;
 mod confinement;
 mod crashes;
 mod ends;

@@ -8,6 +8,7 @@
 //!
 //! Everything here blocks and panics: a prerequisite that is missing fails the test and names its Debian package.
 
+pub mod chaos;
 pub mod containerd;
 pub mod cri;
 pub mod daemon;

@@ -126,6 +126,11 @@ impl Node {
         })
     }
 
+    /// Lets the node be dropped with something left behind: it has been told already.
+    pub fn forgive(&self) {
+        self.failed.store(true, Ordering::SeqCst);
+    }
+
     /// The daemon.
     pub fn daemon(&self) -> MutexGuard<'_, Daemon> {
         self.daemon.lock().unwrap_or_else(PoisonError::into_inner)

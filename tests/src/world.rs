@@ -6,7 +6,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use switchyard_containerd::config::{Cgroup, Config, Mode, Network, Registry as RegistryConfig};
+use switchyard_containerd::config::{Cgroup, Config, Mode, Network, Recovery, Registry as RegistryConfig};
 use switchyard_containerd::steps::Faults;
 use switchyard_containerd::{Containerd, Settings};
 use switchyard_contract::Fixture;
@@ -115,6 +115,7 @@ fn settings(root: &PrivateRoot) -> Settings {
         },
         registry: RegistryConfig { config_dirs: vec![root.certs()], ..RegistryConfig::default() },
         cgroup: Cgroup { default_parent: root.cgroup_name(), ..Cgroup::default() },
+        recovery: Recovery { grace_milliseconds: 1000, ..Recovery::default() },
         address: root.run().join("containerd/containerd.sock"),
         state: root.state(),
         run: root.run(),

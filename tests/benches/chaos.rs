@@ -1,0 +1,47 @@
+//! Kills the daemon, the logkeeper, containerd and shims at random moments while clients are at work; run by `tests/chaos`.
+
+#![expect(clippy::print_stdout, clippy::print_stderr, reason = "its output is what this program is for")]
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::Parser;
+use switchyard_tests::chaos::{Settings, run};
+use switchyard_tests::host::random_bytes;
+
+/// Kills the daemon, the logkeeper, containerd and shims at random moments while clients are at work.
+#[derive(Debug, Parser)]
+#[command(bin_name = "tests/chaos")]
+struct Args {
+    /// How often something is killed
+    #[arg(long, value_name = "N", default_value_t = 100)]
+    kills: u32,
+    /// Repeats the order of kills and the clients' choices of another run; random by default
+    #[arg(long, value_name = "SEED")]
+    seed: Option<u64>,
+    /// Clients at work at once
+    #[arg(long, value_name = "N", default_value_t = 4)]
+    clients: u32,
+    /// The longest pause between two kills, in milliseconds
+    #[arg(long, value_name = "MS", default_value_t = 1500)]
+    pause: u64,
+    /// Copies the logs of the daemon, containerd and the logkeeper here
+    #[arg(long, value_name = "DIR")]
+    logs: Option<PathBuf>,
+    /// More configuration of the daemon, as TOML
+    #[arg(long, value_name = "TOML", default_value = "")]
+    config: String,
+    /// Given by `cargo bench`
+    #[arg(long, hide = true)]
+    bench: bool,
+}
+
+fn main() -> ExitCode {
+    let Args { kills, seed, clients, pause, logs, config, bench: _ } = Args::parse();
+    let seed = seed.unwrap_or_else(|| u64::from(u32::from_be_bytes(random_bytes())));
+    let settings = Settings { kills, seed, clients, pauses_ms: (50, pause), config, logs };
+    eprintln!("seed {seed}");
+    let outcome = run(settings);
+    print!("{outcome}");
+    if outcome.violations.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}

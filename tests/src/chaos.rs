@@ -1,0 +1,119 @@
+//! Kills at random moments under clients that remember what they were told: nothing acknowledged may be lost, nothing doubled,
+//! nothing left behind. The seed repeats the order of kills and what each client chooses, though not the machine's timing.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::cri::Cri;
+use crate::host::eventually;
+use crate::node::Node;
+
+mod calls;
+mod client;
+mod killer;
+mod ledger;
+mod log;
+mod outcome;
+mod random;
+
+pub use ledger::Victim;
+pub use outcome::Outcome;
+
+use calls::Calls;
+use client::Client;
+use killer::Killer;
+use ledger::Ledger;
+use outcome::Notes;
+use random::Random;
+
+/// How long after the last removal everything must be gone.
+const CLEAN: Duration = Duration::from_secs(60);
+
+/// What a run does.
+#[derive(Debug, Clone)]
+pub struct Settings {
+    /// How often something is killed.
+    pub kills: u32,
+    /// What the choices are made from.
+    pub seed: u64,
+    /// Clients at work at once.
+    pub clients: u32,
+    /// Between two kills, in milliseconds: the least and the most.
+    pub pauses_ms: (u64, u64),
+    /// More configuration of the daemon.
+    pub config: String,
+    /// Where the logs of the daemon, containerd and the logkeeper are copied to, if anywhere.
+    pub logs: Option<PathBuf>,
+}
+
+/// Kills, and sees what comes of it. What should not have been is in the outcome; nothing is left of the run.
+///
+/// # Panics
+/// When a prerequisite is missing or the first start fails.
+#[must_use]
+pub fn run(settings: Settings) -> Outcome {
+    let node = Node::start_with(&settings.config, |_| {});
+    let ledger = Ledger::default();
+    let notes = Notes::new(settings.clone());
+    let calls = Calls { ledger: &ledger, notes: &notes };
+    let over = AtomicBool::new(false);
+    thread::scope(|scope| {
+        for number in 0..settings.clients {
+            let mut client =
+                Client::new(number, &node, calls, Random::new(settings.seed, u64::from(number) + 1));
+            let over = &over;
+            scope.spawn(move || {
+                while !over.load(Ordering::Acquire) {
+                    client.act();
+                }
+                client.finish();
+            });
+        }
+        let killer = Killer {
+            node: &node,
+            cri: Cri::new(&node.root().cri_socket()),
+            calls,
+            random: Random::new(settings.seed, 0),
+            pauses: settings.pauses_ms,
+        };
+        killer.run(settings.kills);
+        over.store(true, Ordering::Release);
+    });
+    let since = Instant::now();
+    let mut findings = Vec::new();
+    let clean = eventually(CLEAN, || {
+        findings = node.sweep().findings;
+        findings.is_empty()
+    });
+    if clean {
+        notes.change().clean_after = Some(since.elapsed());
+    }
+    for finding in findings {
+        notes.violation(format_args!("left behind: {finding}"));
+    }
+    let outcome = notes.finish();
+    if !outcome.violations.is_empty() {
+        // What was found is told by the outcome; the drop of the node would tell it again.
+        node.forgive();
+    }
+    if let Some(logs) = &settings.logs {
+        copy_logs(&node, logs);
+    }
+    outcome
+}
+
+/// Copies what the processes of a node have logged.
+fn copy_logs(node: &Node, to: &Path) {
+    fs::create_dir_all(to).expect("the directory for logs can be made");
+    let state = node.root().state();
+    for log in
+        [node.root().daemon_log(), state.join("containerd/containerd.log"), state.join("logkeeper.log")]
+    {
+        let name = log.file_name().expect("a log has a name");
+        // One that was never written is not there.
+        let _ = fs::copy(&log, to.join(name));
+    }
+}

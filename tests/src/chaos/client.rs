@@ -1,0 +1,425 @@
+//! One client: makes pods and containers, uses and removes them, and checks what it is told against what it was told before.
+
+use std::fs;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use switchyard_proto::cri::v1 as cri;
+use tonic::{Code, Status};
+
+use super::calls::{Answer, Calls};
+use super::ledger::Told;
+use super::log;
+use super::random::Random;
+use crate::cri::{Cri, namespaces};
+use crate::host::eventually;
+use crate::node::Node;
+
+/// The most pods of one client at a time.
+const PODS: usize = 3;
+/// The most containers of one pod.
+const CONTAINERS: usize = 2;
+/// The code of a container that ends by itself, and of one that obeys its stop signal.
+const OWN_CODE: i32 = 7;
+const OBEDIENT_CODE: i32 = 3;
+/// The code of one that was killed, and of one that never ran.
+const KILLED_CODE: i32 = 137;
+const FAILED_START_CODE: i32 = 128;
+/// How many lines a container writes that ends by itself.
+const LINES: u64 = 60;
+/// How long an end, or the rest of a log, may take to show.
+const SHOW: Duration = Duration::from_secs(40);
+
+/// A pod of this client.
+#[derive(Debug)]
+struct Pod {
+    id: String,
+    config: cri::PodSandboxConfig,
+    stopped: bool,
+    containers: Vec<Container>,
+    made: u32,
+}
+
+/// A container of this client.
+#[derive(Debug)]
+struct Container {
+    id: String,
+    name: String,
+    /// It ends by itself.
+    ends: bool,
+    started: bool,
+    /// When it was told to end or seen to have ended.
+    ending: Option<Instant>,
+    code: Option<i32>,
+}
+
+/// A client.
+#[derive(Debug)]
+pub(super) struct Client<'r> {
+    number: u32,
+    node: &'r Node,
+    cri: Cri,
+    calls: Calls<'r>,
+    random: Random,
+    pods: Vec<Pod>,
+    made: u32,
+}
+
+impl<'r> Client<'r> {
+    pub(super) fn new(number: u32, node: &'r Node, calls: Calls<'r>, random: Random) -> Self {
+        let cri = Cri::new(&node.root().cri_socket());
+        Self { number, node, cri, calls, random, pods: Vec::new(), made: 0 }
+    }
+
+    /// Does something, as the seed says.
+    pub(super) fn act(&mut self) {
+        if self.pods.is_empty() || (self.pods.len() < PODS && self.random.percent(25)) {
+            self.run_pod();
+            return;
+        }
+        let at = self.random.index(self.pods.len());
+        let choice = self.random.below(100);
+        if self.pods[at].stopped || self.harmed(&self.pods[at].id) {
+            self.remove_pod(at);
+            return;
+        }
+        let containers = self.pods[at].containers.len();
+        if containers == 0 || (containers < CONTAINERS && choice < 35) {
+            self.create(at);
+            return;
+        }
+        let which = self.random.index(containers);
+        match choice {
+            0..50 => self.exec(at, which),
+            50..65 => self.look(at, which),
+            65..78 => self.stop(at, which),
+            78..88 => self.remove(at, which),
+            88..93 => self.stop_pod(at),
+            _ => self.remove_pod(at),
+        }
+    }
+
+    /// Looks at all that is there, then removes it.
+    pub(super) fn finish(&mut self) {
+        for at in 0..self.pods.len() {
+            for which in 0..self.pods[at].containers.len() {
+                self.look(at, which);
+            }
+        }
+        while !self.pods.is_empty() {
+            self.remove_pod(0);
+        }
+    }
+
+    fn harmed(&self, id: &str) -> bool {
+        self.calls.ledger.is_harmed(id)
+    }
+
+    fn wrong(&self, what: impl std::fmt::Display) {
+        self.calls.notes.violation(format_args!("client {}: {what}", self.number));
+    }
+
+    fn run_pod(&mut self) {
+        self.made += 1;
+        let mut config = self.node.pod_config(&format!("c{}-p{}", self.number, self.made));
+        // Some pods have a process of their own, which a shim holds.
+        if self.random.percent(25) {
+            namespaces(&mut config).set_pid(cri::NamespaceMode::Pod);
+        }
+        let name = config.metadata.clone().unwrap_or_default().name;
+        let Some(id) = self.calls.must("RunPodSandbox", &name, || self.cri.run_pod(&config)) else { return };
+        self.calls.ledger.add(&id, None);
+        self.pods.push(Pod { id, config, stopped: false, containers: Vec::new(), made: 0 });
+    }
+
+    fn create(&mut self, at: usize) {
+        let ends = self.random.percent(25);
+        let script = if ends {
+            format!(
+                "n=0; while [ $n -lt {LINES} ]; do for i in 1 2 3 4; do n=$((n+1)); echo $n; done; sleep 0.1; done; exit {OWN_CODE}"
+            )
+        } else {
+            format!(
+                "n=1; trap 'echo end $n; exit {OBEDIENT_CODE}' TERM; while :; do for i in 1 2 3 4 5; do echo $n; n=$((n+1)); done; sleep 0.1; done"
+            )
+        };
+        let pod = &mut self.pods[at];
+        pod.made += 1;
+        let name = format!("main{}", pod.made);
+        let config = self.node.container(&name, &["sh", "-c", &script]);
+        let (home, pod_config) = (pod.id.clone(), pod.config.clone());
+        let made = self.calls.call("CreateContainer", &name, || self.cri.create(&home, &config, &pod_config));
+        let id = match made.map(|answer| (answer.result, answer.asked)) {
+            Some((Ok(id), _)) => id,
+            Some((Err(status), asked)) => {
+                if !self.calls.excused(asked) && !self.harmed(&home) {
+                    self.wrong(format_args!("CreateContainer {name} in {home}: {status}"));
+                }
+                return;
+            }
+            None => return,
+        };
+        self.calls.ledger.add(&id, Some(&home));
+        let container = Container { id, name, ends, started: false, ending: None, code: None };
+        self.pods[at].containers.push(container);
+        // Now and then it stays created for a while.
+        if !self.random.percent(15) {
+            let which = self.pods[at].containers.len() - 1;
+            self.start(at, which);
+        }
+    }
+
+    fn start(&mut self, at: usize, which: usize) {
+        let (id, ends) = {
+            let container = &self.pods[at].containers[which];
+            (container.id.clone(), container.ends)
+        };
+        self.calls.ledger.tell(&id, Told::Changing);
+        let Some(Answer { result, asked, repeated }) =
+            self.calls.call("StartContainer", &id, || self.cri.start(&id))
+        else {
+            return;
+        };
+        let Some(status) = self.status(&id) else { return };
+        let state = status.state();
+        let refused = result.err();
+        match state {
+            cri::ContainerState::ContainerRunning => {
+                // A start that got no answer may have been carried out: its repetition is then refused.
+                if let Some(refusal) = refused
+                    && !repeated
+                {
+                    self.wrong(format_args!("StartContainer {id}: {refusal}, but it runs"));
+                }
+                self.pods[at].containers[which].started = true;
+                self.calls.ledger.tell(&id, Told::Running { ends });
+            }
+            cri::ContainerState::ContainerExited if status.exit_code == FAILED_START_CODE => {
+                if self.calls.excused(asked) {
+                    self.calls.notes.change().failed_starts += 1;
+                } else {
+                    self.wrong(format_args!("a start of {id} failed: {refused:?}, {status:?}"));
+                }
+                self.ended(at, which, FAILED_START_CODE);
+            }
+            cri::ContainerState::ContainerExited => {
+                self.pods[at].containers[which].started = true;
+                self.seen_ended(at, which, &status);
+            }
+            // A pod that has broken starts nothing.
+            cri::ContainerState::ContainerCreated if self.harmed(&self.pods[at].id) => {
+                self.calls.ledger.tell(&id, Told::There);
+            }
+            cri::ContainerState::ContainerCreated | cri::ContainerState::ContainerUnknown => {
+                self.wrong(format_args!("after its start {id} is {state:?}: {refused:?}"));
+            }
+        }
+    }
+
+    fn exec(&mut self, at: usize, which: usize) {
+        let (id, usable) = {
+            let container = &self.pods[at].containers[which];
+            (container.id.clone(), container.started && !container.ends && container.code.is_none())
+        };
+        if !usable {
+            self.look(at, which);
+            return;
+        }
+        let word = format!("word{}", self.random.below(1_000_000));
+        let Some(Answer { result, asked, .. }) =
+            self.calls.call("ExecSync", &id, || self.cri.exec(&id, &["echo", &word], 20))
+        else {
+            return;
+        };
+        match result {
+            Ok(said) if said.exit_code == 0 && said.stdout == format!("{word}\n").as_bytes() => {}
+            _ if self.harmed(&id) || self.calls.excused(asked) => {}
+            other => self.wrong(format_args!("ExecSync {word} in {id}: {other:?}")),
+        }
+    }
+
+    /// Looks whether a container is as it was told to be.
+    fn look(&mut self, at: usize, which: usize) {
+        let container = &self.pods[at].containers[which];
+        let (id, code, started, ends) =
+            (container.id.clone(), container.code, container.started, container.ends);
+        if !started && code.is_none() {
+            self.start(at, which);
+            return;
+        }
+        let Some(status) = self.status(&id) else { return };
+        match (status.state(), code) {
+            (cri::ContainerState::ContainerExited, Some(code)) => {
+                if status.exit_code != code {
+                    self.wrong(format_args!("the exit code of {id} was {code} and is {}", status.exit_code));
+                }
+            }
+            (cri::ContainerState::ContainerExited, None) if ends || self.harmed(&id) => {
+                self.seen_ended(at, which, &status);
+            }
+            (cri::ContainerState::ContainerRunning, None) => self.check_log(at, which),
+            (state, code) => self.wrong(format_args!("{id} is {state:?}, its code was {code:?}: {status:?}")),
+        }
+    }
+
+    fn stop(&mut self, at: usize, which: usize) {
+        let (id, home) = (self.pods[at].containers[which].id.clone(), self.pods[at].id.clone());
+        if self.pods[at].containers[which].code.is_some() || !self.pods[at].containers[which].started {
+            self.look(at, which);
+            return;
+        }
+        let grace = if self.random.percent(70) { 10 } else { 0 };
+        self.pods[at].containers[which].ending.get_or_insert_with(Instant::now);
+        self.calls.ledger.tell(&id, Told::Changing);
+        if self.calls.must("StopContainer", &id, || self.cri.stop(&id, grace)).is_none() {
+            return;
+        }
+        let Some(status) = self.status(&id) else { return };
+        if status.state() == cri::ContainerState::ContainerExited {
+            self.seen_ended(at, which, &status);
+        } else {
+            self.wrong(format_args!("after its stop {id} of {home} is {:?}", status.state()));
+        }
+    }
+
+    fn remove(&mut self, at: usize, which: usize) {
+        let id = self.pods[at].containers[which].id.clone();
+        self.calls.ledger.tell(&id, Told::Changing);
+        if self.calls.must("RemoveContainer", &id, || self.cri.remove(&id)).is_none() {
+            return;
+        }
+        self.pods[at].containers.remove(which);
+        self.calls.ledger.tell(&id, Told::Gone);
+        let answer = self.calls.call("ContainerStatus", &id, || self.cri.status(&id));
+        self.expect_gone(&id, answer.map(|answer| answer.result.map(drop)));
+    }
+
+    fn stop_pod(&mut self, at: usize) {
+        let id = self.pods[at].id.clone();
+        let now = Instant::now();
+        self.calls.ledger.tell(&id, Told::Changing);
+        for container in &mut self.pods[at].containers {
+            container.ending.get_or_insert(now);
+            self.calls.ledger.tell(&container.id, Told::Changing);
+        }
+        if self.calls.must("StopPodSandbox", &id, || self.cri.stop_pod(&id)).is_none() {
+            return;
+        }
+        self.pods[at].stopped = true;
+        self.calls.ledger.tell(&id, Told::Ended(0));
+        for which in 0..self.pods[at].containers.len() {
+            if !self.pods[at].containers[which].started {
+                continue;
+            }
+            let id = self.pods[at].containers[which].id.clone();
+            let Some(status) = self.status(&id) else { continue };
+            if status.state() == cri::ContainerState::ContainerExited {
+                self.seen_ended(at, which, &status);
+            } else {
+                self.wrong(format_args!("after the stop of its pod {id} is {:?}", status.state()));
+            }
+        }
+    }
+
+    fn remove_pod(&mut self, at: usize) {
+        let pod = self.pods.remove(at);
+        self.calls.ledger.tell(&pod.id, Told::Changing);
+        for container in &pod.containers {
+            self.calls.ledger.tell(&container.id, Told::Changing);
+        }
+        // As kubelets do, and crictl does not.
+        if self.random.percent(60)
+            && self.calls.must("StopPodSandbox", &pod.id, || self.cri.stop_pod(&pod.id)).is_none()
+        {
+            return;
+        }
+        if self.calls.must("RemovePodSandbox", &pod.id, || self.cri.remove_pod(&pod.id)).is_none() {
+            return;
+        }
+        for container in &pod.containers {
+            self.calls.ledger.tell(&container.id, Told::Gone);
+        }
+        self.calls.ledger.tell(&pod.id, Told::Gone);
+        let answer = self.calls.call("PodSandboxStatus", &pod.id, || self.cri.pod_status(&pod.id));
+        self.expect_gone(&pod.id, answer.map(|answer| answer.result.map(drop)));
+    }
+
+    fn expect_gone(&self, id: &str, answer: Option<Result<(), Status>>) {
+        match answer {
+            Some(Err(status)) if status.code() == Code::NotFound => {}
+            None => {}
+            other => self.wrong(format_args!("{id} was removed, and its status is {other:?}")),
+        }
+    }
+
+    fn status(&self, id: &str) -> Option<cri::ContainerStatus> {
+        self.calls.must("ContainerStatus", id, || self.cri.status(id))
+    }
+
+    /// A container was seen to have ended: how, and with what in its log?
+    fn seen_ended(&mut self, at: usize, which: usize, status: &cri::ContainerStatus) {
+        let container = &mut self.pods[at].containers[which];
+        let (code, told) = (status.exit_code, container.ending.is_some());
+        let right = match code {
+            OWN_CODE => container.ends,
+            OBEDIENT_CODE => !container.ends && told,
+            KILLED_CODE => told,
+            _ => false,
+        };
+        container.ending.get_or_insert_with(Instant::now);
+        let id = container.id.clone();
+        if let Some(before) = container.code
+            && before != code
+        {
+            self.wrong(format_args!("the exit code of {id} was {before} and is {code}"));
+        } else if !right && !self.harmed(&id) {
+            self.wrong(format_args!("{id} ended with {code}: {status:?}"));
+        }
+        self.ended(at, which, code);
+        self.check_log(at, which);
+    }
+
+    fn ended(&mut self, at: usize, which: usize, code: i32) {
+        let container = &mut self.pods[at].containers[which];
+        container.code = Some(code);
+        self.calls.ledger.tell(&container.id, Told::Ended(code));
+    }
+
+    /// Looks for lines that are missing, doubled or torn, and at the end of the log of a container that has ended.
+    fn check_log(&self, at: usize, which: usize) {
+        let (pod, container) = (&self.pods[at], &self.pods[at].containers[which]);
+        let path = Path::new(&pod.config.log_directory).join(format!("{}.log", container.name));
+        let mut fault = None;
+        let whole = eventually(SHOW, || {
+            let text = fs::read_to_string(&path).unwrap_or_default();
+            match log::read(&text) {
+                Ok(read) => {
+                    fault = None;
+                    self.is_complete(container, &read)
+                }
+                Err(wrong) => {
+                    fault = Some(wrong);
+                    true
+                }
+            }
+        });
+        if let Some(fault) = fault {
+            self.wrong(format_args!("the log {}: {fault}", path.display()));
+        } else if !whole {
+            let text = fs::read_to_string(&path).unwrap_or_default();
+            let end: Vec<_> = text.lines().rev().take(2).collect();
+            self.wrong(format_args!("the log {} lacks its end: {end:?}, {container:?}", path.display()));
+        }
+    }
+
+    fn is_complete(&self, container: &Container, read: &log::Read) -> bool {
+        let Some(code) = container.code else { return true };
+        let excused = self.harmed(&container.id)
+            || container.ending.is_some_and(|since| self.calls.ledger.both_killed(since));
+        match code {
+            OWN_CODE => excused || read.last == LINES,
+            OBEDIENT_CODE => excused || read.end.is_some_and(|end| end == read.last + 1 || end == read.last),
+            _ => true,
+        }
+    }
+}

@@ -1,0 +1,159 @@
+//! Who kills: at moments and in an order that the seed gives.
+
+use std::fs;
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+use super::calls::Calls;
+use super::ledger::Victim;
+use super::random::Random;
+use crate::cri::Cri;
+use crate::host::processes;
+use crate::node::Node;
+
+/// Out of a hundred kills, so many are of each.
+const WEIGHTS: [(Victim, u64); 4] =
+    [(Victim::Daemon, 70), (Victim::Logkeeper, 10), (Victim::Containerd, 8), (Victim::Shim, 12)];
+/// The daemon must answer with the right lists within this.
+const RETURN: Duration = Duration::from_secs(60);
+/// How long after its kill containerd is still on its way back.
+const CONTAINERD_RETURNS: Duration = Duration::from_secs(3);
+/// Between two tries to reach the daemon.
+const POLL: Duration = Duration::from_millis(2);
+
+/// Kills, and looks at what comes back.
+#[derive(Debug)]
+pub(super) struct Killer<'r> {
+    pub(super) node: &'r Node,
+    pub(super) cri: Cri,
+    pub(super) calls: Calls<'r>,
+    pub(super) random: Random,
+    /// Between two kills, in milliseconds: the least and the most.
+    pub(super) pauses: (u64, u64),
+}
+
+impl Killer<'_> {
+    pub(super) fn run(mut self, kills: u32) {
+        for _ in 0..kills {
+            let (least, most) = self.pauses;
+            let pause = self.random.millis(least, most);
+            let (victim, choice) = (self.choose(), self.random.next());
+            std::thread::sleep(pause);
+            self.kill(victim, choice);
+        }
+    }
+
+    fn choose(&mut self) -> Victim {
+        let mut at = self.random.below(WEIGHTS.iter().map(|(_, weight)| weight).sum());
+        for (victim, weight) in WEIGHTS {
+            if at < weight {
+                return victim;
+            }
+            at -= weight;
+        }
+        Victim::Daemon
+    }
+
+    fn kill(&mut self, victim: Victim, choice: u64) {
+        match victim {
+            Victim::Daemon => self.kill_daemon(),
+            Victim::Logkeeper => self.kill_managed(victim, "logkeeper"),
+            Victim::Containerd => self.kill_managed(victim, "containerd"),
+            // Nothing runs just now: the daemon is there always.
+            Victim::Shim if !self.kill_shim(choice) => return self.kill(Victim::Daemon, choice),
+            Victim::Shim => {}
+        }
+        *self.calls.notes.change().kills.entry(victim).or_default() += 1;
+    }
+
+    fn kill_managed(&self, victim: Victim, name: &str) {
+        let file = self.node.root().run().join(format!("{name}/{name}.pid"));
+        let text = fs::read_to_string(file).unwrap_or_default();
+        let pid: Option<i32> = text.split_whitespace().next().and_then(|pid| pid.parse().ok());
+        // It may be dead already, and the daemon about to start it again.
+        let Some(pid) =
+            pid.filter(|pid| processes::find(*pid).is_some_and(|found| found.command.contains(name)))
+        else {
+            return;
+        };
+        self.calls.ledger.killed(victim);
+        let _ = kill(Pid::from_raw(pid), Signal::SIGKILL);
+    }
+
+    /// Kills a shim of this root; `false` if there is none.
+    fn kill_shim(&self, choice: u64) -> bool {
+        let socket = self.node.root().run().join("containerd/containerd.sock").display().to_string();
+        let mut shims: Vec<_> = processes::all()
+            .into_iter()
+            .filter(|process| {
+                process.command.contains("containerd-shim") && process.command.contains(&socket)
+            })
+            .filter(|process| {
+                let last = process.command.rsplit(' ').next().unwrap_or_default();
+                !matches!(last, "start" | "delete")
+            })
+            .collect();
+        shims.sort_by_key(|shim| shim.started);
+        if shims.is_empty() {
+            return false;
+        }
+        let shim = &shims[Random::new(choice, 0).index(shims.len())];
+        let mut words = shim.command.split(' ').skip_while(|word| *word != "-id");
+        let id = words.nth(1).unwrap_or_default();
+        self.calls.ledger.killed(Victim::Shim);
+        self.calls.ledger.harm(id);
+        let _ = kill(Pid::from_raw(shim.pid), Signal::SIGKILL);
+        true
+    }
+
+    fn kill_daemon(&self) {
+        let ledger = self.calls.ledger;
+        let mut daemon = self.node.daemon();
+        let since = Instant::now();
+        ledger.killed(Victim::Daemon);
+        daemon.kill9();
+        daemon.spawn();
+        drop(daemon);
+        let mut last = String::from("it never answered");
+        while since.elapsed() < RETURN {
+            let before = ledger.snapshot();
+            match self.cri.pods().and_then(|pods| Ok((pods, self.cri.containers()?))) {
+                Ok((pods, containers)) => {
+                    let took = since.elapsed();
+                    let wrong = ledger.contradictions(&before, &pods, &containers);
+                    if wrong.is_empty() {
+                        let both = since
+                            .checked_sub(CONTAINERD_RETURNS)
+                            .is_some_and(|near| ledger.was_killed_after(&[Victim::Containerd], near));
+                        let mut outcome = self.calls.notes.change();
+                        if both {
+                            outcome.serving_both.push(took)
+                        } else {
+                            outcome.serving.push(took)
+                        }
+                        return;
+                    }
+                    let said = wrong.join("; ");
+                    if said != last {
+                        self.calls
+                            .notes
+                            .violation(format_args!("wrong lists after a kill of the daemon: {said}"));
+                    }
+                    last = said;
+                }
+                Err(status) => {
+                    last = status.to_string();
+                    if last.contains("recovering") {
+                        self.calls.notes.change().refused_starting += 1;
+                    }
+                }
+            }
+            std::thread::sleep(POLL);
+        }
+        self.calls
+            .notes
+            .violation(format_args!("the daemon did not serve within {RETURN:?} of its kill: {last}"));
+    }
+}

@@ -1,0 +1,41 @@
+//! What a container's log must look like: numbered lines, none missing, doubled or torn.
+
+use crate::node::content;
+
+/// How far a log goes.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Read {
+    /// The last number.
+    pub(super) last: u64,
+    /// The number that the container's last word names, if it had one.
+    pub(super) end: Option<u64>,
+}
+
+/// Reads a log; a line that is not whole yet, at its end, is left out.
+///
+/// # Errors
+/// The first line that should not be there.
+pub(super) fn read(text: &str) -> Result<Read, String> {
+    let whole = text.rfind('\n').map_or("", |end| &text[..end]);
+    let mut read = Read { last: 0, end: None };
+    for line in whole.lines() {
+        let fault = || format!("after line {} comes {line:?}", read.last);
+        let mut words = line.split(' ');
+        let (stamp, stream, tag) = (words.next(), words.next(), words.next());
+        let formed = stamp.is_some_and(|stamp| stamp.len() > 20 && stamp.starts_with("20"))
+            && stream == Some("stdout")
+            && tag == Some("F");
+        if !formed || read.end.is_some() {
+            return Err(fault());
+        }
+        let said = content(line);
+        if let Some(number) = said.strip_prefix("end ") {
+            read.end = Some(number.parse().map_err(|_| fault())?);
+        } else if said.parse() == Ok(read.last + 1) {
+            read.last += 1;
+        } else {
+            return Err(fault());
+        }
+    }
+    Ok(read)
+}

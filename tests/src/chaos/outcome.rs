@@ -1,0 +1,140 @@
+//! What a run came to: counts, times, and what should not have been.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use super::Settings;
+use super::ledger::Victim;
+
+/// The most violations that are kept.
+const MOST: usize = 200;
+
+/// What a run came to.
+#[derive(Debug, Clone)]
+pub struct Outcome {
+    /// What repeats it.
+    pub settings: Settings,
+    /// How long it took, cleaning up included.
+    pub took: Duration,
+    /// How long after the last removal the sweep was clean, if it ever was.
+    pub clean_after: Option<Duration>,
+    /// Kills by victim.
+    pub kills: BTreeMap<Victim, u32>,
+    /// Answered calls by name.
+    pub calls: BTreeMap<String, u32>,
+    /// Calls that got no answer and were repeated.
+    pub unanswered: u32,
+    /// Calls that the daemon refused because it was starting.
+    pub refused_starting: u32,
+    /// Calls that it refused because containerd or the logkeeper was away.
+    pub refused_away: u32,
+    /// Starts that failed for good because containerd or a shim was killed under them.
+    pub failed_starts: u32,
+    /// From each kill of the daemon until it answered with the right lists, while its containerd lived.
+    pub serving: Vec<Duration>,
+    /// The same with a containerd that had just been killed as well.
+    pub serving_both: Vec<Duration>,
+    /// What should not have been.
+    pub violations: Vec<String>,
+}
+
+/// Where the threads of a run put down what they see.
+#[derive(Debug)]
+pub(super) struct Notes {
+    began: Instant,
+    outcome: Mutex<Outcome>,
+}
+
+impl Notes {
+    pub(super) fn new(settings: Settings) -> Self {
+        let outcome = Outcome {
+            settings,
+            took: Duration::ZERO,
+            clean_after: None,
+            kills: BTreeMap::new(),
+            calls: BTreeMap::new(),
+            unanswered: 0,
+            refused_starting: 0,
+            refused_away: 0,
+            failed_starts: 0,
+            serving: Vec::new(),
+            serving_both: Vec::new(),
+            violations: Vec::new(),
+        };
+        Self { began: Instant::now(), outcome: Mutex::new(outcome) }
+    }
+
+    pub(super) fn change(&self) -> MutexGuard<'_, Outcome> {
+        self.outcome.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Puts down what should not have been.
+    pub(super) fn violation(&self, what: impl fmt::Display) {
+        let at = self.began.elapsed().as_secs_f64();
+        let mut outcome = self.change();
+        if outcome.violations.len() < MOST {
+            outcome.violations.push(format!("at {at:.3} s: {what}"));
+        }
+    }
+
+    pub(super) fn finish(self) -> Outcome {
+        let mut outcome = self.outcome.into_inner().unwrap_or_else(PoisonError::into_inner);
+        outcome.took = self.began.elapsed();
+        outcome
+    }
+}
+
+impl Outcome {
+    /// The command that repeats it.
+    #[must_use]
+    pub fn command(&self) -> String {
+        let Settings { kills, seed, clients, .. } = &self.settings;
+        format!("tests/chaos --kills {kills} --seed {seed} --clients {clients}")
+    }
+}
+
+impl fmt::Display for Outcome {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "{}", self.command())?;
+        let kills: Vec<_> = self.kills.iter().map(|(victim, count)| format!("{victim:?} {count}")).collect();
+        writeln!(
+            f,
+            "{} kills in {:.0} s: {}",
+            self.kills.values().sum::<u32>(),
+            self.took.as_secs_f64(),
+            kills.join(", ")
+        )?;
+        let calls: Vec<_> = self.calls.iter().map(|(name, count)| format!("{name} {count}")).collect();
+        writeln!(f, "answered: {}", calls.join(", "))?;
+        writeln!(
+            f,
+            "unanswered and repeated {}; refused while starting {}; refused without containerd or logkeeper {}; starts that failed under a kill {}",
+            self.unanswered, self.refused_starting, self.refused_away, self.failed_starts
+        )?;
+        writeln!(f, "serving again after a kill of the daemon: {}", times(&self.serving))?;
+        writeln!(f, "the same with containerd killed as well: {}", times(&self.serving_both))?;
+        match self.clean_after {
+            Some(after) => writeln!(f, "clean {:.2} s after the last removal", after.as_secs_f64())?,
+            None => writeln!(f, "never clean")?,
+        }
+        writeln!(f, "violations: {}", self.violations.len())?;
+        self.violations.iter().try_for_each(|violation| writeln!(f, "  {violation}"))
+    }
+}
+
+fn times(samples: &[Duration]) -> String {
+    let mut sorted = samples.to_vec();
+    sorted.sort_unstable();
+    let Some(longest) = sorted.last() else { return "no sample".to_owned() };
+    // The nearest rank: the sample that at least so many of a hundred are not longer than.
+    let rank = |percent: usize| sorted[(sorted.len() * percent).div_ceil(100).saturating_sub(1)].as_millis();
+    format!(
+        "p50 {} ms, p99 {} ms, longest {} ms of {}",
+        rank(50),
+        rank(99),
+        longest.as_millis(),
+        sorted.len()
+    )
+}
