@@ -44,8 +44,8 @@ fn readiness_follows_containerd() {
 }
 
 #[test]
-fn calls_before_the_recovery_are_told_to_come_again() {
-    let node = Node::start();
+fn calls_that_the_recovery_keeps_waiting_for_too_long_are_told_to_come_again() {
+    let node = Node::start_with("[recovery]\nwait_seconds = 1\n", |_| {});
     let pod = node.pod("early");
     node.daemon().terminate();
     let pid = containerd(&node);

@@ -1,6 +1,6 @@
 //! The backend itself: what all parts share, and the `Backend` trait on top of them.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -29,6 +29,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::abilities::Abilities;
 use crate::apparmor::DEFAULT_PROFILE;
+use crate::bundle::Making;
 use crate::client::Client;
 use crate::config::{Driver, Mode, Runtime, Settings};
 use crate::health::{Contact, Health, Probes};
@@ -36,6 +37,7 @@ use crate::image::lease::getrandom_fill;
 use crate::image::{Images, Snapshotters};
 use crate::layout::Layout;
 use crate::leftovers::Leftovers;
+use crate::lifeline::Held;
 use crate::rootfs::Rootfs;
 use crate::sandbox::{SandboxEntry, infra, kernel_text};
 use crate::stats::Layers;
@@ -82,6 +84,13 @@ pub(crate) struct Inner {
     pub(crate) tracker: TaskTracker,
     pub(crate) faults: Faults,
     pub(crate) leftovers: Leftovers,
+    pub(crate) making: Making,
+    /// Cancelled, as it were, when recovery is done.
+    pub(crate) recovered: CancellationToken,
+    /// Containers that a predecessor may have been starting.
+    inherited: Mutex<HashSet<String>>,
+    /// CNI plugins that a predecessor ran, by sandbox.
+    plugins: Mutex<HashMap<SandboxId, Vec<i32>>>,
     sandboxes: Mutex<HashMap<SandboxId, Arc<SandboxEntry>>>,
     tasks: Mutex<HashMap<TaskId, Arc<TaskEntry>>>,
 }
@@ -122,7 +131,8 @@ impl Containerd {
         }
         let health = Health::new(config.answer_timeout());
         let instance = instance(&settings.state)?;
-        let client = Client::new(&settings.address, &config.namespace, &instance, &health)?;
+        let held = Held::new();
+        let client = Client::new(&settings.address, &config.namespace, &instance, &health, held.clone())?;
         let layout = Layout::new(&settings.state, &settings.run);
         infra::install(&layout.infra())?;
         let driver = cgroup_driver(settings.cgroup.driver);
@@ -168,6 +178,10 @@ impl Containerd {
             abilities,
             probes: Probes::default(),
             leftovers: Leftovers::default(),
+            making: Making::default(),
+            recovered: CancellationToken::new(),
+            inherited: Mutex::default(),
+            plugins: Mutex::default(),
             sandboxes: Mutex::default(),
             tasks: Mutex::default(),
             client,
@@ -182,6 +196,8 @@ impl Containerd {
         inner.tracker.spawn(inner.health.clone().watch_keeper(keeper, stop.clone()));
         inner.tracker.spawn(Arc::clone(&inner).clear_leftovers(stop.clone()));
         inner.tracker.spawn(Arc::clone(&inner).ask_abilities(stop.clone()));
+        inner.tracker.spawn(Arc::clone(&inner).watch_forgotten(stop.clone()));
+        inner.tracker.spawn(held.keep(inner.settings.logkeeper.clone(), stop.clone()));
         Ok(Self { inner, _stop: stop.drop_guard() })
     }
 }
@@ -249,6 +265,14 @@ impl Inner {
 
     pub(crate) fn tasks(&self) -> MutexGuard<'_, HashMap<TaskId, Arc<TaskEntry>>> {
         self.tasks.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn inherited(&self) -> MutexGuard<'_, HashSet<String>> {
+        self.inherited.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn plugins(&self) -> MutexGuard<'_, HashMap<SandboxId, Vec<i32>>> {
+        self.plugins.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The runtime handler of this name; empty for the default.
@@ -364,6 +388,10 @@ impl Backend for Containerd {
     async fn recover(&self) -> Result<Recovered> {
         self.inner.health.up(CONTACT_PATIENCE).await?;
         self.inner.recover().await
+    }
+
+    async fn settle_task(&self, id: TaskId) -> Result<Option<Started>> {
+        self.inner.settle_task(id).await
     }
 
     async fn create_sandbox(&self, id: SandboxId, spec: &SandboxSpec) -> Result<SandboxDetails> {

@@ -1,4 +1,6 @@
-//! The connection to containerd: one channel that reconnects by itself, and a typed client for each service.
+//! The connections to containerd, which reconnect by themselves, and a typed client for each service.
+//!
+//! Tasks have a connection of their own, which outlives us ([`crate::lifeline`]).
 
 use std::future::Future;
 use std::path::{Path, PathBuf};
@@ -21,6 +23,7 @@ use tonic::{Request, Response, Status};
 
 use crate::error::{from_status, timed_out};
 use crate::health::{Contact, Health};
+use crate::lifeline::Held;
 
 /// For calls that touch containerd's database only.
 pub(crate) const QUICK: Duration = Duration::from_secs(30);
@@ -43,10 +46,12 @@ pub(crate) const RESOURCES_TYPE: &str = "types.containerd.io/opencontainers/runt
 
 pub(crate) type Service = InterceptedService<Channel, Headers>;
 
-/// A client of one containerd namespace. Cheap to clone: all clones share one connection.
+/// A client of one containerd namespace. Cheap to clone: all clones share their connections.
 #[derive(Clone)]
 pub(crate) struct Client {
     channel: Channel,
+    /// For what containerd must carry to its end although we are killed.
+    held: Channel,
     headers: Headers,
     address: PathBuf,
     instance: Arc<str>,
@@ -85,9 +90,9 @@ impl std::fmt::Debug for Client {
 }
 
 macro_rules! services {
-    ($($name:ident -> $client:ty),* $(,)?) => {
+    ($($name:ident -> $client:ty, over $channel:ident);* $(;)?) => {
         $(pub(crate) fn $name(&self) -> $client {
-            <$client>::new(InterceptedService::new(self.channel.clone(), self.headers.clone()))
+            <$client>::new(InterceptedService::new(self.$channel.clone(), self.headers.clone()))
                 .max_decoding_message_size(MAX_MESSAGE)
                 .max_encoding_message_size(MAX_MESSAGE)
         })*
@@ -95,11 +100,18 @@ macro_rules! services {
 }
 
 impl Client {
-    /// A client of `namespace` at this socket; connects at the first call, and again whenever the connection is lost.
+    /// A client of `namespace` at this socket; connects at the first call, and again whenever a connection is lost. What is told to
+    /// `held` is the connection for tasks.
     ///
     /// # Errors
     /// `InvalidArgument` if the namespace cannot be one.
-    pub(crate) fn new(address: &Path, namespace: &str, instance: &str, health: &Health) -> Result<Self> {
+    pub(crate) fn new(
+        address: &Path,
+        namespace: &str,
+        instance: &str,
+        health: &Health,
+        held: Held,
+    ) -> Result<Self> {
         let endpoint = Endpoint::from_static("http://localhost")
             .connect_timeout(Duration::from_secs(5))
             .http2_max_header_list_size(MAX_HEADERS);
@@ -108,11 +120,17 @@ impl Client {
             let socket = socket.clone();
             async move { tokio::net::UnixStream::connect(socket).await.map(TokioIo::new) }
         });
+        let socket = address.to_path_buf();
+        let lasting = tower::service_fn(move |_: Uri| {
+            let (socket, held) = (socket.clone(), held.clone());
+            async move { held.connect(&socket).await.map(TokioIo::new) }
+        });
         let namespace = namespace.parse().map_err(|fault| {
             Error::invalid("containerd.namespace", "is not a namespace").with_source(fault)
         })?;
         Ok(Self {
             channel: endpoint.connect_with_connector_lazy(connector),
+            held: endpoint.connect_with_connector_lazy(lasting),
             headers: Headers { namespace, lease: None, contact: Some(health.view()) },
             address: address.to_path_buf(),
             instance: instance.into(),
@@ -127,6 +145,7 @@ impl Client {
         let headers = Headers { lease: Some(lease), ..self.headers.clone() };
         Ok(Self {
             channel: self.channel.clone(),
+            held: self.held.clone(),
             headers,
             address: self.address.clone(),
             instance: Arc::clone(&self.instance),
@@ -155,18 +174,19 @@ impl Client {
     }
 
     services! {
-        blobs -> own::content::v1::content_client::ContentClient<Service>,
-        commits -> own::snapshots::v1::snapshots_client::SnapshotsClient<Service>,
-        containers -> api::containers_client::ContainersClient<Service>,
-        content -> api::content_client::ContentClient<Service>,
-        diff -> api::diff_client::DiffClient<Service>,
-        images -> api::images_client::ImagesClient<Service>,
-        introspection -> api::introspection_client::IntrospectionClient<Service>,
-        leases -> api::leases_client::LeasesClient<Service>,
-        sandboxes -> api::sandbox::store_client::StoreClient<Service>,
-        snapshots -> SnapshotsClient<Service>,
-        tasks -> api::tasks_client::TasksClient<Service>,
-        version -> api::version_client::VersionClient<Service>,
+        blobs -> own::content::v1::content_client::ContentClient<Service>, over channel;
+        commits -> own::snapshots::v1::snapshots_client::SnapshotsClient<Service>, over channel;
+        containers -> api::containers_client::ContainersClient<Service>, over channel;
+        content -> api::content_client::ContentClient<Service>, over channel;
+        diff -> api::diff_client::DiffClient<Service>, over channel;
+        images -> api::images_client::ImagesClient<Service>, over channel;
+        introspection -> api::introspection_client::IntrospectionClient<Service>, over channel;
+        leases -> api::leases_client::LeasesClient<Service>, over channel;
+        sandboxes -> api::sandbox::store_client::StoreClient<Service>, over channel;
+        snapshots -> SnapshotsClient<Service>, over channel;
+        tasks -> api::tasks_client::TasksClient<Service>, over held;
+        waits -> api::tasks_client::TasksClient<Service>, over channel;
+        version -> api::version_client::VersionClient<Service>, over channel;
     }
 }
 

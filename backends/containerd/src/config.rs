@@ -1,4 +1,5 @@
-//! The configuration of the backend: the sections `[containerd]`, `[network]`, `[registry]` and `[cgroup]`.
+//! The configuration of the backend: the sections `[containerd]`, `[network]`, `[registry]`,
+//! `[cgroup]` and `[recovery]`.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -91,6 +92,20 @@ pub struct Registry {
     pub idle_timeout_seconds: u64,
 }
 
+/// `[recovery]`: how long a start after a kill waits for what, and how often what nobody accounts for is looked for.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Recovery {
+    /// How long a request that comes before recovery is done waits for it, in seconds.
+    pub wait_seconds: u64,
+    /// How long containerd may work on a start that a killed daemon was at before it is ended, in seconds.
+    pub settle_seconds: u64,
+    /// What seems left over must seem so for this long before it is cleared away, in milliseconds.
+    pub grace_milliseconds: u64,
+    /// Between two looks for what containerd has forgotten, in seconds.
+    pub look_seconds: u64,
+}
+
 /// `[cgroup]`: how cgroups are made.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -124,6 +139,8 @@ pub struct Settings {
     pub registry: Registry,
     /// `[cgroup]`.
     pub cgroup: Cgroup,
+    /// `[recovery]`.
+    pub recovery: Recovery,
     /// The socket at which containerd answers.
     pub address: PathBuf,
     /// The gateway's state directory, which outlives a reboot.
@@ -193,6 +210,35 @@ impl Default for Registry {
             config_dirs: vec!["/etc/switchyard/certs.d".into(), "/etc/containerd/certs.d".into()],
             idle_timeout_seconds: 60,
         }
+    }
+}
+
+impl Default for Recovery {
+    fn default() -> Self {
+        Self { wait_seconds: 10, settle_seconds: 30, grace_milliseconds: 3000, look_seconds: 180 }
+    }
+}
+
+impl Recovery {
+    /// How long a request that comes before recovery is done waits for it.
+    #[must_use]
+    pub const fn wait(&self) -> Duration {
+        Duration::from_secs(self.wait_seconds)
+    }
+
+    /// How long containerd may work on a start that a killed daemon was at.
+    pub(crate) const fn settle(&self) -> Duration {
+        Duration::from_secs(self.settle_seconds)
+    }
+
+    /// How long what seems left over must seem so.
+    pub(crate) const fn grace(&self) -> Duration {
+        Duration::from_millis(self.grace_milliseconds)
+    }
+
+    /// Between two looks for what containerd has forgotten; never without a pause.
+    pub(crate) fn look(&self) -> Duration {
+        Duration::from_secs(self.look_seconds.max(1))
     }
 }
 

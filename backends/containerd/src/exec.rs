@@ -208,7 +208,7 @@ impl Exec {
     async fn wait(&self) -> Result<i32> {
         let waited = self.exit.get_or_try_init(|| async {
             let request = api::WaitRequest { container_id: self.task.clone(), exec_id: self.id.clone() };
-            match self.inner.client.tasks().wait(request).await {
+            match self.inner.client.waits().wait(request).await {
                 Ok(answer) => Ok(i32::try_from(answer.into_inner().exit_status).unwrap_or(i32::MAX)),
                 Err(status) => match from_status(&format!("wait for exec in task {}", self.task), status) {
                     // Its task has ended and taken it along.

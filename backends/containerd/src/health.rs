@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use switchyard_core::backend::Condition;
 use switchyard_core::{Error, Result};
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
 
 use crate::client::{Client, call};
@@ -45,6 +45,8 @@ pub(crate) struct Health {
     keeper: watch::Sender<Option<String>>,
     /// How long each may take to answer.
     patience: Duration,
+    /// Somebody has reason to doubt the latest contact.
+    doubt: Arc<Notify>,
 }
 
 impl Health {
@@ -55,6 +57,7 @@ impl Health {
             contact: watch::Sender::new(Contact::Down { reason }),
             keeper: watch::Sender::new(None),
             patience,
+            doubt: Arc::default(),
         }
     }
 
@@ -108,6 +111,16 @@ impl Health {
         }
     }
 
+    /// Returns once containerd can be asked again, after a call to it broke off. Cancel-safe.
+    pub(crate) async fn regained(&self) {
+        self.doubt.notify_one();
+        // The look that was asked for takes about as long; should containerd be back before it, nothing is lost.
+        tokio::time::sleep(SEARCH).await;
+        let mut view = self.contact.subscribe();
+        // The sender is ours too, so there is no end but an answer.
+        let _ = view.wait_for(|contact| matches!(contact, Contact::Up { .. })).await;
+    }
+
     /// Asks containerd until `stop`.
     pub(crate) async fn watch(self, client: Client, stop: CancellationToken) {
         loop {
@@ -124,6 +137,7 @@ impl Health {
             let pause = if up { PERIOD } else { SEARCH };
             tokio::select! {
                 () = tokio::time::sleep(pause) => {}
+                () = self.doubt.notified() => {}
                 () = stop.cancelled() => return,
             }
         }

@@ -1,4 +1,4 @@
-//! What could not be cleared away at once: kept, and tried again until it is gone.
+//! What is cleared away while requests are served: tried at once, and again until it is gone.
 //!
 //! An undo or a clearing-up that fails because containerd is away must not wait for the daemon's next start. Recovery finds the
 //! same things again should the daemon be killed meanwhile.
@@ -7,8 +7,10 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use switchyard_core::Result;
 use switchyard_core::id::SandboxId;
+use switchyard_core::state::Exit;
+use switchyard_core::{ErrorKind, Result};
+use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
 use crate::backend::Inner;
@@ -18,6 +20,8 @@ use crate::task::TaskEntry;
 
 /// Between two tries.
 const PERIOD: Duration = Duration::from_secs(2);
+/// How many things are cleared away at once.
+const AT_ONCE: usize = 4;
 
 /// Something to clear away.
 #[derive(Debug, Clone)]
@@ -28,12 +32,21 @@ pub(crate) enum Leftover {
     Task(Arc<TaskEntry>),
     /// The process and the log of a task that has ended.
     Ended(Arc<TaskEntry>),
+    /// A start that failed, which is not on record yet.
+    FailedStart(Arc<TaskEntry>, Exit),
 }
 
 /// What waits to be cleared away.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Leftovers {
     queue: Mutex<VecDeque<Leftover>>,
+    turns: Arc<Semaphore>,
+}
+
+impl Default for Leftovers {
+    fn default() -> Self {
+        Self { queue: Mutex::default(), turns: Arc::new(Semaphore::new(AT_ONCE)) }
+    }
 }
 
 impl Leftovers {
@@ -48,6 +61,16 @@ impl Leftovers {
 }
 
 impl Inner {
+    /// Clears something away as soon as there is a turn, without anybody waiting for it.
+    pub(crate) fn clear_soon(self: &Arc<Self>, leftover: Leftover) {
+        let inner = Arc::clone(self);
+        self.tracker.spawn(async move {
+            // Nobody closes it.
+            let _turn = inner.leftovers.turns.acquire().await;
+            inner.try_to_clear(leftover).await;
+        });
+    }
+
     /// Clears leftovers away until `stop`.
     pub(crate) async fn clear_leftovers(self: Arc<Self>, stop: CancellationToken) {
         loop {
@@ -59,11 +82,15 @@ impl Inner {
                 continue;
             }
             for leftover in self.leftovers.take() {
-                if let Err(error) = self.clear_leftover(&leftover).await {
-                    tracing::warn!(error = error.report(), "something is still left behind: trying again");
-                    self.leftovers.keep(leftover);
-                }
+                self.try_to_clear(leftover).await;
             }
+        }
+    }
+
+    async fn try_to_clear(&self, leftover: Leftover) {
+        if let Err(error) = self.clear_leftover(&leftover).await {
+            tracing::warn!(error = error.report(), "something is still left behind: trying again");
+            self.leftovers.keep(leftover);
         }
     }
 
@@ -73,6 +100,11 @@ impl Inner {
             Leftover::Sandbox(id, None) => self.destroy_sandbox(*id).await,
             Leftover::Task(entry) => self.destroy_task(entry).await,
             Leftover::Ended(entry) => self.clear_process(entry).await,
+            Leftover::FailedStart(entry, exit) => match self.undo_start(entry, exit).await {
+                // It was removed meanwhile.
+                Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
+                other => other,
+            },
         }
     }
 }

@@ -21,6 +21,7 @@
 mod abilities;
 mod apparmor;
 mod backend;
+mod bundle;
 mod client;
 pub mod config;
 mod error;
@@ -30,6 +31,7 @@ mod image;
 mod keep;
 mod layout;
 mod leftovers;
+mod lifeline;
 mod mount;
 mod record;
 mod recover;

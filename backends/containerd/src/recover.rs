@@ -2,6 +2,9 @@
 //!
 //! Everything is found by the container objects and by what is named after them. An object that cannot be read is left alone and
 //! told of: it may belong to a newer version.
+//!
+//! Requests wait for what must be known of each object, and for nothing else: what has to be cleared away is found before they are
+//! served, so that it is told from what is made then, and cleared away afterwards.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::PathBuf;
@@ -31,13 +34,17 @@ mod debris;
 mod decide;
 mod inventory;
 mod plugins;
-mod shims;
+mod settle;
+pub(crate) mod shims;
 
-use decide::{Process, SandboxFacts, TaskFacts, TaskFate, sandbox_fate, task_fate};
+use decide::{Process, SandboxFacts, TaskFacts, TaskFate, must_ask, sandbox_fate, task_fate};
 use inventory::Inventory;
 
 /// How many objects are worked on at once.
 const AT_ONCE: usize = 16;
+
+/// How long a shim may take to say how its task is; a task that nothing is said of counts as running, and is watched.
+const ASK: Duration = Duration::from_millis(250);
 
 /// How long recovery looks at one end that nobody has seen; afterwards it is watched like a task that runs.
 const REAP: Duration = Duration::from_secs(5);
@@ -51,47 +58,41 @@ enum Home {
     Unreadable,
 }
 
+/// What is found, and what is left to do about it while requests are served.
+#[derive(Debug, Default)]
+struct Finding {
+    recovered: Recovered,
+    homes: HashMap<SandboxId, Home>,
+    clear: Vec<Leftover>,
+    running: Vec<Arc<TaskEntry>>,
+}
+
 impl Inner {
-    pub(crate) async fn recover(&self) -> Result<Recovered> {
-        self.end_plugins().await?;
+    pub(crate) async fn recover(self: &Arc<Self>) -> Result<Recovered> {
+        self.take_plugins().await?;
         self.abilities.refresh(&self.client).await;
-        let inventory = self.take_inventory().await?;
-        let Inventory { sandboxes, tasks, processes, snapshots } = inventory;
+        let Inventory { sandboxes, tasks, all, snapshots } = self.take_inventory().await?;
         self.sandboxes().clear();
         self.tasks().clear();
+        self.inherited().clear();
         reach(Step::RecoveryLooked);
 
-        let mut recovered = Recovered::default();
-        let mut unfinished = Vec::new();
-        let mut homes = HashMap::new();
-        for (id, container) in sandboxes {
-            match self.recover_sandbox(id, &container, &processes) {
-                Ok(Some(sandbox)) => {
-                    homes.insert(id, Home::Stands);
-                    recovered.sandboxes.push(sandbox);
-                }
-                Ok(None) => unfinished.push(id),
-                Err(error) => {
-                    homes.insert(id, Home::Unreadable);
-                    tracing::error!(sandbox.id = %id, error = error.report(), "a sandbox cannot be read: it and its tasks are left alone");
-                }
-            }
-        }
+        let mut finding = Finding::default();
+        self.recover_sandboxes(sandboxes, &mut finding).await?;
         let known: HashSet<TaskId> = tasks.iter().map(|(id, _)| *id).collect();
+        let homes = std::mem::take(&mut finding.homes);
         let outcomes: Vec<_> = stream::iter(tasks)
             .map(|(id, container)| {
-                let process = processes.get(&container.id).copied().unwrap_or(Process::None);
                 let snapshot = snapshots.may_have(&container.snapshotter, &container.id);
                 let homes = &homes;
-                async move { (id, self.recover_task(id, &container, process, snapshot, homes).await) }
+                async move { (id, self.recover_task(id, &container, snapshot, homes).await) }
             })
             .buffer_unordered(AT_ONCE)
             .collect()
             .await;
         for (id, outcome) in outcomes {
             match outcome {
-                Ok(Some(task)) => recovered.tasks.push(task),
-                Ok(None) => {}
+                Ok((entry, fate, task)) => finding.place(self, entry, &fate, task),
                 Err(error) if matches!(self.health.now(), Contact::Down { .. }) => return Err(error),
                 Err(error) => {
                     tracing::error!(task.id = %id, error = error.report(), "a task cannot be recovered and is left alone");
@@ -99,34 +100,76 @@ impl Inner {
             }
         }
         reach(Step::RecoveryTasks);
-        for id in unfinished {
-            tracing::info!(sandbox.id = %id, "removing a sandbox that was never finished");
-            if let Err(error) = self.destroy_sandbox(id).await {
-                tracing::warn!(sandbox.id = %id, error = error.report(), "an unfinished sandbox is cleared away later");
-                self.leftovers.keep(Leftover::Sandbox(id, None));
-            }
-        }
+        let debris = self.find_debris(&snapshots, &all).await?;
         reach(Step::RecoverySandboxes);
         self.settle_kept().await?;
-        self.clear_debris(&snapshots, &known).await?;
-        reach(Step::RecoveryDebris);
+
+        // From here on requests may be served.
+        let Finding { recovered, homes: _, clear, running } = finding;
+        for leftover in clear {
+            self.clear_soon(leftover);
+        }
+        for entry in running {
+            let (inner, turn) = (Arc::clone(self), entry.take_turn().await);
+            self.tracker.spawn(async move {
+                let _turn = turn;
+                inner.resume_log(&entry).await;
+            });
+        }
+        let inner = Arc::clone(self);
+        self.tracker.spawn(async move {
+            inner.clear_debris(debris, &known).await;
+            reach(Step::RecoveryDebris);
+        });
+        self.recovered.cancel();
         Ok(recovered)
     }
 
-    /// Puts a sandbox back in its place; `None` if it was never finished.
-    fn recover_sandbox(
+    async fn recover_sandboxes(
         &self,
-        id: SandboxId,
-        container: &api::Container,
-        processes: &HashMap<String, Process>,
-    ) -> Result<Option<Sandbox>> {
+        sandboxes: Vec<(SandboxId, api::Container)>,
+        finding: &mut Finding,
+    ) -> Result<()> {
+        let outcomes: Vec<_> = stream::iter(sandboxes)
+            .map(|(id, container)| async move { (id, self.recover_sandbox(id, &container).await) })
+            .buffer_unordered(AT_ONCE)
+            .collect()
+            .await;
+        for (id, outcome) in outcomes {
+            match outcome {
+                Ok(Some(sandbox)) => {
+                    finding.homes.insert(id, Home::Stands);
+                    finding.recovered.sandboxes.push(sandbox);
+                }
+                Ok(None) => {
+                    tracing::info!(sandbox.id = %id, "removing a sandbox that was never finished");
+                    self.inherited().insert(id.to_string());
+                    finding.clear.push(Leftover::Sandbox(id, None));
+                }
+                Err(error) if matches!(self.health.now(), Contact::Down { .. }) => return Err(error),
+                Err(error) => {
+                    finding.homes.insert(id, Home::Unreadable);
+                    tracing::error!(sandbox.id = %id, error = error.report(), "a sandbox cannot be read: it and its tasks are left alone");
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Puts a sandbox back in its place; `None` if it was never finished.
+    async fn recover_sandbox(&self, id: SandboxId, container: &api::Container) -> Result<Option<Sandbox>> {
         let phase = container.labels.get(PHASE).map(String::as_str).unwrap_or_default();
         let phase = Phase::parse(phase)
             .ok_or_else(|| Error::internal(format!("sandbox {id} is in the unknown phase {phase:?}")))?;
         let record: SandboxRecord = record::decode(&container.id, &container.extensions)?;
-        let pid = match processes.get(&container.id) {
-            Some(Process::Running { pid } | Process::Unanswered { pid }) => Some(*pid),
-            Some(Process::None | Process::Created | Process::Stopped) | None => None,
+        let process = if record.infra && phase == Phase::Ready {
+            self.ask(&container.id, None).await?
+        } else {
+            Process::None
+        };
+        let pid = match process {
+            Process::Running { pid } | Process::Unanswered { pid } => Some(pid),
+            Process::None | Process::Created | Process::Stopped => None,
         };
         let entry = SandboxEntry { dirs: self.layout.sandbox(id), pid, record, released: false };
         let record = &entry.record;
@@ -142,15 +185,30 @@ impl Inner {
         Ok(Some(sandbox))
     }
 
-    /// Puts a task back in its place; `None` if it had to go.
+    /// Asks how a container's process is. `pid` is what is known of one that does not answer.
+    async fn ask(&self, id: &str, pid: Option<u32>) -> Result<Process> {
+        match tokio::time::timeout(ASK, self.process_now(id)).await {
+            Ok(Ok(process)) => Ok(process),
+            Ok(Err(error)) if matches!(self.health.now(), Contact::Down { .. }) => Err(error),
+            Ok(Err(error)) => {
+                tracing::warn!(id, error = error.report(), "how a process is cannot be known now");
+                Ok(Process::Unanswered { pid: pid.unwrap_or(0) })
+            }
+            Err(_) => {
+                tracing::warn!(id, limit = ?ASK, "a shim does not answer");
+                Ok(Process::Unanswered { pid: pid.unwrap_or(0) })
+            }
+        }
+    }
+
+    /// Decides about a task and does what requests must wait for; `None` if it has to go.
     async fn recover_task(
         &self,
         id: TaskId,
         container: &api::Container,
-        process: Process,
         snapshot: bool,
         homes: &HashMap<SandboxId, Home>,
-    ) -> Result<Option<Task>> {
+    ) -> Result<(Arc<TaskEntry>, TaskFate, Option<Task>)> {
         let record: TaskRecord = record::decode(&container.id, &container.extensions)?;
         let sandbox = record.sandbox_id()?;
         let home = homes.get(&sandbox).copied();
@@ -159,12 +217,20 @@ impl Inner {
         }
         let exit = container.labels.get(EXIT).and_then(|label| ExitRecord::parse_label(label));
         let dirs = self.layout.task(id);
+        let started = read_started(dirs.started()).await;
+        let begun = dirs.run.exists();
+        let process = if must_ask(exit.is_some(), begun, started.is_some()) {
+            self.ask(&container.id, started.map(|started| started.pid)).await?
+        } else {
+            Process::None
+        };
         let facts = TaskFacts {
             sandbox: home == Some(Home::Stands),
             snapshot,
             this_boot: record.boot == self.boot,
             exit: exit.map(|exit| exit.to_core()),
-            started_at: read_started(dirs.started()).await,
+            started_at: started.map(|started| started.at),
+            begun,
             process,
         };
         let (meta, details) = (record.meta.to_core()?, record.details());
@@ -172,56 +238,45 @@ impl Inner {
         // A predecessor may have launched it; what is decided below says whether it has ended.
         entry.set_launched();
         let fate = task_fate(&facts, SystemTime::now());
-        let Some(state) = self.settle(&entry, fate, process).await? else { return Ok(None) };
-        self.tasks().insert(id, entry);
-        Ok(Some(Task { id, sandbox, meta, details, state }))
+        let state = self.take_over(&entry, &fate, begun && started.is_none()).await?;
+        Ok((entry, fate, state.map(|state| Task { id, sandbox, meta, details, state })))
     }
 
-    /// Does what was decided about a task, and gives its state; `None` if it is gone.
-    async fn settle(
+    /// Does what requests must wait for about a task, and gives its state; `None` if it has to go. `cut` says that a start was begun
+    /// and not finished.
+    async fn take_over(
         &self,
         entry: &Arc<TaskEntry>,
-        fate: TaskFate,
-        process: Process,
+        fate: &TaskFate,
+        cut: bool,
     ) -> Result<Option<TaskState>> {
+        let id = entry.id.to_string();
         Ok(Some(match fate {
             TaskFate::Destroy => {
-                tracing::info!(task.id = %entry.id, "removing a task that was never finished");
-                self.destroy_task(entry).await?;
+                if cut {
+                    self.inherited().insert(id);
+                }
                 return Ok(None);
             }
             TaskFate::Created => {
-                if process != Process::None {
-                    self.end_process(&entry.id.to_string()).await?;
-                }
                 entry.set_cleared();
-                // Not kept for later: by then it may run, and its start has the logkeeper take the same log up again.
-                if let Err(error) = self.finish_log(entry).await {
-                    tracing::warn!(task.id = %entry.id, error = error.report(), "the log of an undone start stays open");
-                }
-                crate::text::remove_tree(&entry.dirs.run).await?;
+                TaskState::Created
+            }
+            TaskFate::Unsettled => {
+                self.inherited().insert(id);
                 TaskState::Created
             }
             TaskFate::Running(started) => {
-                entry.set_started(Some(started));
-                self.watch_oom(entry);
-                self.resume_log(entry).await;
-                self.clear_execs(entry);
-                let holds = {
-                    let record = entry.record();
-                    record.stdin && !record.stdin_once
-                };
-                if holds && let Err(error) = crate::task::hold_stdin(entry) {
-                    tracing::warn!(task.id = %entry.id, error = error.report(), "standard input is not held open");
-                }
+                self.adopt(entry, *started);
                 TaskState::Running { pid: started.pid, started_at: started.at }
             }
             TaskFate::Reap(started_at) => {
                 let now = SystemTime::now();
                 entry.set_started(Some(Started { pid: 0, at: started_at.unwrap_or(now) }));
-                match tokio::time::timeout(REAP, self.reap_now(entry)).await {
+                match tokio::time::timeout(REAP, self.recorded_exit(entry)).await {
                     Ok(exit) => {
                         let exit = exit?;
+                        entry.set_exit(exit.clone());
                         let at = started_at.unwrap_or_else(|| now.min(exit.finished_at));
                         TaskState::Exited { started_at: Some(at), exit }
                     }
@@ -231,39 +286,74 @@ impl Inner {
             TaskFate::Lost(started_at) => {
                 let now = SystemTime::now();
                 let exit = Exit::lost(started_at.map_or(now, |at| now.max(at)));
-                self.record_exit(entry, &exit, started_at).await?;
-                self.finish_log_in_time(entry).await;
+                self.record_exit(entry, &exit, *started_at).await?;
                 entry.set_exit(exit.clone());
-                TaskState::Exited { started_at, exit }
+                TaskState::Exited { started_at: *started_at, exit }
             }
             TaskFate::Exited(exit, started_at) => {
-                if process != Process::None {
-                    self.end_process(&entry.id.to_string()).await?;
-                }
-                entry.set_cleared();
-                self.finish_log_in_time(entry).await;
                 entry.set_exit(exit.clone());
-                TaskState::Exited { started_at, exit }
+                TaskState::Exited { started_at: *started_at, exit: exit.clone() }
             }
         }))
     }
-}
 
-impl Inner {
-    /// Has the logkeeper go on with a running task's log, should it not know of it, and holds the FIFOs.
+    /// Takes care of a process that runs; its log is seen to apart.
+    fn adopt(&self, entry: &Arc<TaskEntry>, started: Started) {
+        entry.set_started(Some(started));
+        self.watch_oom(entry);
+        self.clear_execs(entry);
+        let (output, tty, stdin) = {
+            let record = entry.record();
+            (record.output.clone(), record.tty, record.stdin && !record.stdin_once)
+        };
+        if let OutputRecord::Log(log) = output {
+            let spec = crate::task::log_spec(entry, log, tty);
+            if let Err(error) = crate::task::hold_output(entry, &spec) {
+                tracing::warn!(task.id = %entry.id, error = error.report(), "the output of a task is not held");
+            }
+        }
+        if stdin && let Err(error) = crate::task::hold_stdin(entry) {
+            tracing::warn!(task.id = %entry.id, error = error.report(), "standard input is not held open");
+        }
+    }
+
+    /// Has the logkeeper go on with a running task's log, should it not know of it.
     async fn resume_log(&self, entry: &Arc<TaskEntry>) {
         let (output, tty) = {
             let record = entry.record();
             (record.output.clone(), record.tty)
         };
         let OutputRecord::Log(log) = output else { return };
-        let spec = crate::task::log_spec(entry, log, tty);
-        if let Err(error) = crate::task::hold_output(entry, &spec) {
-            tracing::warn!(task.id = %entry.id, error = error.report(), "the output of a task is not held");
+        if entry.exit().is_some() {
+            return;
         }
+        let spec = crate::task::log_spec(entry, log, tty);
         if let Err(fault) = self.logkeeper.open(&spec).await {
             tracing::warn!(task.id = %entry.id, error = %fault, "the log of a task may not go on");
         }
+    }
+}
+
+impl Finding {
+    /// Puts a task where it belongs, and notes what is left to do about it.
+    fn place(&mut self, inner: &Inner, entry: Arc<TaskEntry>, fate: &TaskFate, task: Option<Task>) {
+        let Some(task) = task else {
+            tracing::info!(task.id = %entry.id, "removing a task that was never finished");
+            self.clear.push(Leftover::Task(entry));
+            return;
+        };
+        match fate {
+            TaskFate::Destroy | TaskFate::Created => {}
+            TaskFate::Unsettled => self.recovered.unsettled.push(entry.id),
+            TaskFate::Running(_) => self.running.push(Arc::clone(&entry)),
+            TaskFate::Reap(_) | TaskFate::Lost(_) | TaskFate::Exited(..) => {
+                if entry.exit().is_some() && entry.dirs.run.exists() {
+                    self.clear.push(Leftover::Ended(Arc::clone(&entry)));
+                }
+            }
+        }
+        inner.tasks().insert(entry.id, entry);
+        self.recovered.tasks.push(task);
     }
 }
 
@@ -280,9 +370,13 @@ fn is_pinned(entry: &SandboxEntry) -> bool {
         .all(|(ns, _)| is_namespace_file(&entry.dirs.pins.join(ns.file_name())).unwrap_or(false))
 }
 
-async fn read_started(path: PathBuf) -> Option<SystemTime> {
+/// When a task was started and as which process, by the file that a start leaves; older daemons wrote no process.
+async fn read_started(path: PathBuf) -> Option<Started> {
     let text = tokio::fs::read_to_string(path).await.ok()?;
-    text.trim().parse().ok().map(from_ns)
+    let mut words = text.split_whitespace();
+    let at = from_ns(words.next()?.parse().ok()?);
+    let pid = words.next().and_then(|word| word.parse().ok()).unwrap_or(0);
+    Some(Started { pid, at })
 }
 
 /// Names of the directories below `dir` that are ids.

@@ -278,7 +278,7 @@ impl Inner {
         self.faults.reach(Step::SandboxInfraEnded)?;
         // Plugins need the network namespace, so its pin goes after they are done.
         let disconnected = async {
-            self.detach(&dirs).await?;
+            self.detach(id, &dirs).await?;
             self.faults.reach(Step::SandboxDetached)?;
             unpin_pid(&dirs).await?;
             namespaces::tasks::remove_pins(dirs.pins.clone()).await.map_err(from_namespaces)?;

@@ -18,7 +18,7 @@ use switchyard_core::state::Exit;
 use switchyard_core::{Error, Result};
 use switchyard_runtime_spec::cgroups_path::CgroupLocation;
 use switchyard_runtime_spec::{Built, ImageConfig, ImageVolume, Input, RealHost, ResolvedUser, build};
-use tokio::sync::OnceCell;
+use tokio::sync::{OnceCell, OwnedSemaphorePermit, Semaphore};
 
 use crate::backend::Inner;
 use crate::client::{QUICK, SPEC_TYPE, call, json_any};
@@ -39,7 +39,7 @@ mod start;
 mod update;
 mod volumes;
 
-pub(crate) use start::{hold_output, hold_stdin, log_spec, make_fifos};
+pub(crate) use start::{hold_output, hold_stdin, log_spec, make_fifos, mark_started};
 
 /// How long the host's file systems may take to be looked at.
 const LOOK: Duration = Duration::from_secs(30);
@@ -65,6 +65,8 @@ pub(crate) struct TaskEntry {
     process: Mutex<Option<process::MainProcess>>,
     /// Whether the logkeeper has let go of it.
     log_finished: AtomicBool,
+    /// What starts, settles, clears or removes its process comes one after the other.
+    turn: Arc<Semaphore>,
     /// Whether a start was tried, so that containerd may have a process of it.
     launched: AtomicBool,
     /// Its end, once it is on record; clearing up may still be due.
@@ -95,6 +97,7 @@ impl TaskEntry {
             oom: Mutex::default(),
             process: Mutex::default(),
             log_finished: AtomicBool::new(false),
+            turn: Arc::new(Semaphore::new(1)),
             launched: AtomicBool::new(false),
             recorded: OnceCell::new(),
             exit: OnceCell::new(),
@@ -116,6 +119,12 @@ impl TaskEntry {
 
     pub(crate) fn set_started(&self, started: Option<Started>) {
         *self.started.lock().unwrap_or_else(PoisonError::into_inner) = started;
+    }
+
+    /// Waits for a turn at its process, in the order of asking; the turn ends when it is dropped. Cancel-safe.
+    pub(crate) async fn take_turn(&self) -> Option<OwnedSemaphorePermit> {
+        // Nobody closes it.
+        Arc::clone(&self.turn).acquire_owned().await.ok()
     }
 
     /// Notes that containerd may have a process of this task from now on.

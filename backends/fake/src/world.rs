@@ -330,7 +330,7 @@ impl State {
                 None => task.state.clone(),
             },
         });
-        Recovered { sandboxes: sandboxes.collect(), tasks: tasks.collect() }
+        Recovered { sandboxes: sandboxes.collect(), tasks: tasks.collect(), unsettled: Vec::new() }
     }
 }
 

@@ -46,6 +46,13 @@ pub trait Backend: Send + Sync + 'static {
     /// `Unavailable` if the runtime cannot be reached; the gateway then tries again.
     async fn recover(&self) -> Result<Recovered>;
 
+    /// Waits until the start that a predecessor was at has come to something: the process that runs, or none, and then nothing is left
+    /// of it. Called once, after recovery, for each task that is among [`Recovered::unsettled`]. Cancel-safe.
+    ///
+    /// # Errors
+    /// `Unavailable` if the runtime is away: call it again. `NotFound` if there is no such task.
+    async fn settle_task(&self, id: TaskId) -> Result<Option<Started>>;
+
     /// Makes a sandbox ready, its network up.
     ///
     /// # Errors
@@ -260,6 +267,8 @@ pub struct Recovered {
     pub sandboxes: Vec<Sandbox>,
     /// Tasks of these sandboxes.
     pub tasks: Vec<Task>,
+    /// Those of them that a predecessor was starting, and the runtime may still be at; they count as created until that is known.
+    pub unsettled: Vec<TaskId>,
 }
 
 /// Usage of a sandbox.

@@ -5,9 +5,9 @@
 //! table: the retry finds it under its name.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -58,7 +58,7 @@ struct Shared {
     backend: Arc<dyn Backend>,
     table: Table,
     limits: Limits,
-    recovered: AtomicBool,
+    recovered: watch::Sender<bool>,
     tracker: TaskTracker,
     shutdown: CancellationToken,
     new_sandboxes: Flights<String, Arc<Sandbox>>,
@@ -131,7 +131,7 @@ impl Gateway {
             backend,
             table: Table::new(EventBus::default()),
             limits,
-            recovered: AtomicBool::new(false),
+            recovered: watch::Sender::new(false),
             new_sandboxes: Flights::new(tracker.clone()),
             new_tasks: Flights::new(tracker.clone()),
             sandbox_ops: Flights::new(tracker.clone()),
@@ -152,21 +152,32 @@ impl Gateway {
         let watched: Vec<_> =
             recovered.tasks.iter().filter(|task| task.state.may_run()).map(|task| task.id).collect();
         let sandboxes = recovered.sandboxes.clone();
+        let unsettled = recovered.unsettled.clone();
         self.shared.table.load(recovered);
+        for id in unsettled {
+            // Nobody else can have a turn yet: requests for this task wait from the first on.
+            self.settle_start(id, self.shared.task_turns.take(id).await);
+        }
         for sandbox in &sandboxes {
             self.watch_sandbox(sandbox);
         }
         for id in watched {
             self.watch_exit(id);
         }
-        self.shared.recovered.store(true, Ordering::Release);
+        self.shared.recovered.send_replace(true);
         Ok(())
+    }
+
+    /// Returns once requests are served. Cancel-safe.
+    pub async fn recovered(&self) {
+        // The sender lives as long as the gateway.
+        let _ = self.shared.recovered.subscribe().wait_for(|recovered| *recovered).await;
     }
 
     /// Whether requests are served.
     #[must_use]
     pub fn is_recovered(&self) -> bool {
-        self.shared.recovered.load(Ordering::Acquire)
+        *self.shared.recovered.borrow()
     }
 
     /// Stops watching tasks and waits for the operations in flight, at most this long. Tasks go on running.

@@ -237,6 +237,19 @@ impl TaskState {
         }
     }
 
+    /// Whether its main process runs or did.
+    #[must_use]
+    pub const fn was_started(&self) -> bool {
+        match self {
+            Self::Running { .. } | Self::Stopping { .. } | Self::Exited { started_at: Some(_), .. } => true,
+            Self::Created
+            | Self::Starting
+            | Self::Exited { started_at: None, .. }
+            | Self::Removing { .. }
+            | Self::Unknown { .. } => false,
+        }
+    }
+
     /// The process id while the main process runs.
     #[must_use]
     pub const fn pid(&self) -> Option<u32> {

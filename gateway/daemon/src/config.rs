@@ -22,7 +22,7 @@ mod tests;
 pub use document::Location;
 pub use error::ConfigError;
 pub use load::{DEFAULT_FILE, Flag, Loaded, Sources, load};
-pub use switchyard_containerd::config::{Cgroup, Config as Containerd, Mode, Network, Registry};
+pub use switchyard_containerd::config::{Cgroup, Config as Containerd, Mode, Network, Recovery, Registry};
 pub use switchyard_cri::UnsetSeccomp;
 
 /// The documented defaults, as `switchyard config default` prints them.
@@ -53,6 +53,8 @@ pub struct Config {
     pub registry: Registry,
     /// Cgroups.
     pub cgroup: Cgroup,
+    /// What a start after a kill waits for.
+    pub recovery: Recovery,
     /// The process that writes container logs.
     pub logkeeper: Logkeeper,
     /// Processes that the daemon starts itself.
@@ -159,6 +161,7 @@ impl Default for Config {
             network: Network::default(),
             registry: Registry::default(),
             cgroup: Cgroup::default(),
+            recovery: Recovery::default(),
             logkeeper: Logkeeper::default(),
             managed: Managed::default(),
         }

@@ -96,6 +96,10 @@ impl Backend for Counted {
         self.inner.recover().await
     }
 
+    async fn settle_task(&self, id: TaskId) -> Result<Option<Started>> {
+        self.inner.settle_task(id).await
+    }
+
     async fn create_sandbox(&self, id: SandboxId, spec: &SandboxSpec) -> Result<SandboxDetails> {
         self.inner.create_sandbox(id, spec).await
     }

@@ -21,6 +21,7 @@ pub mod cli;
 pub mod config;
 pub mod counted;
 pub mod detach;
+pub mod gate;
 pub mod layer;
 pub mod listener;
 pub mod lock;

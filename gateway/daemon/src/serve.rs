@@ -1,7 +1,7 @@
 //! `switchyard serve`: brings the parts up in order, and down again.
 //!
-//! Up: directories → locks → admin HTTP (alive, not ready) → managed containerd and logkeeper → backend → CRI socket → recovery
-//! in the background → ready. Down: no new requests → operations in flight end, to a deadline → sockets are removed. Containers,
+//! Up: directories → locks → CRI socket (calls queue) → admin HTTP (alive, not ready) → managed containerd and logkeeper → backend →
+//! CRI (requests wait, questions about the daemon are answered) → recovery → ready. Down: no new requests → operations in flight end, to a deadline → sockets are removed. Containers,
 //! containerd and the logkeeper go on running.
 
 use std::fs;
@@ -27,6 +27,7 @@ use crate::admin::{Admin, Reach};
 use crate::channel::report;
 use crate::config::{Config, Loaded, Mode};
 use crate::counted::Counted;
+use crate::gate::GateLayer;
 use crate::layer::RpcLayer;
 use crate::listener::{GuardedListener, ListenError};
 use crate::lock::{DirLock, LockError};
@@ -42,9 +43,6 @@ const DRAIN: Duration = Duration::from_secs(10);
 
 /// How long servers may take to close their connections after that.
 const CLOSE: Duration = Duration::from_secs(2);
-
-/// How long a managed containerd may take to come up before the backend begins to look for it. It mostly takes a tenth of this.
-const HEAD_START: Duration = Duration::from_secs(2);
 
 /// Between two looks at a logkeeper that somebody else runs.
 const LOOK: Duration = Duration::from_secs(2);
@@ -145,6 +143,8 @@ pub async fn run(loaded: Loaded, wiring: Wiring, exe: &Path, shutdown: Shutdown)
         node: Arc::new(node),
     };
 
+    // First of all, so that nobody finds the door of a daemon that is starting shut.
+    let cri = config.cri.enabled.then(|| daemon.bind_cri()).transpose()?;
     let address_file = daemon.serve_admin().await?;
     if managed {
         daemon.supervise(managed::containerd::program(&config, exe), containerd);
@@ -153,15 +153,12 @@ pub async fn run(loaded: Loaded, wiring: Wiring, exe: &Path, shutdown: Shutdown)
         Mode::Managed => daemon.supervise(managed::logkeeper::program(&config, exe), logkeeper),
         Mode::External => daemon.spawn("logkeeper watch", watch_logkeeper(Arc::clone(&config), logkeeper)),
     }
-    if managed {
-        daemon.give_head_start(containerd_state.clone()).await;
-    }
     let backend = (wiring.backend)(&config).map_err(ServeError::Backend)?;
     let backend = Counted::new(backend, Arc::clone(&daemon.metrics));
     let gateway = Gateway::new(Arc::new(backend), Limits::default());
     daemon.node.set_gateway(gateway.clone());
-    if config.cri.enabled {
-        daemon.serve_cri(&wiring, &gateway)?;
+    if let Some(listener) = cri {
+        daemon.serve_cri(listener, &wiring, &gateway);
     }
     service_manager::ready("Recovering");
     daemon.spawn("watchdog", service_manager::feed_watchdog(daemon.shutdown.clone()));
@@ -206,16 +203,6 @@ impl Daemon {
         self.spawn(program.name, managed::supervise(program, state, stop));
     }
 
-    /// Waits for a managed containerd, but not for long: without it requests are refused with a reason, which beats a socket
-    /// that is not there.
-    async fn give_head_start(&self, mut containerd: watch::Receiver<State>) {
-        tokio::select! {
-            () = self.shutdown.ended() => {}
-            // In time or not, what comes next is the same.
-            _ = tokio::time::timeout(HEAD_START, containerd.wait_for(is_up)) => {}
-        }
-    }
-
     /// Serves the admin pages; gives the file that names the address.
     async fn serve_admin(&self) -> Result<PathBuf, ServeError> {
         let pages = Admin::new(Arc::clone(&self.node) as _, Arc::clone(&self.metrics));
@@ -252,12 +239,17 @@ impl Daemon {
         });
     }
 
-    /// Serves CRI; requests are refused until recovery is done.
-    fn serve_cri(&self, wiring: &Wiring, gateway: &Gateway) -> Result<(), ServeError> {
+    fn bind_cri(&self) -> Result<GuardedListener, ListenError> {
+        GuardedListener::bind(&self.config.cri_socket(), self.config.cri.socket_group.as_deref())
+    }
+
+    /// Serves CRI; requests wait until recovery is done.
+    fn serve_cri(&self, listener: GuardedListener, wiring: &Wiring, gateway: &Gateway) {
         let socket = self.config.cri_socket();
-        let listener = GuardedListener::bind(&socket, self.config.cri.socket_group.as_deref())?;
         let routes = (wiring.cri)(gateway.scope(Owner::Kubernetes), &self.config);
-        let server = Server::builder().layer(RpcLayer::new("cri", &self.metrics)).add_routes(routes);
+        let gate = GateLayer::new(gateway.clone(), self.config.recovery.wait());
+        let server =
+            Server::builder().layer(RpcLayer::new("cri", &self.metrics)).layer(gate).add_routes(routes);
         let (shutdown, node) = (self.shutdown.clone(), Arc::clone(&self.node));
         let (stopped, fault) = (self.shutdown.clone(), self.shutdown.clone());
         node.set_cri(true);
@@ -284,7 +276,6 @@ impl Daemon {
                 () = deadline => tracing::warn!("CRI calls are cut off: they did not end in time"),
             }
         });
-        Ok(())
     }
 
     async fn drain(&self, gateway: &Gateway) {

@@ -44,6 +44,7 @@ fn containerd(config: &Config) -> switchyard_core::Result<Arc<dyn Backend>> {
         network: config.network.clone(),
         registry: config.registry.clone(),
         cgroup: config.cgroup.clone(),
+        recovery: config.recovery.clone(),
         address: config.containerd_socket(),
         state: config.paths.state.clone(),
         run: config.paths.run.clone(),

@@ -198,16 +198,7 @@ impl Client {
     }
 
     async fn connect(&self) -> Result<(BufReader<UnixStream>, Welcome), Error> {
-        let unavailable = |source| self.unavailable(source);
-        let encoding = |source| Error::Encoding { op: "hello", source };
-        let stream = UnixStream::connect(&self.socket).await.map_err(unavailable)?;
-        let mut connection = BufReader::new(stream);
-        let hello = wire::encode(&Request::Hello { version: VERSION }).map_err(encoding)?;
-        let reply = talk(&mut connection, &hello).await.map_err(unavailable)?;
-        match wire::decode(&reply).map_err(encoding)? {
-            Reply::Ok(welcome) => Ok((connection, welcome)),
-            Reply::Error(fault) => Err(Error::Refused { op: "hello", fault }),
-        }
+        greet(&self.socket).await
     }
 
     fn unavailable(&self, source: io::Error) -> Error {
@@ -223,7 +214,22 @@ impl Client {
     }
 }
 
-async fn talk(connection: &mut BufReader<UnixStream>, line: &[u8]) -> io::Result<Vec<u8>> {
+/// Connects and says hello.
+pub(crate) async fn greet(socket: &Path) -> Result<(BufReader<UnixStream>, Welcome), Error> {
+    let unavailable = |source| Error::Unavailable { socket: socket.to_owned(), source };
+    let encoding = |source| Error::Encoding { op: "hello", source };
+    let stream = UnixStream::connect(socket).await.map_err(unavailable)?;
+    let mut connection = BufReader::new(stream);
+    let hello = wire::encode(&Request::Hello { version: VERSION }).map_err(encoding)?;
+    let reply = talk(&mut connection, &hello).await.map_err(unavailable)?;
+    match wire::decode(&reply).map_err(encoding)? {
+        Reply::Ok(welcome) => Ok((connection, welcome)),
+        Reply::Error(fault) => Err(Error::Refused { op: "hello", fault }),
+    }
+}
+
+/// Sends a line and reads one.
+pub(crate) async fn talk(connection: &mut BufReader<UnixStream>, line: &[u8]) -> io::Result<Vec<u8>> {
     wire::write_line(connection, line).await?;
     let mut reply = Vec::new();
     if wire::read_line(connection, &mut reply).await? {

@@ -22,6 +22,7 @@
 //!   container that ends while the keeper is dead loses what its FIFOs hold.
 //! - A container never waits for a full disk: lines that cannot be written are dropped, counted, and told of in the
 //!   log. If the state directory is full, output is logged without its spool.
+//! - A socket that the daemon hands over stays open for a while after the daemon was killed; nothing passes through here.
 //! - One task per container touches its files; all containers share the buffers.
 //!
 //! File I/O blocks the one thread, as each batch is short; a log on a file system that hangs stops all logs.
@@ -35,9 +36,11 @@ mod container;
 mod error;
 mod fifo;
 pub mod format;
+mod held;
 mod hold;
 mod journal;
 mod keeper;
+mod lifeline;
 mod position;
 pub mod protocol;
 pub mod server;
@@ -53,6 +56,7 @@ pub use crate::client::Client;
 pub use crate::clock::{STAMP_LEN, Stamp};
 pub use crate::error::Error;
 pub use crate::hold::Hold;
+pub use crate::lifeline::Lifeline;
 pub use crate::protocol::LogSpec;
 pub use crate::server::{Config, Server};
 

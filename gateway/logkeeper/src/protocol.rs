@@ -72,6 +72,12 @@ pub enum Request {
     },
     /// Asks for the sums over all containers; answered by [`Stats`].
     Stats,
+    /// Announces one byte with a socket as its ancillary data, which is to be sent once this is answered by [`Done`] and is
+    /// answered by [`Done`] again. The keeper holds the socket open until [`Request::Release`]; if the connection breaks
+    /// before, for three more minutes or until the other end closes it. Keepers that do not know this refuse it.
+    Hold,
+    /// Lets go of all sockets that came over this connection; answered by [`Done`].
+    Release,
     /// Ends the keeper; answered by [`Done`]. Containers stay known and are taken up by the next keeper.
     Shutdown,
 }

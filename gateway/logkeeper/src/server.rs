@@ -11,11 +11,12 @@ use tokio::io::BufReader;
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::{Notify, Semaphore};
 use tokio::task::JoinSet;
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, timeout};
 
 use switchyard_steps::{Step, reach};
 
 use crate::Error;
+use crate::held::{Held, HeldSocket, LINGER};
 use crate::keeper::Keeper;
 use crate::protocol::{Done, Fault, FaultKind, Reply, Request, VERSION, Welcome};
 use crate::wire;
@@ -98,6 +99,7 @@ impl Server {
     pub async fn serve(self, shutdown: impl Future<Output = ()>) {
         let Self { listener, socket, keeper, shutdown: asked } = self;
         let mut connections = JoinSet::new();
+        let held = Held::new();
         let permits = Arc::new(Semaphore::new(CONNECTIONS));
         tokio::pin!(shutdown);
         loop {
@@ -116,11 +118,17 @@ impl Server {
                 (permit, accepted) = accept => match accepted {
                     Ok((stream, _address)) => {
                         let (keeper, asked) = (Arc::clone(&keeper), Arc::clone(&asked));
+                        let held = held.clone();
                         connections.spawn(async move {
-                            if let Err(error) = converse(stream, &keeper, &asked).await {
+                            let mut sockets = Vec::new();
+                            if let Err(error) = converse(stream, &keeper, &asked, &held, &mut sockets).await {
                                 tracing::debug!(%error, "a control connection broke");
                             }
                             drop(permit);
+                            let end = Instant::now() + LINGER;
+                            for socket in sockets {
+                                socket.linger(end).await;
+                            }
                         });
                     }
                     Err(error) => {
@@ -173,7 +181,13 @@ async fn listen(config: &Config) -> Result<UnixListener, Error> {
 }
 
 /// Answers one client's requests, one after the other, until it closes the connection.
-async fn converse(stream: UnixStream, keeper: &Keeper, shutdown: &Notify) -> io::Result<()> {
+async fn converse(
+    stream: UnixStream,
+    keeper: &Keeper,
+    shutdown: &Notify,
+    held: &Held,
+    sockets: &mut Vec<HeldSocket>,
+) -> io::Result<()> {
     let peer = stream.peer_cred()?;
     if peer.uid() != 0 && peer.uid() != nix::unistd::geteuid().as_raw() {
         tracing::warn!(uid = peer.uid(), pid = peer.pid(), "refused a control connection of another user");
@@ -194,17 +208,35 @@ async fn converse(stream: UnixStream, keeper: &Keeper, shutdown: &Notify) -> io:
                 FaultKind::Unsupported,
                 format!("version {version} is not spoken here, only {VERSION}"),
             ))),
+            Ok(Request::Hold) if greeted => {
+                say(&mut stream, &encode(Ok(Done {}))?).await?;
+                // The client waits for the answer, so nothing that follows is in the buffer yet.
+                encode(held.receive(stream.get_ref()).await?.map(|socket| {
+                    sockets.push(socket);
+                    Done {}
+                }))
+            }
+            Ok(Request::Release) if greeted => {
+                sockets.clear();
+                encode(Ok(Done {}))
+            }
             Ok(request) if greeted => answer(request, keeper).await,
             Ok(_) => refuse("the first request must be hello"),
             Err(error) => refuse(&format!("not a request: {error}")),
         }?;
-        let written = timeout(WRITE_LIMIT, wire::write_line(&mut stream, &reply)).await;
+        let said = say(&mut stream, &reply).await;
         if ends {
             shutdown.notify_one();
         }
-        written.map_err(|_elapsed| io::Error::from(io::ErrorKind::TimedOut))??;
+        said?;
     }
     Ok(())
+}
+
+/// Sends an answer to a client that reads it in time.
+async fn say(stream: &mut BufReader<UnixStream>, reply: &[u8]) -> io::Result<()> {
+    let written = timeout(WRITE_LIMIT, wire::write_line(stream, reply)).await;
+    written.map_err(|_elapsed| io::Error::from(io::ErrorKind::TimedOut))?
 }
 
 /// Carries out one request of a client that has said hello.
@@ -216,7 +248,7 @@ async fn answer(request: Request, keeper: &Keeper) -> io::Result<Vec<u8>> {
         Request::List { after } => encode(Ok(keeper.list(after.as_deref()))),
         Request::Stats => encode(Ok(keeper.stats())),
         Request::Shutdown => encode(Ok(Done {})),
-        Request::Hello { .. } => refuse("hello has been said already"),
+        Request::Hello { .. } | Request::Hold | Request::Release => refuse("it was answered already"),
     }
 }
 

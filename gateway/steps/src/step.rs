@@ -187,7 +187,7 @@ steps! {
         RecoveryLooked,
         /// Tasks are settled.
         RecoveryTasks,
-        /// Unfinished sandboxes are removed.
+        /// What is to be cleared away is found, and requests are about to be served.
         RecoverySandboxes,
         /// What no object accounts for is cleared away.
         RecoveryDebris,

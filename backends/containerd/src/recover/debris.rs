@@ -1,6 +1,7 @@
 //! What bears no container's name any more, or never did: leases, views, downloads, directories, logs.
 
 use std::collections::HashSet;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use containerd_client::services::v1 as api;
@@ -15,20 +16,67 @@ use crate::client::{QUICK, call, gone_is_done};
 use crate::config::Mode;
 use crate::image::lease;
 use crate::image::unpack::extract_prefix;
-use crate::leftovers::Leftover;
 use crate::mount::unmount_all;
 use crate::rootfs::view_prefix;
 use crate::text::{blocking, remove_tree};
 
+/// What a predecessor left and no object accounts for; it was all there before anything new was made.
+#[derive(Debug)]
+pub(super) struct Debris {
+    /// Mount points of views of images.
+    views: Vec<PathBuf>,
+    /// Snapshots of views, and those that an unpacking was cut off from, with their snapshotters.
+    snapshots: Vec<(String, String)>,
+    sandboxes: Vec<SandboxId>,
+    tasks: Vec<TaskId>,
+}
+
 impl Inner {
-    /// Clears away what no object accounts for. Runs before anything new is made, so that all of it is a predecessor's.
-    pub(super) async fn clear_debris(&self, snapshots: &Snapshots, known: &HashSet<TaskId>) -> Result<()> {
+    /// Finds what no object accounts for, and clears away what would be in the way of requests: leases and downloads.
+    pub(super) async fn find_debris(&self, snapshots: &Snapshots, all: &HashSet<String>) -> Result<Debris> {
         self.clear_leases().await?;
-        self.clear_views(snapshots).await?;
         self.clear_downloads().await?;
-        self.clear_dirs().await?;
+        let layout = &self.layout;
+        let mut sandboxes = ids_below::<SandboxId>(&layout.all_sandbox_state())?;
+        sandboxes.extend(ids_below::<SandboxId>(&layout.all_sandbox_run())?);
+        sandboxes.extend(ids_below::<SandboxId>(&layout.all_pins())?);
+        let mut tasks = ids_below::<TaskId>(&layout.all_task_state())?;
+        tasks.extend(ids_below::<TaskId>(&layout.all_task_run())?);
+        let views = match std::fs::read_dir(layout.views()) {
+            Ok(entries) => entries.flatten().map(|entry| entry.path()).collect(),
+            Err(_) => Vec::new(),
+        };
+        Ok(Debris {
+            views,
+            snapshots: snapshots.beginning(&[view_prefix(&self.client), extract_prefix(&self.client)]),
+            sandboxes: sandboxes
+                .into_iter()
+                .filter(|(name, _)| !all.contains(name))
+                .map(|(_, id)| id)
+                .collect(),
+            tasks: tasks.into_iter().filter(|(name, _)| !all.contains(name)).map(|(_, id)| id).collect(),
+        })
+    }
+
+    /// Clears it away. What cannot be is found again by the next start.
+    pub(super) async fn clear_debris(&self, debris: Debris, known: &HashSet<TaskId>) {
+        let Debris { views, snapshots, sandboxes, tasks } = debris;
+        let told = |what: &str, outcome: Result<()>| {
+            if let Err(error) = outcome {
+                tracing::warn!(
+                    error = error.report(),
+                    "{what} that nothing accounts for stays until the next start"
+                );
+            }
+        };
+        told("a view of an image", self.clear_views(views, snapshots).await);
+        for id in sandboxes {
+            told("the rest of a sandbox", self.clear_sandbox_dirs(id).await);
+        }
+        for id in tasks {
+            told("the rest of a task", self.clear_task_dirs(id).await);
+        }
         self.clear_logs(known).await;
-        self.clear_shims().await
     }
 
     async fn clear_leases(&self) -> Result<()> {
@@ -41,20 +89,13 @@ impl Inner {
     }
 
     /// Unmounts and removes views of images, and snapshots that an unpacking was cut off from.
-    async fn clear_views(&self, snapshots: &Snapshots) -> Result<()> {
-        let views = self.layout.views();
-        let names = match std::fs::read_dir(&views) {
-            Ok(entries) => entries.flatten().map(|entry| entry.path()).collect::<Vec<_>>(),
-            Err(_) => Vec::new(),
-        };
-        for path in names {
+    async fn clear_views(&self, views: Vec<PathBuf>, snapshots: Vec<(String, String)>) -> Result<()> {
+        for path in views {
             let target = path.clone();
             blocking(move || unmount_all(&target)).await?;
             remove_tree(&path).await?;
         }
-        for (snapshotter, key) in
-            snapshots.beginning(&[view_prefix(&self.client), extract_prefix(&self.client)])
-        {
+        for (snapshotter, key) in snapshots {
             let what = format!("remove snapshot {key}");
             let request = snap::RemoveSnapshotRequest { snapshotter, key };
             gone_is_done(call(&what, QUICK, self.client.snapshots().remove(request)).await)?;
@@ -78,31 +119,22 @@ impl Inner {
         Ok(())
     }
 
-    /// Removes what directories without a container object hold: mounts, namespaces, network attachments, files.
-    async fn clear_dirs(&self) -> Result<()> {
-        let layout = &self.layout;
-        let mut sandboxes = ids_below::<SandboxId>(&layout.all_sandbox_state())?;
-        sandboxes.extend(ids_below::<SandboxId>(&layout.all_sandbox_run())?);
-        sandboxes.extend(ids_below::<SandboxId>(&layout.all_pins())?);
-        for id in sandboxes.into_values() {
-            if !self.sandboxes().contains_key(&id) && !self.has_container(&id.to_string()).await? {
-                tracing::info!(sandbox.id = %id, "clearing what is left of a sandbox");
-                if let Err(error) = self.destroy_sandbox(id).await {
-                    tracing::warn!(sandbox.id = %id, error = error.report(), "the rest of a sandbox is cleared away later");
-                    self.leftovers.keep(Leftover::Sandbox(id, None));
-                }
-            }
+    /// Removes what the directories of a sandbox without a container object hold: mounts, namespaces, network attachments, files.
+    async fn clear_sandbox_dirs(&self, id: SandboxId) -> Result<()> {
+        if self.has_container(&id.to_string()).await? {
+            return Ok(());
         }
-        let mut tasks = ids_below::<TaskId>(&layout.all_task_state())?;
-        tasks.extend(ids_below::<TaskId>(&layout.all_task_run())?);
-        for id in tasks.into_values() {
-            if !self.tasks().contains_key(&id) && !self.has_container(&id.to_string()).await? {
-                let dirs = layout.task(id);
-                remove_tree(&dirs.run).await?;
-                remove_tree(&dirs.state).await?;
-            }
+        tracing::info!(sandbox.id = %id, "clearing what is left of a sandbox");
+        self.destroy_sandbox(id).await
+    }
+
+    async fn clear_task_dirs(&self, id: TaskId) -> Result<()> {
+        if self.has_container(&id.to_string()).await? {
+            return Ok(());
         }
-        Ok(())
+        let dirs = self.layout.task(id);
+        remove_tree(&dirs.run).await?;
+        remove_tree(&dirs.state).await
     }
 
     async fn has_container(&self, id: &str) -> Result<bool> {
@@ -125,7 +157,9 @@ impl Inner {
             }
         };
         for entry in entries {
-            let known = entry.id.parse().is_ok_and(|id| known.contains(&id));
+            // A task that is started by now is among ours.
+            let known =
+                entry.id.parse().is_ok_and(|id| known.contains(&id) || self.tasks().contains_key(&id));
             if !known && let Err(fault) = self.logkeeper.finish(&entry.id, Duration::ZERO).await {
                 tracing::warn!(id = entry.id, error = %fault, "the log of a task that is gone stays open");
             }

@@ -1,6 +1,7 @@
 //! What to make of what is found: pure decisions.
 
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
+
 use switchyard_core::backend::Started;
 use switchyard_core::state::{Exit, SandboxState};
 
@@ -40,7 +41,9 @@ pub(super) struct TaskFacts {
     pub(super) exit: Option<(Exit, Option<SystemTime>)>,
     /// When it was started, by the file that a start leaves.
     pub(super) started_at: Option<SystemTime>,
-    /// What containerd says of its process.
+    /// A start was begun: its directory of this boot is there.
+    pub(super) begun: bool,
+    /// What containerd says of its process; not asked where the answer could change nothing.
     pub(super) process: Process,
 }
 
@@ -49,8 +52,10 @@ pub(super) struct TaskFacts {
 pub(super) enum TaskFate {
     /// It was never finished, or has no sandbox: remove all of it.
     Destroy,
-    /// It can be started; what a start that was cut off left is cleared away.
+    /// It can be started.
     Created,
+    /// It was being started, and containerd may still be at it: it counts as created until that has settled.
+    Unsettled,
     /// It runs.
     Running(Started),
     /// It has ended and nobody has seen how: look now.
@@ -75,14 +80,71 @@ pub(super) fn task_fate(facts: &TaskFacts, now: SystemTime) -> TaskFate {
             TaskFate::Running(Started { pid, at: facts.started_at.unwrap_or(now) })
         }
         Process::Stopped => TaskFate::Reap(facts.started_at),
-        Process::Created => TaskFate::Created,
+        Process::Created => TaskFate::Unsettled,
         Process::None if !facts.snapshot => TaskFate::Destroy,
         // After a reboot the file that a start leaves is gone as well, so that the task may have run.
         Process::None if !facts.this_boot => TaskFate::Lost(None),
         Process::None => match facts.started_at {
             Some(at) => TaskFate::Lost(Some(at)),
+            None if facts.begun => TaskFate::Unsettled,
             None => TaskFate::Created,
         },
+    }
+}
+
+/// Whether containerd has to be asked about a task's process: a start that was begun and not finished is not asked about, for its shim
+/// may take long to answer, and what it says changes nothing yet.
+pub(super) const fn must_ask(exit_on_record: bool, begun: bool, started: bool) -> bool {
+    !exit_on_record && begun && started
+}
+
+/// What is seen of a container that a predecessor was at.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Sight {
+    /// What containerd says of its process.
+    pub(super) process: Process,
+    /// Whether it has a bundle; `None` if that cannot be known.
+    pub(super) bundle: Option<bool>,
+}
+
+/// How long a sight must last to be believed.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Patience {
+    /// A process that was made and that nobody starts; no process where bundles cannot be seen.
+    pub(super) grace: Duration,
+    /// A process in the making.
+    pub(super) limit: Duration,
+}
+
+/// What came of a predecessor's call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Settled {
+    /// Nothing.
+    Nothing,
+    /// Less than a process that runs: it has to be ended.
+    Remnant,
+    /// A process that runs, or did.
+    Runs {
+        /// Process id on the host; 0 if it has ended already.
+        pid: u32,
+    },
+}
+
+/// How long nothing must be seen of a container where its bundle would be: longer than containerd leaves a call unread.
+const QUIET: Duration = Duration::from_millis(200);
+
+/// Decides whether a predecessor's call has settled, from what is seen, for how long it has been seen, and how long was looked.
+pub(super) fn settled(sight: Sight, seen: Duration, looked: Duration, patience: Patience) -> Option<Settled> {
+    let after = |wait: Duration, outcome| (seen >= wait).then_some(outcome);
+    match (sight.process, sight.bundle) {
+        (Process::Running { pid }, _) => Some(Settled::Runs { pid }),
+        (Process::Stopped, _) => Some(Settled::Runs { pid: 0 }),
+        (Process::Unanswered { .. }, _) | (Process::None, Some(true)) => {
+            (looked >= patience.limit).then_some(Settled::Remnant)
+        }
+        (Process::Created, _) => after(patience.grace, Settled::Remnant),
+        (Process::None, Some(false)) => after(QUIET, Settled::Nothing),
+        (Process::None, None) => after(patience.grace, Settled::Nothing),
     }
 }
 
@@ -120,7 +182,8 @@ mod tests {
     }
 
     fn facts(process: Process) -> TaskFacts {
-        TaskFacts { sandbox: true, snapshot: true, this_boot: true, exit: None, started_at: None, process }
+        let (exit, started_at) = (None, None);
+        TaskFacts { sandbox: true, snapshot: true, this_boot: true, exit, started_at, begun: false, process }
     }
 
     #[test]
@@ -168,7 +231,30 @@ mod tests {
     #[test]
     fn a_task_that_was_not_started_can_still_be() {
         assert_eq!(task_fate(&facts(Process::None), at(9)), TaskFate::Created);
-        assert_eq!(task_fate(&facts(Process::Created), at(9)), TaskFate::Created);
+        let cut = TaskFacts { begun: true, ..facts(Process::None) };
+        assert_eq!(task_fate(&cut, at(9)), TaskFate::Unsettled);
+        assert_eq!(task_fate(&facts(Process::Created), at(9)), TaskFate::Unsettled);
+    }
+
+    #[test]
+    fn a_call_has_settled_when_a_process_runs_or_nothing_more_is_to_be_expected() {
+        let [short, grace, limit] = [10, 2_000, 30_000].map(Duration::from_millis);
+        let patience = Patience { grace, limit };
+        let check = |process, bundle, seen, looked, expected| {
+            let sight = Sight { process, bundle };
+            assert_eq!(settled(sight, seen, looked, patience), expected, "{sight:?} {seen:?} {looked:?}");
+        };
+        check(Process::Running { pid: 7 }, Some(true), short, short, Some(Settled::Runs { pid: 7 }));
+        check(Process::Stopped, None, short, short, Some(Settled::Runs { pid: 0 }));
+        check(Process::Created, Some(true), short, limit, None);
+        check(Process::Created, Some(true), grace, grace, Some(Settled::Remnant));
+        check(Process::None, Some(true), grace, grace, None);
+        check(Process::None, Some(true), grace, limit, Some(Settled::Remnant));
+        check(Process::None, Some(false), short, limit, None);
+        check(Process::None, Some(false), QUIET, QUIET, Some(Settled::Nothing));
+        check(Process::None, None, QUIET, QUIET, None);
+        check(Process::None, None, grace, grace, Some(Settled::Nothing));
+        check(Process::Unanswered { pid: 7 }, None, limit, limit, Some(Settled::Remnant));
     }
 
     #[test]

@@ -19,7 +19,8 @@ use crate::record::{INSTANCE, KIND, OWNER};
 pub(super) struct Inventory {
     pub(super) sandboxes: Vec<(SandboxId, api::Container)>,
     pub(super) tasks: Vec<(TaskId, api::Container)>,
-    pub(super) processes: HashMap<String, Process>,
+    /// The ids of all containers that there are, also of others.
+    pub(super) all: HashSet<String>,
     pub(super) snapshots: Snapshots,
 }
 
@@ -55,9 +56,7 @@ impl Inner {
         let request = api::ListContainersRequest { filters: vec![format!("labels.\"{OWNER}\"")] };
         let containers =
             call("list containers", QUICK, self.client.containers().list(request)).await?.containers;
-        let request = api::ListTasksRequest::default();
-        let listed = call("list tasks", QUICK, self.client.tasks().list(request)).await?.tasks;
-        let processes = listed.into_iter().map(|task| (task.id.clone(), process_of(&task))).collect();
+        let all = containers.iter().map(|container| container.id.clone()).collect();
         let (ours, others): (Vec<_>, Vec<_>) = containers.into_iter().partition(|container| {
             container.labels.get(INSTANCE).is_some_and(|name| name == self.client.instance())
         });
@@ -82,7 +81,7 @@ impl Inner {
                 }
             }
         }
-        Ok(Inventory { sandboxes, tasks, processes, snapshots: self.snapshots(snapshotters).await? })
+        Ok(Inventory { sandboxes, tasks, all, snapshots: self.snapshots(snapshotters).await? })
     }
 
     async fn snapshots(&self, snapshotters: BTreeSet<String>) -> Result<Snapshots> {
@@ -125,7 +124,7 @@ fn push_named<I: FromStr>(list: &mut Vec<(I, api::Container)>, container: api::C
     }
 }
 
-fn process_of(task: &process::Process) -> Process {
+pub(super) fn process_of(task: &process::Process) -> Process {
     use process::Status as S;
     match task.status() {
         S::Created => Process::Created,

@@ -1,10 +1,12 @@
-//! Shims that containerd has forgotten: a kill in the middle of a creation or deletion leaves them, and no call finds them.
+//! Shims and bundles that containerd has forgotten: a kill of containerd or of a shim at the wrong moment leaves them, and no call
+//! finds them.
 //!
-//! A shim is one of these if it serves our containerd and namespace, containerd has deleted its bundle (its working directory), and
-//! neither the id it was started for nor any child of it is a task that containerd knows. (A shim that serves a whole pod may
-//! outlive the container it was started for, and one that somebody is just starting has its bundle.)
+//! A shim is forgotten if it serves our containerd and namespace, and neither the id it was started for nor any child of it is a task
+//! that containerd knows. (A shim that serves a whole pod may outlive the container it was started for.) If containerd has deleted
+//! its bundle, its working directory, that is certain at once. If the bundle stands, somebody may just be making the task: beside a
+//! containerd of our own the shim is forgotten if that stays so and none of us is at it; beside one that others use it is left alone.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -15,23 +17,29 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use switchyard_cgroup::Group;
 use switchyard_core::{Error, Result};
+use tokio_util::sync::CancellationToken;
 
 use crate::backend::Inner;
 use crate::client::{QUICK, call};
 use crate::config::Mode;
-use crate::text::{blocking, remove_tree};
+use crate::health::Contact;
+use crate::text::blocking;
 
 /// How long a shim may take to end.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// A shim that nobody knows.
-#[derive(Debug, Clone, PartialEq, Eq)]
-struct Orphan {
+/// A shim of ours.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Shim {
     pid: i32,
+    /// When it was started, in ticks since boot: with its process id that names it.
+    started: u64,
     /// The container it was started for.
-    id: String,
+    pub(crate) id: String,
     /// Processes of that container.
     children: Vec<i32>,
+    /// Its bundle has been deleted.
+    homeless: bool,
 }
 
 /// A process as `/proc` shows it.
@@ -39,55 +47,97 @@ struct Orphan {
 struct Process {
     pid: i32,
     parent: i32,
+    started: u64,
     command: Vec<String>,
     /// Its working directory has been deleted.
     homeless: bool,
 }
 
+/// What containerd does not know, at one look.
+#[derive(Debug, Default)]
+struct Forgotten {
+    shims: Vec<Shim>,
+    bundles: BTreeSet<String>,
+}
+
 impl Inner {
-    /// Ends shims that containerd has forgotten, with what they run. Tasks that have ended have been deleted before.
-    pub(super) async fn clear_shims(&self) -> Result<()> {
+    /// Looks for what containerd has forgotten, when recovery is done and every few minutes after, until `stop`.
+    pub(crate) async fn watch_forgotten(self: Arc<Self>, stop: CancellationToken) {
+        let recovery = self.settings.recovery.clone();
+        tokio::select! {
+            () = self.recovered.cancelled() => {}
+            () = stop.cancelled() => return,
+        }
+        let mut before = Forgotten::default();
+        loop {
+            if matches!(self.health.now(), Contact::Up { .. }) {
+                match self.look_for_forgotten(&before).await {
+                    Ok(now) => before = now,
+                    Err(error) => {
+                        tracing::warn!(error = error.report(), "forgotten shims are looked for again later");
+                    }
+                }
+            }
+            // What is suspect is looked at again soon.
+            let calm = before.shims.is_empty() && before.bundles.is_empty();
+            let pause = if calm { recovery.look() } else { recovery.grace() };
+            tokio::select! {
+                () = tokio::time::sleep(pause) => {}
+                () = stop.cancelled() => return,
+            }
+        }
+    }
+
+    /// One look: clears what is certain, and gives what is suspect.
+    async fn look_for_forgotten(&self, before: &Forgotten) -> Result<Forgotten> {
         // Processes first: whatever is started after this look is not in it.
-        let found = blocking(|| Ok(processes())).await?;
+        let (shims, bundles) = (self.shims().await?, self.list_bundles()?);
+        let mut busy = self.making.now();
+        busy.extend(self.inherited().iter().cloned());
         let request = containerd_client::services::v1::ListTasksRequest::default();
-        let tasks = call("list tasks", QUICK, self.client.tasks().list(request)).await?.tasks;
+        let tasks = call("list tasks", QUICK, self.client.waits().list(request)).await?.tasks;
         let ids: HashSet<String> = tasks.iter().map(|task| task.id.clone()).collect();
         let pids: HashSet<i32> = tasks.iter().filter_map(|task| i32::try_from(task.pid).ok()).collect();
-        let orphans =
-            orphans(&found, self.client.address(), &self.settings.containerd.namespace, &ids, &pids);
-        let oci = (self.settings.containerd.mode == Mode::Managed)
-            .then(|| self.settings.run.join("oci").join(&self.settings.containerd.namespace));
-        for orphan in orphans {
-            tracing::warn!(pid = orphan.pid, id = orphan.id, "ending a shim that containerd has forgotten");
-            // What is found now was there before anything new is made; ending it may take a while, and nobody waits for it.
-            let (cgroups, oci) = (Arc::clone(&self.cgroups), oci.clone());
-            self.tracker.spawn(async move {
-                if let Err(error) = clear(orphan.clone(), cgroups, oci).await {
-                    tracing::error!(pid = orphan.pid, error = error.report(), "a forgotten shim is left");
-                }
-            });
+        let managed = self.settings.containerd.mode == Mode::Managed;
+        let mut suspect = Forgotten::default();
+        for shim in orphans(shims, &ids, &pids) {
+            let again = before.shims.iter().any(|seen| (seen.pid, seen.started) == (shim.pid, shim.started));
+            if shim.homeless || (managed && again && !busy.contains(&shim.id)) {
+                tracing::warn!(pid = shim.pid, id = shim.id, "ending a shim that containerd has forgotten");
+                let id = shim.id.clone();
+                end(shim, Arc::clone(&self.cgroups)).await?;
+                self.clear_bundle(&id).await?;
+            } else if managed {
+                suspect.shims.push(shim);
+            }
         }
-        Ok(())
+        for id in bundles.into_iter().filter(|id| !ids.contains(id)) {
+            let with_shim = suspect.shims.iter().any(|shim| shim.id == id);
+            if before.bundles.contains(&id) && !busy.contains(&id) && !with_shim {
+                tracing::warn!(id, "removing a bundle that containerd has forgotten");
+                self.clear_bundle(&id).await?;
+            } else {
+                suspect.bundles.insert(id);
+            }
+        }
+        Ok(suspect)
+    }
+
+    /// The shims that serve our containerd and namespace.
+    pub(crate) async fn shims(&self) -> Result<Vec<Shim>> {
+        let address = self.client.address().to_path_buf();
+        let namespace = self.settings.containerd.namespace.clone();
+        blocking(move || Ok(ours(&processes(), &address, &namespace))).await
     }
 }
 
-async fn clear(orphan: Orphan, cgroups: Arc<switchyard_cgroup::Reader>, oci: Option<PathBuf>) -> Result<()> {
-    let id = orphan.id.clone();
-    blocking(move || end(&orphan, &cgroups)).await?;
-    match oci {
-        Some(oci) => remove_tree(&oci.join(id)).await,
-        None => Ok(()),
-    }
+/// Ends a shim and what it runs, and removes the cgroups of that. Idempotent.
+pub(crate) async fn end(shim: Shim, cgroups: Arc<switchyard_cgroup::Reader>) -> Result<()> {
+    blocking(move || end_now(&shim, &cgroups)).await
 }
 
-/// Decides which processes are forgotten shims. Pure.
-fn orphans(
-    processes: &[Process],
-    address: &Path,
-    namespace: &str,
-    ids: &HashSet<String>,
-    pids: &HashSet<i32>,
-) -> Vec<Orphan> {
+/// Decides which processes are shims of ours. Pure.
+fn ours(processes: &[Process], address: &Path, namespace: &str) -> Vec<Shim> {
     let mut children: BTreeMap<i32, Vec<i32>> = BTreeMap::new();
     for process in processes {
         children.entry(process.parent).or_default().push(process.pid);
@@ -109,14 +159,23 @@ fn orphans(
         .filter(|process| {
             !process.command.last().is_some_and(|last| matches!(last.as_str(), "start" | "delete"))
         })
-        .filter(|process| process.homeless)
         .filter_map(|process| {
-            let id = flag(process, "-id")?;
-            let children = children.get(&process.pid).cloned().unwrap_or_default();
-            let known = ids.contains(&id) || children.iter().any(|child| pids.contains(child));
-            (!known).then_some(Orphan { pid: process.pid, id, children })
+            Some(Shim {
+                pid: process.pid,
+                started: process.started,
+                id: flag(process, "-id")?,
+                children: children.get(&process.pid).cloned().unwrap_or_default(),
+                homeless: process.homeless,
+            })
         })
         .collect()
+}
+
+/// Those whose id and children are no task that containerd knows. Pure.
+fn orphans(shims: Vec<Shim>, ids: &HashSet<String>, pids: &HashSet<i32>) -> Vec<Shim> {
+    let known =
+        |shim: &Shim| ids.contains(&shim.id) || shim.children.iter().any(|child| pids.contains(child));
+    shims.into_iter().filter(|shim| !known(shim)).collect()
 }
 
 fn processes() -> Vec<Process> {
@@ -126,8 +185,10 @@ fn processes() -> Vec<Process> {
         .filter_map(|entry| {
             let pid: i32 = entry.file_name().to_str()?.parse().ok()?;
             let stat = fs::read_to_string(entry.path().join("stat")).ok()?;
-            // The name is in parentheses and may hold anything; the parent is the second field after it.
-            let parent = stat.rsplit_once(')')?.1.split_whitespace().nth(1)?.parse().ok()?;
+            // The name is in parentheses and may hold anything; the fields are counted from its end.
+            let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();
+            let parent = fields.get(1)?.parse().ok()?;
+            let started = fields.get(19)?.parse().ok()?;
             let command = fs::read(entry.path().join("cmdline")).ok()?;
             let command = command
                 .split(|byte| *byte == 0)
@@ -136,22 +197,21 @@ fn processes() -> Vec<Process> {
                 .collect();
             let home = fs::read_link(entry.path().join("cwd")).unwrap_or_default();
             let homeless = home.to_string_lossy().ends_with(" (deleted)");
-            Some(Process { pid, parent, command, homeless })
+            Some(Process { pid, parent, started, command, homeless })
         })
         .collect()
 }
 
-/// Ends a shim and what it runs. Blocks.
-fn end(orphan: &Orphan, cgroups: &switchyard_cgroup::Reader) -> Result<()> {
-    let groups: HashSet<Group> = orphan.children.iter().flat_map(|pid| groups_of(*pid, &orphan.id)).collect();
-    for child in &orphan.children {
+fn end_now(shim: &Shim, cgroups: &switchyard_cgroup::Reader) -> Result<()> {
+    let groups: HashSet<Group> = shim.children.iter().flat_map(|pid| groups_of(*pid, &shim.id)).collect();
+    for child in &shim.children {
         signal(*child, Signal::SIGKILL)?;
     }
-    signal(orphan.pid, Signal::SIGTERM)?;
+    signal(shim.pid, Signal::SIGTERM)?;
     let deadline = Instant::now() + PATIENCE;
-    while Path::new(&format!("/proc/{}/cmdline", orphan.pid)).exists() {
+    while Path::new(&format!("/proc/{}/cmdline", shim.pid)).exists() {
         if Instant::now() > deadline {
-            signal(orphan.pid, Signal::SIGKILL)?;
+            signal(shim.pid, Signal::SIGKILL)?;
             break;
         }
         std::thread::sleep(Duration::from_millis(10));
@@ -184,7 +244,8 @@ mod tests {
     use super::*;
 
     fn process(pid: i32, parent: i32, command: &str) -> Process {
-        Process { pid, parent, command: command.split(' ').map(str::to_owned).collect(), homeless: true }
+        let command = command.split(' ').map(str::to_owned).collect();
+        Process { pid, parent, started: 1, command, homeless: true }
     }
 
     fn shim(pid: i32, id: &str, address: &str) -> Process {
@@ -198,8 +259,8 @@ mod tests {
     #[track_caller]
     fn check(processes: &[Process], ids: &[&str], pids: &[i32], expected: &[i32]) {
         let ids = ids.iter().map(ToString::to_string).collect();
-        let found =
-            orphans(processes, Path::new("/run/c.sock"), "k8s.io", &ids, &pids.iter().copied().collect());
+        let shims = ours(processes, Path::new("/run/c.sock"), "k8s.io");
+        let found = orphans(shims, &ids, &pids.iter().copied().collect());
         assert_eq!(found.iter().map(|orphan| orphan.pid).collect::<Vec<_>>(), expected);
     }
 
@@ -209,12 +270,6 @@ mod tests {
         check(&all, &[], &[], &[10]);
         check(&all, &["aa"], &[], &[]);
         check(&all, &[], &[11], &[]);
-    }
-
-    #[test]
-    fn a_shim_whose_bundle_is_there_is_left_alone() {
-        let starting = Process { homeless: false, ..shim(10, "aa", "/run/c.sock") };
-        check(&[starting], &[], &[], &[]);
     }
 
     #[test]

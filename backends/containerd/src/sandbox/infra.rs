@@ -128,10 +128,10 @@ impl Inner {
             options: self.runtime_options(runtime, location.systemd),
             ..Default::default()
         };
-        let expected_move = self.expect_move();
+        let (expected_move, making) = (self.expect_move(), self.making.begin(&id));
         call(&format!("create the infra process of sandbox {id}"), SLOW, self.client.tasks().create(request))
             .await?;
-        drop(expected_move);
+        drop((expected_move, making));
         self.faults.reach(Step::InfraCreated)?;
         let request = api::StartRequest { container_id: id.clone(), exec_id: String::new() };
         let started = call(
@@ -155,7 +155,7 @@ impl Inner {
         }
         let request = api::WaitRequest { container_id: id.to_string(), exec_id: String::new() };
         let what = format!("wait for the infra process of sandbox {id}");
-        match self.client.tasks().wait(request).await {
+        match self.client.waits().wait(request).await {
             Ok(answer) => {
                 Ok(format!("its infra process has ended with code {}", answer.into_inner().exit_status))
             }
@@ -176,10 +176,13 @@ impl Inner {
         Ok(())
     }
 
-    /// Kills what runs under a container's id and deletes it, and then what keeps its exit. Idempotent.
+    /// Kills what runs under a container's id, deletes it, and waits until nothing is left of it. What a predecessor may have asked of
+    /// containerd about it has settled before. Idempotent.
     pub(crate) async fn end_process(&self, id: &str) -> Result<()> {
+        self.settle(id).await?;
         self.delete_process(id).await?;
-        self.forget_exit(id).await
+        self.forget_exit(id).await?;
+        self.bury(id).await
     }
 
     async fn delete_process(&self, id: &str) -> Result<()> {
@@ -202,7 +205,7 @@ impl Inner {
         };
         gone_is_done(call(&what, SLOW, self.client.tasks().kill(kill)).await)?;
         let wait = api::WaitRequest { container_id: id.to_owned(), exec_id: String::new() };
-        match call(&what, SLOW, self.client.tasks().wait(wait)).await {
+        match call(&what, SLOW, self.client.waits().wait(wait)).await {
             Err(error) if error.kind() == ErrorKind::DeadlineExceeded => {
                 return Err(Error::deadline(format!("task {id} still runs {SLOW:?} after SIGKILL")));
             }

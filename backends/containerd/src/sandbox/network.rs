@@ -61,7 +61,8 @@ impl Inner {
     }
 
     /// Detaches a sandbox, if its journal says that it is or was being attached.
-    pub(super) async fn detach(&self, dirs: &SandboxDirs) -> Result<()> {
+    pub(super) async fn detach(&self, id: SandboxId, dirs: &SandboxDirs) -> Result<()> {
+        self.plugins_ended(id).await?;
         let netns = dirs.pins.join(Ns::Net.file_name());
         let there = switchyard_namespaces::is_namespace_file(&netns).unwrap_or(false);
         let netns = there.then_some(netns);

@@ -72,7 +72,7 @@ impl Inner {
     }
 
     /// The end of a task, put on record once, however often this is called.
-    async fn recorded_exit(&self, entry: &TaskEntry) -> Result<Exit> {
+    pub(crate) async fn recorded_exit(&self, entry: &TaskEntry) -> Result<Exit> {
         let recorded = entry.recorded.get_or_try_init(|| async {
             let exit = self.await_exit(entry).await?;
             self.record_exit(entry, &exit, entry.started().map(|started| started.at)).await?;
@@ -100,6 +100,7 @@ impl Inner {
 
     /// Has containerd forget a process that has ended, and its log written to the end. Idempotent.
     pub(crate) async fn clear_process(&self, entry: &TaskEntry) -> Result<()> {
+        let _turn = entry.take_turn().await;
         if entry.may_have_process() {
             self.end_process(&entry.id.to_string()).await?;
             entry.set_cleared();
@@ -114,15 +115,21 @@ impl Inner {
     async fn await_exit(&self, entry: &TaskEntry) -> Result<Exit> {
         let request = api::WaitRequest { container_id: entry.id.to_string(), exec_id: String::new() };
         let what = format!("wait for task {}", entry.id);
-        let answer = match self.client.tasks().wait(request).await {
-            Ok(answer) => answer.into_inner(),
-            Err(status) => match from_status(&what, status) {
-                // containerd has lost it, and its exit code with it.
-                error if error.kind() == ErrorKind::NotFound => {
-                    return Ok(Exit::lost(entry.not_before_start(SystemTime::now())));
-                }
-                error => return Err(error),
-            },
+        let answer = loop {
+            match self.client.waits().wait(request.clone()).await {
+                Ok(answer) => break answer.into_inner(),
+                Err(status) => match from_status(&what, status) {
+                    // containerd has lost it, and its exit code with it.
+                    error if error.kind() == ErrorKind::NotFound => {
+                        return Ok(Exit::lost(entry.not_before_start(SystemTime::now())));
+                    }
+                    error if error.kind() == ErrorKind::Unavailable => {
+                        tracing::debug!(task.id = %entry.id, error = error.report(), "lost sight of a task");
+                        self.health.regained().await;
+                    }
+                    error => return Err(error),
+                },
+            }
         };
         let finished_at =
             answer.exited_at.and_then(|at| SystemTime::try_from(at).ok()).unwrap_or_else(SystemTime::now);
@@ -179,14 +186,6 @@ impl Inner {
             entry.hold.lock().unwrap_or_else(PoisonError::into_inner).take();
         }
         Ok(())
-    }
-
-    /// As [`Inner::finish_log`]; if it fails it is done later.
-    pub(crate) async fn finish_log_in_time(&self, entry: &Arc<TaskEntry>) {
-        if let Err(error) = self.finish_log(entry).await {
-            tracing::warn!(task.id = %entry.id, error = error.report(), "the end of a log is written later");
-            self.leftovers.keep(Leftover::Ended(Arc::clone(entry)));
-        }
     }
 
     /// Whether the logkeeper answers, as far as is known, for a task that needs it.

@@ -1,21 +1,17 @@
 //! Removing a task: everything that bears its id, the container object last.
 
-use std::path::Path;
 use std::sync::atomic::Ordering;
 
 use containerd_client::services::v1 as api;
 use containerd_client::services::v1::snapshots as snap;
 use switchyard_core::Result;
 use switchyard_core::id::TaskId;
-use switchyard_namespaces::tasks::unmount_tree;
 
 use super::TaskEntry;
 use super::start::from_logkeeper;
 use crate::backend::Inner;
 use crate::client::{QUICK, call, gone_is_done};
-use crate::config::Mode;
 use crate::record::OutputRecord;
-use crate::sandbox::from_namespaces;
 use crate::steps::Step;
 use crate::text::remove_tree;
 
@@ -29,6 +25,7 @@ impl Inner {
 
     /// Removes all there is of a task. Idempotent.
     pub(crate) async fn destroy_task(&self, entry: &TaskEntry) -> Result<()> {
+        let _turn = entry.take_turn().await;
         let id = entry.id.to_string();
         if entry.may_have_process() {
             self.end_process(&id).await?;
@@ -49,7 +46,6 @@ impl Inner {
             call(&format!("remove snapshot {id}"), QUICK, self.client.snapshots().remove(request)).await,
         )?;
         self.faults.reach(Step::TaskSnapshotGone)?;
-        self.remove_bundle(&id).await?;
         remove_tree(&entry.dirs.run).await?;
         remove_tree(&entry.dirs.state).await?;
         self.faults.reach(Step::TaskFilesGone)?;
@@ -58,23 +54,5 @@ impl Inner {
             call(&format!("delete container {id}"), QUICK, self.client.containers().delete(request)).await,
         )?;
         self.faults.reach(Step::TaskForgotten)
-    }
-
-    /// Removes what a managed containerd may have left of a task's bundle. It forgets a bundle whose making or deletion it was
-    /// called off from, as by a kill of the daemon, until its own next start, and refuses to start the container again.
-    async fn remove_bundle(&self, id: &str) -> Result<()> {
-        if self.settings.containerd.mode != Mode::Managed {
-            return Ok(());
-        }
-        let inside =
-            Path::new("io.containerd.runtime.v2.task").join(&self.settings.containerd.namespace).join(id);
-        let bundle = self.settings.run.join("containerd/state").join(&inside);
-        if !bundle.exists() {
-            return Ok(());
-        }
-        tracing::debug!(id, "removing a bundle that containerd has forgotten");
-        unmount_tree(bundle.clone()).await.map_err(from_namespaces)?;
-        remove_tree(&bundle).await?;
-        remove_tree(&self.settings.state.join("containerd/root").join(&inside)).await
     }
 }

@@ -2,8 +2,8 @@
 
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
-use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, PoisonError};
 use std::time::SystemTime;
 
 use containerd_client::services::v1 as api;
@@ -19,6 +19,7 @@ use switchyard_logkeeper as logkeeper;
 use super::TaskEntry;
 use crate::backend::{Inner, RUNC_TYPE};
 use crate::client::{QUICK, SLOW, call};
+use crate::leftovers::Leftover;
 use crate::record::{OutputRecord, to_ns};
 use crate::steps::Step;
 use crate::text::{blocking, io_error};
@@ -42,11 +43,15 @@ struct Streams {
 impl Inner {
     pub(crate) async fn start_task(&self, id: TaskId) -> Result<Started> {
         let entry = self.task(id)?;
+        let turn = entry.take_turn().await;
         match self.launch(&entry).await {
             Ok(started) => Ok(started),
             Err(error) => {
-                if let Err(undo) = self.undo_start(&entry, &error).await {
-                    tracing::error!(task.id = %id, error = undo.report(), "a failed start is left for recovery");
+                drop(turn);
+                let exit = Exit::start_failed(SystemTime::now(), error.report());
+                if let Err(undo) = self.undo_start(&entry, &exit).await {
+                    tracing::warn!(task.id = %id, error = undo.report(), "a failed start is cleared away later");
+                    self.leftovers.keep(Leftover::FailedStart(Arc::clone(&entry), exit));
                 }
                 Err(error)
             }
@@ -95,8 +100,7 @@ impl Inner {
         if runtime.type_ == RUNC_TYPE {
             entry.hold_process(started.pid);
         }
-        let (path, text) = (entry.dirs.started(), to_ns(started.at).to_string());
-        tokio::fs::write(&path, text).await.map_err(|fault| io_error("write", &path, fault))?;
+        mark_started(entry, started).await?;
         self.faults.reach(Step::TaskMarked)?;
         entry.set_started(Some(started));
         Ok(started)
@@ -113,6 +117,7 @@ impl Inner {
     /// left half-made inside of it: it is deleted by name, and creation tried once more.
     async fn create_process(&self, entry: &TaskEntry, request: api::CreateTaskRequest) -> Result<()> {
         let what = format!("create task {}", entry.id);
+        let _making = self.making.begin(&request.container_id);
         match call(&what, SLOW, self.client.tasks().create(request.clone())).await {
             Err(error) if error.kind() == ErrorKind::AlreadyExists => {
                 tracing::warn!(task.id = %entry.id, "containerd holds a remnant of this task: deleting it");
@@ -179,10 +184,10 @@ impl Inner {
     }
 
     /// Undoes a start and puts on record that it failed.
-    async fn undo_start(&self, entry: &TaskEntry, cause: &Error) -> Result<()> {
-        let exit = Exit::start_failed(SystemTime::now(), cause.report());
+    pub(crate) async fn undo_start(&self, entry: &TaskEntry, exit: &Exit) -> Result<()> {
+        let _turn = entry.take_turn().await;
         // First the word that it never ran: whatever else is cut off, nobody takes what is left for a running task.
-        self.record_exit(entry, &exit, None).await?;
+        self.record_exit(entry, exit, None).await?;
         switchyard_steps::reach(Step::StartRefused);
         self.end_process(&entry.id.to_string()).await?;
         entry.set_cleared();
@@ -191,9 +196,15 @@ impl Inner {
         }
         entry.let_go();
         crate::text::remove_tree(&entry.dirs.run).await?;
-        entry.set_exit(exit);
+        entry.set_exit(exit.clone());
         Ok(())
     }
+}
+
+/// Writes when a task was started, and as which process, for recovery.
+pub(crate) async fn mark_started(entry: &TaskEntry, started: Started) -> Result<()> {
+    let (path, text) = (entry.dirs.started(), format!("{} {}", to_ns(started.at), started.pid));
+    tokio::fs::write(&path, text).await.map_err(|fault| io_error("write", &path, fault))
 }
 
 /// What the logkeeper is told of a task.

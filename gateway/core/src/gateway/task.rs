@@ -14,6 +14,7 @@ use crate::spec::{PidMode, Resources, Signal, TaskSpec};
 use crate::state::{Exit, TaskEvent, TaskState};
 use crate::stats::TaskStats;
 use crate::table::{Task, no_sandbox, no_task, sandbox_not_ready};
+use crate::turns::Turn;
 
 impl Scope {
     /// Makes a task in a ready sandbox. Idempotent under its name, as [`Scope::create_sandbox`] is. Cancel-safe.
@@ -213,7 +214,13 @@ impl Gateway {
     async fn send_kill(&self, id: TaskId, grace: Duration) -> Result<bool> {
         let shared: &Shared = &self.shared;
         shared.task_ops.settled(&Op::Start(id)).await;
-        let Some(task) = shared.table.task(id) else { return Ok(false) };
+        let Some(mut task) = shared.table.task(id) else { return Ok(false) };
+        if task.state == TaskState::Created {
+            // A start that a predecessor was at may still come to something.
+            drop(shared.task_turns.take(id).await);
+            let Some(now) = shared.table.task(id) else { return Ok(false) };
+            task = now;
+        }
         if !task.state.may_run() {
             return Ok(false);
         }
@@ -293,6 +300,46 @@ impl Gateway {
         }
     }
 
+    /// Sees to a start that a predecessor was at; requests that would change the task have their turn after it.
+    pub(super) fn settle_start(&self, id: TaskId, turn: Turn) {
+        let gateway = self.clone();
+        self.shared.tracker.spawn(async move {
+            let shared: &Shared = &gateway.shared;
+            let _turn = turn;
+            let mut pause = shared.limits.retry_min;
+            let started = loop {
+                let settled = tokio::select! {
+                    settled = shared.backend.settle_task(id) => settled,
+                    () = shared.shutdown.cancelled() => return,
+                };
+                match settled {
+                    Ok(Some(started)) => break started,
+                    Ok(None) => return,
+                    Err(error) if error.kind() == ErrorKind::NotFound => return,
+                    Err(error) => {
+                        tracing::warn!(task.id = %id, error = error.report(), "what came of a start is looked at again");
+                    }
+                }
+                tokio::select! {
+                    () = tokio::time::sleep(pause) => {}
+                    () = shared.shutdown.cancelled() => return,
+                }
+                pause = (pause * 2).min(shared.limits.retry_max);
+            };
+            let event = TaskEvent::Started { pid: started.pid, at: started.at };
+            let applied = shared
+                .table
+                .apply_task(id, TaskEvent::StartRequested)
+                .and_then(|_| shared.table.apply_task(id, event));
+            match applied {
+                Ok(_) => gateway.watch_exit(id),
+                Err(error) => {
+                    tracing::error!(task.id = %id, error = error.report(), "a task that runs is not known to");
+                }
+            }
+        });
+    }
+
     /// Watches a running task until it has ended, it is gone, or the gateway shuts down. A backend that is away is asked again,
     /// ever more slowly, for as long as the task is on the table.
     pub(super) fn watch_exit(&self, id: TaskId) {
@@ -349,8 +396,13 @@ async fn make_task(gateway: Gateway, sandbox: SandboxId, spec: TaskSpec) -> Resu
 
 async fn start_task(gateway: Gateway, id: TaskId) -> Result<()> {
     let shared: &Shared = &gateway.shared;
+    let waits = shared.table.task(id).is_some_and(|task| task.state == TaskState::Created);
     let _turn = shared.task_turns.take(id).await;
     let task = shared.table.task(id).ok_or_else(|| no_task(id))?;
+    if waits && task.state.was_started() {
+        // While this waited, the start that a predecessor was at came to something: that is the one asked for.
+        return Ok(());
+    }
     // A start that is refused changes nothing.
     gateway.check_ready(task.sandbox)?;
     shared.table.apply_task(id, TaskEvent::StartRequested)?;

@@ -40,6 +40,15 @@ impl Node {
         Self { dir }
     }
 
+    /// A node with more configuration.
+    fn with(extra: &str) -> Self {
+        let node = Self::new();
+        let file = node.path("config.toml");
+        let text = fs::read_to_string(&file).unwrap();
+        fs::write(file, format!("{text}{extra}\n")).unwrap();
+        node
+    }
+
     fn path(&self, name: &str) -> String {
         self.dir.path().join(name).display().to_string()
     }
@@ -128,8 +137,30 @@ async fn the_daemon_comes_up_serves_and_goes_down_leaving_the_logkeeper() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn requests_are_refused_until_recovery_succeeds_and_the_page_says_so() {
+async fn requests_that_come_before_recovery_wait_for_it() {
     let node = Node::new();
+    let fake = Fake::new();
+    let hold = fake.hold(Method::Recover);
+    let daemon = node.serve(&fake);
+    let answers = async { while channel::grpc(Path::new(&node.path("run/cri.sock"))).await.is_err() {} };
+    soon("the socket to be there", answers).await;
+    let mut client = node.client().await;
+    let mut early =
+        tokio::spawn(async move { client.list_pod_sandbox(cri::ListPodSandboxRequest::default()).await });
+    // Whoever asks about the daemon itself is answered meanwhile.
+    let mut client = node.client().await;
+    client.version(cri::VersionRequest::default()).await.unwrap();
+    let status = client.status(cri::StatusRequest::default()).await.unwrap().into_inner();
+    assert!(status.status.unwrap().conditions.iter().any(|condition| !condition.status));
+    assert!(futures::poll!(&mut early).is_pending());
+    drop(hold);
+    soon("the request to be answered", early).await.unwrap().unwrap();
+    daemon.stop().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn requests_are_refused_when_recovery_takes_too_long_and_the_page_says_so() {
+    let node = Node::with("[recovery]\nwait_seconds = 0");
     let fake = Fake::new();
     fake.fail_next(Method::Recover, Error::unavailable("the runtime is away"));
     let hold = fake.hold(Method::Recover);

@@ -9,6 +9,7 @@
 mod containers;
 mod control;
 mod disk_full;
+mod held;
 mod kill;
 mod many;
 mod support;

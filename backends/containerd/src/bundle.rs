@@ -1,0 +1,123 @@
+//! What containerd keeps of a task outside of its database: a bundle, a shim, the runtime's notes.
+//!
+//! containerd tells that a task is gone before it has taken all of this away, and forgets some of it when it is called off or killed
+//! in the middle. Beside a containerd of our own we can tell: nothing of a container is gone before its bundle is.
+
+use std::collections::HashSet;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use switchyard_core::{Error, Result};
+use switchyard_namespaces::tasks::unmount_tree;
+
+use crate::backend::Inner;
+use crate::config::Mode;
+use crate::recover::shims;
+use crate::sandbox::from_namespaces;
+use crate::text::remove_tree;
+
+/// How long containerd may take to take a bundle away after it has said that the task is gone: it gives its helper five seconds.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// Between two looks.
+const LOOK: Duration = Duration::from_millis(5);
+
+/// The containers whose processes are being made just now: a shim that containerd does not know may be theirs.
+#[derive(Debug, Default)]
+pub(crate) struct Making {
+    ids: Mutex<HashSet<String>>,
+}
+
+/// Says, until it is dropped, that a process is being made.
+#[derive(Debug)]
+pub(crate) struct Maker<'m> {
+    making: &'m Making,
+    id: String,
+}
+
+// === impl Making ===
+
+impl Making {
+    fn ids(&self) -> MutexGuard<'_, HashSet<String>> {
+        self.ids.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn begin(&self, id: &str) -> Maker<'_> {
+        self.ids().insert(id.to_owned());
+        Maker { making: self, id: id.to_owned() }
+    }
+
+    pub(crate) fn now(&self) -> HashSet<String> {
+        self.ids().clone()
+    }
+}
+
+impl Drop for Maker<'_> {
+    fn drop(&mut self) {
+        self.making.ids().remove(&self.id);
+    }
+}
+
+impl Inner {
+    /// Where a managed containerd keeps its bundles; elsewhere that is nobody's business.
+    pub(crate) fn bundles(&self) -> Option<PathBuf> {
+        let namespace = &self.settings.containerd.namespace;
+        let managed = self.settings.containerd.mode == Mode::Managed;
+        managed
+            .then(|| self.settings.run.join("containerd/state/io.containerd.runtime.v2.task").join(namespace))
+    }
+
+    /// Whether containerd has a bundle of this container; `None` if that cannot be known.
+    pub(crate) fn has_bundle(&self, id: &str) -> Option<bool> {
+        self.bundles().map(|bundles| bundles.join(id).exists())
+    }
+
+    /// Waits until containerd has taken away what belonged to a task that it says is gone, and takes away itself what containerd
+    /// has forgotten. Idempotent.
+    pub(crate) async fn bury(&self, id: &str) -> Result<()> {
+        let deadline = Instant::now() + PATIENCE;
+        while self.has_bundle(id) == Some(true) {
+            if Instant::now() > deadline {
+                tracing::warn!(id, "containerd has forgotten a bundle: removing it");
+                return self.clear_bundle(id).await;
+            }
+            tokio::time::sleep(LOOK).await;
+        }
+        Ok(())
+    }
+
+    /// Ends the shim of a container that containerd does not know and removes its bundle. Idempotent.
+    pub(crate) async fn clear_bundle(&self, id: &str) -> Result<()> {
+        let Some(bundle) = self.bundles().map(|bundles| bundles.join(id)) else { return Ok(()) };
+        self.end_shims_of(id).await?;
+        unmount_tree(bundle.clone()).await.map_err(from_namespaces)?;
+        remove_tree(&bundle).await?;
+        let namespace = &self.settings.containerd.namespace;
+        let work = Path::new("containerd/root/io.containerd.runtime.v2.task").join(namespace).join(id);
+        remove_tree(&self.settings.state.join(work)).await?;
+        remove_tree(&self.settings.run.join("oci").join(namespace).join(id)).await
+    }
+
+    async fn end_shims_of(&self, id: &str) -> Result<()> {
+        let shims = self.shims().await?;
+        for shim in shims.into_iter().filter(|shim| shim.id == id) {
+            shims::end(shim, std::sync::Arc::clone(&self.cgroups)).await?;
+        }
+        Ok(())
+    }
+
+    /// The bundles that there are, by container.
+    pub(crate) fn list_bundles(&self) -> Result<Vec<String>> {
+        let Some(bundles) = self.bundles() else { return Ok(Vec::new()) };
+        let entries = match std::fs::read_dir(&bundles) {
+            Ok(entries) => entries,
+            Err(fault) if fault.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
+            Err(fault) => {
+                return Err(Error::internal(format!("list {}", bundles.display())).with_source(fault));
+            }
+        };
+        let names = entries.flatten().map(|entry| entry.file_name().to_string_lossy().into_owned());
+        // containerd renames a bundle to a hidden name before it removes it.
+        Ok(names.filter(|name| !name.starts_with('.')).collect())
+    }
+}

@@ -1,0 +1,80 @@
+//! What a killed predecessor had asked of containerd, and containerd still works on: it is waited for before anything is done to it.
+//!
+//! The predecessor's connection is held by the logkeeper, so that containerd carries on. Which containers it may be at is known by
+//! what the predecessor left: a start that was begun and not finished.
+
+use std::time::{Duration, Instant};
+
+use containerd_client::services::v1 as api;
+use switchyard_core::backend::Started;
+use switchyard_core::id::TaskId;
+use switchyard_core::{ErrorKind, Result};
+
+use super::decide::{Patience, Process, Settled, Sight, settled};
+use super::inventory::process_of;
+use crate::backend::Inner;
+use crate::client::{QUICK, call};
+
+/// Between two looks.
+const LOOK: Duration = Duration::from_millis(20);
+
+impl Inner {
+    /// Waits until containerd has done with what a predecessor asked of it about this container; a process may have come of it.
+    /// Returns at once for any other container. Cancel-safe.
+    pub(crate) async fn settle(&self, id: &str) -> Result<Settled> {
+        if !self.inherited().contains(id) {
+            return Ok(Settled::Nothing);
+        }
+        let patience =
+            Patience { grace: self.settings.recovery.grace(), limit: self.settings.recovery.settle() };
+        let began = Instant::now();
+        let (mut last, mut since) = (None, began);
+        loop {
+            let sight = Sight { process: self.process_now(id).await?, bundle: self.has_bundle(id) };
+            if last != Some(sight) {
+                (last, since) = (Some(sight), Instant::now());
+            }
+            if let Some(settled) = settled(sight, since.elapsed(), began.elapsed(), patience) {
+                tracing::debug!(id, ?settled, after = ?began.elapsed(), "a predecessor's call has settled");
+                self.inherited().remove(id);
+                return Ok(settled);
+            }
+            tokio::time::sleep(LOOK).await;
+        }
+    }
+
+    /// What containerd says of a container's process now.
+    pub(super) async fn process_now(&self, id: &str) -> Result<Process> {
+        let request = api::GetRequest { container_id: id.to_owned(), exec_id: String::new() };
+        match call(&format!("look up task {id}"), QUICK, self.client.waits().get(request)).await {
+            Ok(answer) => Ok(answer.process.as_ref().map_or(Process::None, process_of)),
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(Process::None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Sees to a start that a predecessor was cut off from: what came to run is adopted, anything less is cleared away.
+    pub(crate) async fn settle_task(&self, id: TaskId) -> Result<Option<Started>> {
+        let entry = self.task(id)?;
+        let _turn = entry.take_turn().await;
+        match self.settle(&id.to_string()).await? {
+            Settled::Runs { pid } => {
+                let started = Started { pid, at: std::time::SystemTime::now() };
+                crate::task::mark_started(&entry, started).await?;
+                self.adopt(&entry, started);
+                self.resume_log(&entry).await;
+                Ok(Some(started))
+            }
+            Settled::Nothing | Settled::Remnant => {
+                self.end_process(&id.to_string()).await?;
+                entry.set_cleared();
+                // Not kept for later: by then it may run, and its start has the logkeeper take the same log up again.
+                if let Err(error) = self.finish_log(&entry).await {
+                    tracing::warn!(task.id = %id, error = error.report(), "the log of an undone start stays open");
+                }
+                crate::text::remove_tree(&entry.dirs.run).await?;
+                Ok(None)
+            }
+        }
+    }
+}

@@ -1,0 +1,110 @@
+//! The daemon's side of held sockets: a connection to the keeper over which a socket is handed, for as long as both stand.
+
+use std::io::{self, IoSlice};
+use std::mem::MaybeUninit;
+use std::os::fd::BorrowedFd;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
+use tokio::io::{AsyncReadExt, BufReader, Interest};
+use tokio::net::UnixStream;
+use tokio::time::timeout;
+
+use crate::Error;
+use crate::client::{DEFAULT_LIMIT, greet, talk};
+use crate::protocol::{Done, Reply, Request};
+use crate::wire;
+
+/// A connection over which sockets are handed to the keeper. When it breaks because this process was killed, the keeper holds
+/// on to them for a while; when it is dropped in an orderly way, [`Lifeline::release`] should have come first.
+#[derive(Debug)]
+pub struct Lifeline {
+    socket: PathBuf,
+    connection: BufReader<UnixStream>,
+}
+
+// === impl Lifeline ===
+
+impl Lifeline {
+    /// Connects to the keeper at `socket`. Cancel-safe.
+    ///
+    /// # Errors
+    /// As [`crate::Client::hello`].
+    pub async fn connect(socket: &Path) -> Result<Self, Error> {
+        let (connection, _welcome) = limited("hello", greet(socket)).await??;
+        Ok(Self { socket: socket.to_owned(), connection })
+    }
+
+    /// Has the keeper hold a duplicate of this socket, besides those it holds already. Not cancel-safe: drop the lifeline then.
+    ///
+    /// # Errors
+    /// [`Error::Refused`]: `Busy` when it holds too many, `InvalidArgument` by a keeper that cannot do this. And as
+    /// [`crate::Client::hello`].
+    pub async fn hold(&mut self, held: BorrowedFd<'_>) -> Result<(), Error> {
+        self.ask("hold", &Request::Hold).await?;
+        let unavailable = |source| Error::Unavailable { socket: self.socket.clone(), source };
+        let sent = limited("hold", send(self.connection.get_ref(), held)).await?;
+        sent.map_err(unavailable)?;
+        let mut line = Vec::new();
+        let read = limited("hold", wire::read_line(&mut self.connection, &mut line)).await?;
+        if !read.map_err(unavailable)? {
+            return Err(unavailable(io::ErrorKind::UnexpectedEof.into()));
+        }
+        done("hold", &line)
+    }
+
+    /// Has the keeper let go of all that it was handed over this lifeline. Not cancel-safe: drop the lifeline then.
+    ///
+    /// # Errors
+    /// As [`crate::Client::hello`].
+    pub async fn release(&mut self) -> Result<(), Error> {
+        self.ask("release", &Request::Release).await
+    }
+
+    /// Returns when the keeper has gone. Cancel-safe.
+    pub async fn broken(&mut self) {
+        // The keeper says nothing that it was not asked, so whatever comes here is an end.
+        let _ = self.connection.read(&mut [0]).await;
+    }
+
+    async fn ask(&mut self, op: &'static str, request: &Request) -> Result<(), Error> {
+        let line = wire::encode(request).map_err(|source| Error::Encoding { op, source })?;
+        let reply = limited(op, talk(&mut self.connection, &line)).await?;
+        let reply = reply.map_err(|source| Error::Unavailable { socket: self.socket.clone(), source })?;
+        done(op, &reply)
+    }
+}
+
+fn done(op: &'static str, line: &[u8]) -> Result<(), Error> {
+    match wire::decode(line).map_err(|source| Error::Encoding { op, source })? {
+        Reply::Ok(Done {}) => Ok(()),
+        Reply::Error(fault) => Err(Error::Refused { op, fault }),
+    }
+}
+
+async fn limited<T>(op: &'static str, work: impl Future<Output = T>) -> Result<T, Error> {
+    let limit: Duration = DEFAULT_LIMIT;
+    timeout(limit, work).await.map_err(|_elapsed| Error::Deadline { op, limit })
+}
+
+/// Sends one byte with a descriptor.
+async fn send(stream: &UnixStream, held: BorrowedFd<'_>) -> io::Result<()> {
+    loop {
+        stream.writable().await?;
+        let sent = stream.try_io(Interest::WRITABLE, || {
+            let sockets = [held];
+            let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+            let mut control = SendAncillaryBuffer::new(&mut space);
+            if !control.push(SendAncillaryMessage::ScmRights(&sockets)) {
+                return Err(io::Error::other("a control message has no room for one descriptor"));
+            }
+            let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+            Ok(sendmsg(stream, &[IoSlice::new(b"\n")], &mut control, flags)?)
+        });
+        match sent {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            other => return other.map(drop),
+        }
+    }
+}

@@ -1,0 +1,99 @@
+//! Sockets that outlive who handed them over.
+
+use std::io::Read;
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
+use std::time::Duration;
+
+use switchyard_logkeeper::protocol::FaultKind;
+use switchyard_logkeeper::{Error, Lifeline};
+use tokio::time::{Instant, sleep};
+
+use crate::support::{PATIENCE, Site};
+
+/// A client's socket, and the server's, which says when the last descriptor of the other is closed.
+fn pair() -> (UnixStream, UnixStream) {
+    let (client, server) = UnixStream::pair().unwrap();
+    server.set_nonblocking(true).unwrap();
+    (client, server)
+}
+
+fn is_open(mut server: &UnixStream) -> bool {
+    match server.read(&mut [0]) {
+        Ok(read) => read > 0,
+        Err(error) => {
+            assert_eq!(error.kind(), std::io::ErrorKind::WouldBlock);
+            true
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_held_socket_outlives_its_owner_and_the_connection_it_came_over() {
+    let site = Site::new();
+    let keeper = site.start().await;
+    let (client, server) = pair();
+    let mut lifeline = Lifeline::connect(&site.config.socket).await.unwrap();
+    lifeline.hold(client.as_fd()).await.unwrap();
+    drop(client);
+    // An answer proves that the keeper has seen all that came before.
+    site.client.stats().await.unwrap();
+    assert!(is_open(&server));
+    drop(lifeline);
+    sleep(Duration::from_millis(50)).await;
+    site.client.stats().await.unwrap();
+    assert!(is_open(&server));
+    keeper.stop().await;
+    assert!(!is_open(&server));
+}
+
+#[tokio::test]
+async fn a_released_socket_is_closed_at_once() {
+    let site = Site::new();
+    let keeper = site.start().await;
+    let (client, server) = pair();
+    let mut lifeline = Lifeline::connect(&site.config.socket).await.unwrap();
+    lifeline.hold(client.as_fd()).await.unwrap();
+    drop(client);
+    lifeline.release().await.unwrap();
+    assert!(!is_open(&server));
+    // The lifeline is as good as before.
+    let (client, server) = pair();
+    lifeline.hold(client.as_fd()).await.unwrap();
+    drop(client);
+    assert!(is_open(&server));
+    keeper.stop().await;
+    tokio::time::timeout(PATIENCE, lifeline.broken()).await.unwrap();
+}
+
+#[tokio::test]
+async fn only_so_many_are_held_and_those_that_the_other_end_closed_make_room() {
+    let site = Site::new();
+    let keeper = site.start().await;
+    let mut servers = Vec::new();
+    let mut lifeline = Lifeline::connect(&site.config.socket).await.unwrap();
+    let refused = loop {
+        let (client, server) = pair();
+        if let Err(error) = lifeline.hold(client.as_fd()).await {
+            break error;
+        }
+        servers.push(server);
+    };
+    assert!(
+        matches!(refused, Error::Refused { ref fault, .. } if fault.kind == FaultKind::Busy),
+        "{refused}"
+    );
+    drop(lifeline);
+    drop(servers);
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        let (client, _server) = pair();
+        let mut lifeline = Lifeline::connect(&site.config.socket).await.unwrap();
+        if lifeline.hold(client.as_fd()).await.is_ok() {
+            break;
+        }
+        assert!(Instant::now() < deadline, "the keeper never lets go of closed sockets");
+        sleep(Duration::from_millis(20)).await;
+    }
+    keeper.stop().await;
+}
