@@ -98,9 +98,10 @@ impl Inner {
         remove_tree(&self.settings.run.join("oci").join(namespace).join(id)).await
     }
 
+    /// Ends the shim that was started for a container, unless it serves others of its pod.
     async fn end_shims_of(&self, id: &str) -> Result<()> {
-        let shims = self.shims().await?;
-        for shim in shims.into_iter().filter(|shim| shim.id == id) {
+        let forgotten = self.forgotten_shims().await?;
+        for shim in forgotten.into_iter().filter(|shim| shim.id == id) {
             shims::end(shim, std::sync::Arc::clone(&self.cgroups)).await?;
         }
         Ok(())

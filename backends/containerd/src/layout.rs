@@ -6,7 +6,7 @@
 //! <state>/tasks/<id>/       volumes/<n>/                                   outlives a reboot
 //! <run>/sandboxes/<id>/     shm/                                           gone after a reboot
 //! <run>/ns/<id>/            net, ipc, uts, pid: pinned namespaces              gone after a reboot
-//! <run>/tasks/<id>/         stdout, stderr, stdin: FIFOs; started          gone after a reboot
+//! <run>/tasks/<id>/         stdout, stderr, stdin: FIFOs; started, …       gone after a reboot
 //! <run>/views/<key>/        mount points of image views                    gone after a reboot
 //! ```
 
@@ -128,7 +128,17 @@ impl TaskDirs {
         self.run.join("stderr")
     }
 
-    /// Written once the main process runs: its start time in ns since the epoch.
+    /// Written before what came of a start that was cut off is ended: it is never adopted then.
+    pub(crate) fn discarded(&self) -> PathBuf {
+        self.run.join("discarded")
+    }
+
+    /// Written when a start failed and containerd could not be told: how it ended, as on record.
+    pub(crate) fn failed(&self) -> PathBuf {
+        self.run.join("failed")
+    }
+
+    /// Written once the main process runs: its start time in ns since the epoch, and its process id.
     pub(crate) fn started(&self) -> PathBuf {
         self.run.join("started")
     }

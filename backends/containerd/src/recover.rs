@@ -217,6 +217,12 @@ impl Inner {
         }
         let exit = container.labels.get(EXIT).and_then(|label| ExitRecord::parse_label(label));
         let dirs = self.layout.task(id);
+        let noted = match exit {
+            None => read_failure(dirs.failed()).await,
+            Some(_) => None,
+        };
+        let unrecorded = noted.is_some();
+        let exit = exit.or(noted);
         let started = read_started(dirs.started()).await;
         let begun = dirs.run.exists();
         let process = if must_ask(exit.is_some(), begun, started.is_some()) {
@@ -238,6 +244,9 @@ impl Inner {
         // A predecessor may have launched it; what is decided below says whether it has ended.
         entry.set_launched();
         let fate = task_fate(&facts, SystemTime::now());
+        if let (true, TaskFate::Exited(exit, started_at)) = (unrecorded, &fate) {
+            self.record_exit(&entry, exit, *started_at).await?;
+        }
         let state = self.take_over(&entry, &fate, begun && started.is_none()).await?;
         Ok((entry, fate, state.map(|state| Task { id, sandbox, meta, details, state })))
     }
@@ -377,6 +386,11 @@ async fn read_started(path: PathBuf) -> Option<Started> {
     let at = from_ns(words.next()?.parse().ok()?);
     let pid = words.next().and_then(|word| word.parse().ok()).unwrap_or(0);
     Some(Started { pid, at })
+}
+
+/// How a start failed that containerd could not be told of.
+async fn read_failure(path: PathBuf) -> Option<ExitRecord> {
+    ExitRecord::parse_label(&tokio::fs::read_to_string(path).await.ok()?)
 }
 
 /// Names of the directories below `dir` that are ids.

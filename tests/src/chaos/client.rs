@@ -22,8 +22,9 @@ const CONTAINERS: usize = 2;
 /// The code of a container that ends by itself, and of one that obeys its stop signal.
 const OWN_CODE: i32 = 7;
 const OBEDIENT_CODE: i32 = 3;
-/// The code of one that was killed, and of one that never ran.
+/// The code of one that was killed, of one that was told to end before it could listen, and of one that never ran.
 const KILLED_CODE: i32 = 137;
+const EARLY_CODE: i32 = 143;
 const FAILED_START_CODE: i32 = 128;
 /// How many lines a container writes that ends by itself.
 const LINES: u64 = 60;
@@ -363,7 +364,7 @@ impl<'r> Client<'r> {
         let right = match code {
             OWN_CODE => container.ends,
             OBEDIENT_CODE => !container.ends && told,
-            KILLED_CODE => told,
+            KILLED_CODE | EARLY_CODE => told,
             _ => false,
         };
         container.ending.get_or_insert_with(Instant::now);

@@ -97,11 +97,13 @@ impl Ledger {
         self.facts().get(id).is_some_and(|fact| fact.harmed)
     }
 
-    /// Notes that the shim of this object is killed.
+    /// Notes that the shim of this object is killed: it may serve the whole pod.
     pub(super) fn harm(&self, id: &str) {
         self.shims().insert(id.to_owned());
-        for (name, fact) in self.facts().iter_mut() {
-            if name == id || fact.home.as_deref() == Some(id) {
+        let mut facts = self.facts();
+        let pod = facts.get(id).and_then(|fact| fact.home.clone()).unwrap_or_else(|| id.to_owned());
+        for (name, fact) in facts.iter_mut() {
+            if *name == id || fact.home.as_ref() == Some(&pod) {
                 fact.harmed = true;
                 fact.version += 1;
             }

@@ -57,15 +57,21 @@ impl Inner {
     pub(crate) async fn settle_task(&self, id: TaskId) -> Result<Option<Started>> {
         let entry = self.task(id)?;
         let _turn = entry.take_turn().await;
+        let discarded = entry.dirs.discarded();
         match self.settle(&id.to_string()).await? {
-            Settled::Runs { pid } => {
+            Settled::Runs { pid } if !discarded.exists() => {
                 let started = Started { pid, at: std::time::SystemTime::now() };
                 crate::task::mark_started(&entry, started).await?;
                 self.adopt(&entry, started);
                 self.resume_log(&entry).await;
                 Ok(Some(started))
             }
-            Settled::Nothing | Settled::Remnant => {
+            Settled::Nothing | Settled::Remnant | Settled::Runs { .. } => {
+                // Should we be killed amid the ending, the next of us must not take what is half ended for what was started.
+                crate::text::make_dir(&entry.dirs.run).await?;
+                tokio::fs::write(&discarded, [])
+                    .await
+                    .map_err(|fault| crate::text::io_error("write", &discarded, fault))?;
                 self.end_process(&id.to_string()).await?;
                 entry.set_cleared();
                 // Not kept for later: by then it may run, and its start has the logkeeper take the same log up again.

@@ -94,10 +94,7 @@ impl Inner {
         let (shims, bundles) = (self.shims().await?, self.list_bundles()?);
         let mut busy = self.making.now();
         busy.extend(self.inherited().iter().cloned());
-        let request = containerd_client::services::v1::ListTasksRequest::default();
-        let tasks = call("list tasks", QUICK, self.client.waits().list(request)).await?.tasks;
-        let ids: HashSet<String> = tasks.iter().map(|task| task.id.clone()).collect();
-        let pids: HashSet<i32> = tasks.iter().filter_map(|task| i32::try_from(task.pid).ok()).collect();
+        let (ids, pids) = self.known_tasks().await?;
         let managed = self.settings.containerd.mode == Mode::Managed;
         let mut suspect = Forgotten::default();
         for shim in orphans(shims, &ids, &pids) {
@@ -123,8 +120,24 @@ impl Inner {
         Ok(suspect)
     }
 
+    /// The shims of ours that serve no task that containerd knows.
+    pub(crate) async fn forgotten_shims(&self) -> Result<Vec<Shim>> {
+        // Processes first: whatever is started after this look is not in it.
+        let shims = self.shims().await?;
+        let (ids, pids) = self.known_tasks().await?;
+        Ok(orphans(shims, &ids, &pids))
+    }
+
+    /// The tasks that containerd knows: their ids, and their processes.
+    async fn known_tasks(&self) -> Result<(HashSet<String>, HashSet<i32>)> {
+        let request = containerd_client::services::v1::ListTasksRequest::default();
+        let tasks = call("list tasks", QUICK, self.client.waits().list(request)).await?.tasks;
+        let pids = tasks.iter().filter_map(|task| i32::try_from(task.pid).ok()).collect();
+        Ok((tasks.into_iter().map(|task| task.id).collect(), pids))
+    }
+
     /// The shims that serve our containerd and namespace.
-    pub(crate) async fn shims(&self) -> Result<Vec<Shim>> {
+    async fn shims(&self) -> Result<Vec<Shim>> {
         let address = self.client.address().to_path_buf();
         let namespace = self.settings.containerd.namespace.clone();
         blocking(move || Ok(ours(&processes(), &address, &namespace))).await

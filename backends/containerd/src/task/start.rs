@@ -20,7 +20,7 @@ use super::TaskEntry;
 use crate::backend::{Inner, RUNC_TYPE};
 use crate::client::{QUICK, SLOW, call};
 use crate::leftovers::Leftover;
-use crate::record::{OutputRecord, to_ns};
+use crate::record::{ExitRecord, OutputRecord, to_ns};
 use crate::steps::Step;
 use crate::text::{blocking, io_error};
 
@@ -51,6 +51,7 @@ impl Inner {
                 let exit = Exit::start_failed(SystemTime::now(), error.report());
                 if let Err(undo) = self.undo_start(&entry, &exit).await {
                     tracing::warn!(task.id = %id, error = undo.report(), "a failed start is cleared away later");
+                    note_failure(&entry, &exit).await;
                     self.leftovers.keep(Leftover::FailedStart(Arc::clone(&entry), exit));
                 }
                 Err(error)
@@ -198,6 +199,14 @@ impl Inner {
         crate::text::remove_tree(&entry.dirs.run).await?;
         entry.set_exit(exit.clone());
         Ok(())
+    }
+}
+
+/// Notes a failed start for recovery where containerd cannot be told of it: whoever asked for the start is told now.
+async fn note_failure(entry: &TaskEntry, exit: &Exit) {
+    let (path, text) = (entry.dirs.failed(), ExitRecord::from_core(exit, None).to_label());
+    if let Err(fault) = tokio::fs::write(&path, text).await {
+        tracing::error!(task.id = %entry.id, error = %fault, "a start that failed would be forgotten by a kill now");
     }
 }
 
