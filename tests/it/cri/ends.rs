@@ -85,16 +85,18 @@ fn a_stop_waits_for_its_grace_and_then_kills() {
 fn a_later_stop_with_less_grace_wins() {
     let node = Node::shared();
     let pod = node.pod("shorter");
-    let id = pod.shell("deaf", "trap 'echo heard' TERM; while :; do sleep 0.1; done");
+    let id = pod.shell("deaf", "trap 'echo heard' TERM; echo ready; while :; do sleep 0.1; done");
+    // Until the trap is set the kernel drops the signal.
+    pod.wait_log("deaf", |lines| !lines.is_empty());
     let begin = Instant::now();
     std::thread::scope(|scope| {
         let patient = scope.spawn(|| node.cri().stop(&id, 60));
-        pod.wait_log("deaf", |lines| !lines.is_empty());
+        pod.wait_log("deaf", |lines| lines.len() > 1);
         node.cri().stop(&id, 1).expect("it can be stopped");
         patient.join().expect("a call does not panic").expect("the first stop ends as well");
     });
     assert!(begin.elapsed() < Duration::from_secs(20), "{:?}", begin.elapsed());
-    assert_eq!(pod.text("deaf"), "heard", "the signal was sent again");
+    assert_eq!(pod.text("deaf"), "ready\nheard", "the signal was sent again");
 }
 
 #[test]
