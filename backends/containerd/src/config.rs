@@ -27,7 +27,7 @@ pub struct Config {
     pub max_concurrent_downloads: usize,
     /// How long containerd may take to say that it is there before requests are refused with that reason, in seconds.
     pub answer_timeout_seconds: u64,
-    /// How long a shim may take to pass on a signal, a command or new limits, in seconds.
+    /// How long a shim may take to pass on a signal, a command or new limits, or to tell of an end, in seconds.
     pub shim_timeout_seconds: u64,
     /// Runtime handlers by name.
     pub runtimes: BTreeMap<String, Runtime>,

@@ -155,7 +155,7 @@ pub async fn run(loaded: Loaded, wiring: Wiring, exe: &Path, shutdown: Shutdown)
     }
     let backend = (wiring.backend)(&config).map_err(ServeError::Backend)?;
     let backend = Counted::new(backend, Arc::clone(&daemon.metrics));
-    let gateway = Gateway::new(Arc::new(backend), Limits::default());
+    let gateway = Gateway::new(Arc::new(backend), limits(&config));
     daemon.node.set_gateway(gateway.clone());
     if let Some(listener) = cri {
         daemon.serve_cri(listener, &wiring, &gateway);
@@ -292,6 +292,10 @@ impl Daemon {
         remove(&self.config.paths.admin_socket());
         remove(&self.config.cri_socket());
     }
+}
+
+fn limits(config: &Config) -> Limits {
+    Limits { kill: Duration::from_secs(config.containerd.shim_timeout_seconds), ..Limits::default() }
 }
 
 const fn is_up(state: &State) -> bool {

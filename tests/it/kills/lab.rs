@@ -161,9 +161,14 @@ impl Bystander {
         let container = node.container("counting", &["sh", "-c", COUNT]);
         let id = node.cri().create(&pod, &container, &config).expect("it can be made");
         node.cri().start(&id).expect("it can be started");
-        let pids = cgroups::members(&id);
-        let mut members = pids.into_iter().filter_map(processes::find);
-        let process = members.find(|process| process.command.contains(COUNT)).expect("it runs");
+        let mut process = None;
+        // It is the runtime's own for a moment after the start.
+        eventually(LIMIT, || {
+            let mut members = cgroups::members(&id).into_iter().filter_map(processes::find);
+            process = members.find(|process| process.command.contains(COUNT));
+            process.is_some()
+        });
+        let process = process.expect("it runs");
         let status = node.cri().status(&id).expect("it has a status");
         Self { pod, config, status, process }
     }

@@ -29,7 +29,6 @@ pub(super) const MADE: &[Amid] = &[
             (PluginAdded, 1),
             (PluginAdded, 2),
             (PluginAdded, 3),
-            (JournalDrafted, 2),
             (ResultSaved, 1),
             (SandboxAttached, 1),
             (SandboxHosts, 1),

@@ -54,6 +54,7 @@ impl Node {
     pub(crate) fn unrecovered(fake: Fake) -> Self {
         let limits = Limits {
             kill: Duration::from_secs(10),
+            away: Duration::from_millis(20),
             retry_min: Duration::from_millis(1),
             retry_max: Duration::from_millis(5),
         };

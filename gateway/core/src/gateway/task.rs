@@ -5,8 +5,10 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use tokio::time::Instant;
+
 use super::{Gateway, NewTask, Op, Scope, Shared, gone_is_done};
-use crate::backend::Inspection;
+use crate::backend::{Condition, Inspection};
 use crate::error::{Error, ErrorKind, Result};
 use crate::flight::Decision;
 use crate::id::{SandboxId, TaskId};
@@ -180,7 +182,7 @@ impl Gateway {
                 drop(self.exit_of(id).await);
             }
         };
-        tokio::time::timeout(self.shared.limits.kill, ended).await.map_err(|_| self.outlives(id))
+        self.within_kill_limit(id, ended).await
     }
 
     /// Waits until the end of a killed task is told.
@@ -189,10 +191,35 @@ impl Gateway {
             Some(task) if task.state.may_run() => {}
             Some(_) | None => return Ok(()),
         }
-        match tokio::time::timeout(self.shared.limits.kill, self.exit_of(id)).await {
-            // NotFound: removed meanwhile.
-            Ok(_) => Ok(()),
-            Err(_) => Err(self.outlives(id)),
+        // NotFound: removed meanwhile.
+        self.within_kill_limit(id, async { drop(self.exit_of(id).await) }).await
+    }
+
+    /// Waits for the end of a killed task, but not for a backend that stays away: nobody can tell of the end then.
+    async fn within_kill_limit(&self, id: TaskId, ended: impl Future<Output = ()>) -> Result<()> {
+        tokio::select! {
+            ended = tokio::time::timeout(self.shared.limits.kill, ended) => ended.map_err(|_| self.outlives(id)),
+            reason = self.backend_stays_away() => Err(Error::unavailable(format!(
+                "task {id} was killed, but its end cannot be told: {reason}"
+            ))),
+        }
+    }
+
+    /// Returns, with the reason, once the backend has been away for a while without a break.
+    async fn backend_stays_away(&self) -> String {
+        let limits = &self.shared.limits;
+        let mut since = None;
+        loop {
+            match self.shared.backend.status().runtime {
+                Condition::True => since = None,
+                Condition::False { message, reason: _ } => {
+                    let since = *since.get_or_insert_with(Instant::now);
+                    if since.elapsed() >= limits.away {
+                        return message;
+                    }
+                }
+            }
+            tokio::time::sleep(limits.retry_min).await;
         }
     }
 
