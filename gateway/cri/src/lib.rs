@@ -18,6 +18,7 @@
 mod batch;
 mod config;
 mod deadline;
+mod encoded;
 mod filter;
 mod from_proto;
 mod image;

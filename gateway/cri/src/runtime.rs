@@ -13,6 +13,7 @@ use tonic::Request;
 use crate::batch;
 use crate::config::Config;
 use crate::deadline::{Answer, answer};
+use crate::encoded::Encoded;
 use crate::record::Records;
 use crate::samples::Samples;
 
@@ -27,6 +28,7 @@ pub struct Runtime {
     scope: Scope,
     config: Config,
     records: Records,
+    encoded: Encoded,
     task_rates: Samples<TaskId>,
     sandbox_rates: Samples<SandboxId>,
 }
@@ -37,6 +39,7 @@ impl Runtime {
             scope,
             config,
             records: Records::default(),
+            encoded: Encoded::default(),
             task_rates: Samples::default(),
             sandbox_rates: Samples::default(),
         }

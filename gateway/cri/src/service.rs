@@ -1,11 +1,20 @@
-//! Puts the two services together over one scope.
+//! Puts the two services together over one scope, with the lists that clients poll in front of the generated code.
 
+use std::convert::Infallible;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 
+use switchyard_core::Error;
 use switchyard_core::gateway::Scope;
-use switchyard_proto::cri::v1 as cri;
+use switchyard_proto::cri::v1::image_service_server::ImageServiceServer;
+use switchyard_proto::cri::v1::runtime_service_server::RuntimeServiceServer;
+use tonic::codegen::{Body, BoxFuture, Service, StdError, http};
+use tonic::server::{Grpc, NamedService};
+use tonic_prost::ProstCodec;
 
 use crate::config::Config;
+use crate::deadline::answer;
+use crate::encoded::EncodedList;
 use crate::image::Images;
 use crate::runtime::Runtime;
 
@@ -13,9 +22,19 @@ use crate::runtime::Runtime;
 #[derive(Debug, Clone)]
 pub struct Services {
     /// `runtime.v1.RuntimeService`.
-    pub runtime: cri::runtime_service_server::RuntimeServiceServer<Runtime>,
+    pub runtime: RuntimeService,
     /// `runtime.v1.ImageService`.
-    pub image: cri::image_service_server::ImageServiceServer<Images>,
+    pub image: ImageServiceServer<Images>,
+}
+
+/// `runtime.v1.RuntimeService`. ListContainers and ListPodSandbox are answered from bytes that are kept; everything else by the
+/// generated server.
+#[derive(Debug, Clone)]
+pub struct RuntimeService {
+    runtime: Arc<Runtime>,
+    generated: RuntimeServiceServer<Runtime>,
+    /// The most bytes of a request.
+    limit: usize,
 }
 
 /// The CRI services over `scope`, which ought to be that of [`Owner::Kubernetes`](switchyard_core::id::Owner::Kubernetes).
@@ -24,9 +43,62 @@ pub fn services(scope: Scope, config: Config) -> Services {
     let limit = config.max_message_bytes;
     let images = Images::new(scope.clone());
     let runtime = Arc::new(Runtime::new(scope, config));
+    let generated = RuntimeServiceServer::from_arc(Arc::clone(&runtime)).max_decoding_message_size(limit);
     Services {
-        runtime: cri::runtime_service_server::RuntimeServiceServer::from_arc(runtime)
-            .max_decoding_message_size(limit),
-        image: cri::image_service_server::ImageServiceServer::new(images).max_decoding_message_size(limit),
+        runtime: RuntimeService { runtime, generated, limit },
+        image: ImageServiceServer::new(images).max_decoding_message_size(limit),
     }
 }
+
+impl NamedService for RuntimeService {
+    const NAME: &'static str = <RuntimeServiceServer<Runtime> as NamedService>::NAME;
+}
+
+impl<B> Service<http::Request<B>> for RuntimeService
+where
+    B: Body + Send + 'static,
+    B::Error: Into<StdError> + Send + 'static,
+{
+    type Response = http::Response<tonic::body::Body>;
+    type Error = Infallible;
+    type Future = BoxFuture<Self::Response, Infallible>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: http::Request<B>) -> Self::Future {
+        let (runtime, limit) = (Arc::clone(&self.runtime), self.limit);
+        match request.uri().path() {
+            "/runtime.v1.RuntimeService/ListContainers" => {
+                Box::pin(list(limit, request, move |request| runtime.list_encoded(request)))
+            }
+            "/runtime.v1.RuntimeService/ListPodSandbox" => {
+                Box::pin(list(limit, request, move |request| runtime.list_sandboxes_encoded(request)))
+            }
+            _ => self.generated.call(request),
+        }
+    }
+}
+
+/// Answers a call as the generated server does, but with a list that is encoded.
+async fn list<B, Q>(
+    limit: usize,
+    request: http::Request<B>,
+    list: impl Fn(Q) -> Result<EncodedList, Error> + Clone + Send + 'static,
+) -> Result<http::Response<tonic::body::Body>, Infallible>
+where
+    B: Body + Send + 'static,
+    B::Error: Into<StdError> + Send + 'static,
+    Q: prost::Message + Default + 'static,
+{
+    let unary = tower::service_fn(move |request| {
+        let list = list.clone();
+        answer(request, |request| async move { list(request) })
+    });
+    let codec = ProstCodec::<EncodedList, Q>::default();
+    Ok(Grpc::new(codec).apply_max_message_size_config(Some(limit), None).unary(unary, request).await)
+}
+
+#[cfg(test)]
+mod tests;

@@ -18,7 +18,7 @@ pub(crate) use container::{container, container_state, container_status};
 pub(crate) use image::{image, image_fs_info};
 pub(crate) use info::{container_info, image_info, sandbox_info, status_info};
 pub(crate) use node::{runtime_config, status};
-pub(crate) use sandbox::{pod_sandbox, sandbox_status};
+pub(crate) use sandbox::{pod_sandbox, sandbox_state, sandbox_status};
 pub(crate) use stats::{container_stats, sandbox_stats};
 
 /// Nanoseconds since 1970; a time before it or beyond the year 2262 is the nearest that can be said.

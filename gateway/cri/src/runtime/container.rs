@@ -6,11 +6,12 @@ use std::time::{Duration, SystemTime};
 
 use switchyard_core::id::TaskId;
 use switchyard_core::spec::ExecSpec;
-use switchyard_core::table::Sandbox;
+use switchyard_core::table::{Sandbox, Task};
 use switchyard_core::{Error, Result};
 use switchyard_proto::cri::v1 as cri;
 
 use super::Runtime;
+use crate::encoded::EncodedList;
 use crate::from_proto::Parent;
 use crate::{filter, from_proto, to_proto};
 
@@ -104,17 +105,36 @@ impl Runtime {
         Ok(cri::RemoveContainerResponse {})
     }
 
-    /// CRI v1 ListContainers.
+    /// CRI v1 ListContainers, as messages.
     pub(super) fn list(&self, filter: Option<cri::ContainerFilter>) -> Result<Vec<cri::Container>> {
-        let cri::ContainerFilter { id, state, pod_sandbox_id, label_selector } = filter.unwrap_or_default();
         let all = self.scope.tasks()?;
         self.records.keep_tasks(&all);
-        let wanted = |container: &cri::Container| state.is_none_or(|wanted| wanted.state == container.state);
-        Ok(filter::tasks(all, || self.scope.sandboxes(), &id, &pod_sandbox_id, &label_selector)?
-            .iter()
-            .map(|task| to_proto::container(task, self.records.task(task).as_deref()))
-            .filter(wanted)
-            .collect())
+        Ok(self.chosen(all, filter)?.iter().map(|task| self.container(task)).collect())
+    }
+
+    /// The same on the wire.
+    pub(crate) fn list_encoded(
+        &self,
+        cri::ListContainersRequest { filter }: cri::ListContainersRequest,
+    ) -> Result<EncodedList> {
+        let all = self.scope.tasks()?;
+        self.records.keep_tasks(&all);
+        let encoded = self.encoded.tasks(&all, |task| self.container(task));
+        Ok(encoded.of(&self.chosen(all, filter)?))
+    }
+
+    fn container(&self, task: &Task) -> cri::Container {
+        to_proto::container(task, self.records.task(task).as_deref())
+    }
+
+    /// Those of `all`, by id, that a filter lets through.
+    fn chosen(&self, all: Vec<Arc<Task>>, filter: Option<cri::ContainerFilter>) -> Result<Vec<Arc<Task>>> {
+        let cri::ContainerFilter { id, state, pod_sandbox_id, label_selector } = filter.unwrap_or_default();
+        let mut found = filter::tasks(all, || self.scope.sandboxes(), &id, &pod_sandbox_id, &label_selector)?;
+        if let Some(wanted) = state {
+            found.retain(|task| i32::from(to_proto::container_state(&task.state)) == wanted.state);
+        }
+        Ok(found)
     }
 
     /// CRI v1 ContainerStatus.

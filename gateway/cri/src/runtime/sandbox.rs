@@ -1,12 +1,15 @@
 //! The life of sandboxes.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::SystemTime;
 
 use switchyard_core::Result;
+use switchyard_core::table::Sandbox;
 use switchyard_proto::cri::v1 as cri;
 
 use super::{Runtime, unknown_handler};
+use crate::encoded::EncodedList;
 use crate::record::SandboxRecord;
 use crate::{filter, from_proto, to_proto};
 
@@ -72,19 +75,38 @@ impl Runtime {
         })
     }
 
-    /// CRI v1 ListPodSandbox.
+    /// CRI v1 ListPodSandbox, as messages.
     pub(super) fn list_sandboxes(
         &self,
         filter: Option<cri::PodSandboxFilter>,
     ) -> Result<Vec<cri::PodSandbox>> {
-        let cri::PodSandboxFilter { id, state, label_selector } = filter.unwrap_or_default();
         let all = self.scope.sandboxes()?;
         self.records.keep_sandboxes(&all);
-        let wanted = |sandbox: &cri::PodSandbox| state.is_none_or(|wanted| wanted.state == sandbox.state);
-        Ok(filter::sandboxes(all, &id, &label_selector)
-            .iter()
-            .map(|sandbox| to_proto::pod_sandbox(sandbox, self.records.sandbox(sandbox).as_deref()))
-            .filter(wanted)
-            .collect())
+        Ok(chosen(all, filter).iter().map(|sandbox| self.pod_sandbox(sandbox)).collect())
     }
+
+    /// The same on the wire.
+    pub(crate) fn list_sandboxes_encoded(
+        &self,
+        cri::ListPodSandboxRequest { filter }: cri::ListPodSandboxRequest,
+    ) -> Result<EncodedList> {
+        let all = self.scope.sandboxes()?;
+        self.records.keep_sandboxes(&all);
+        let encoded = self.encoded.sandboxes(&all, |sandbox| self.pod_sandbox(sandbox));
+        Ok(encoded.of(&chosen(all, filter)))
+    }
+
+    fn pod_sandbox(&self, sandbox: &Sandbox) -> cri::PodSandbox {
+        to_proto::pod_sandbox(sandbox, self.records.sandbox(sandbox).as_deref())
+    }
+}
+
+/// Those of `all`, by id, that a filter lets through.
+fn chosen(all: Vec<Arc<Sandbox>>, filter: Option<cri::PodSandboxFilter>) -> Vec<Arc<Sandbox>> {
+    let cri::PodSandboxFilter { id, state, label_selector } = filter.unwrap_or_default();
+    let mut found = filter::sandboxes(all, &id, &label_selector);
+    if let Some(wanted) = state {
+        found.retain(|sandbox| i32::from(to_proto::sandbox_state(&sandbox.state)) == wanted.state);
+    }
+    found
 }

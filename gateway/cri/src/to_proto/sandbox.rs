@@ -10,7 +10,7 @@ use super::nanoseconds;
 use crate::record::SandboxRecord;
 
 /// Everything but a ready sandbox is not ready: the kubelet then replaces it.
-const fn sandbox_state(state: &SandboxState) -> cri::PodSandboxState {
+pub(crate) const fn sandbox_state(state: &SandboxState) -> cri::PodSandboxState {
     match state {
         SandboxState::Ready => cri::PodSandboxState::SandboxReady,
         SandboxState::Stopping

@@ -1,0 +1,173 @@
+//! The wire bytes of what lists show, made once for each state of an object.
+//!
+//! The table puts a new `Arc` in place whenever an object changes, and a record never changes: so the same pointer means the same
+//! bytes. What is kept is what the last full list held, and the `Arc`s with it, so that no address is used anew meanwhile. An
+//! object that is gone goes with the next list.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use prost::Message;
+use prost::bytes::Bytes;
+use switchyard_core::table::{Sandbox, Task};
+
+/// An answer of ListContainers or ListPodSandbox: both are one repeated message with the number 1, and on the wire a message
+/// inside of another one is its bytes.
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct EncodedList {
+    /// Each item, encoded.
+    #[prost(bytes = "bytes", repeated, tag = "1")]
+    pub(crate) items: Vec<Bytes>,
+}
+
+/// The bytes of all objects that lists have shown.
+#[derive(Debug, Default)]
+pub(crate) struct Encoded {
+    sandboxes: Kept<Sandbox>,
+    tasks: Kept<Task>,
+}
+
+/// Objects, in the order of a list, each with its bytes.
+#[derive(Debug)]
+pub(crate) struct Page<T>(Vec<(Arc<T>, Bytes)>);
+
+#[derive(Debug)]
+struct Kept<T> {
+    last: Mutex<Arc<Page<T>>>,
+}
+
+// === impl Encoded ===
+
+impl Encoded {
+    /// This full list of all sandboxes, with the bytes of what `message` makes of each.
+    pub(crate) fn sandboxes<M: Message>(
+        &self,
+        all: &[Arc<Sandbox>],
+        message: impl Fn(&Sandbox) -> M,
+    ) -> Arc<Page<Sandbox>> {
+        self.sandboxes.renew(all, |sandbox| sandbox.id, message)
+    }
+
+    /// This full list of all tasks, with the bytes of what `message` makes of each.
+    pub(crate) fn tasks<M: Message>(
+        &self,
+        all: &[Arc<Task>],
+        message: impl Fn(&Task) -> M,
+    ) -> Arc<Page<Task>> {
+        self.tasks.renew(all, |task| task.id, message)
+    }
+}
+
+// === impl Page ===
+
+impl<T> Page<T> {
+    /// An answer with these of the page's objects, which are in the same order.
+    pub(crate) fn of(&self, chosen: &[Arc<T>]) -> EncodedList {
+        let mut page = self.0.iter();
+        let bytes =
+            |object| page.find(|(known, _)| Arc::ptr_eq(known, object)).map(|(_, bytes)| bytes.clone());
+        EncodedList { items: chosen.iter().filter_map(bytes).collect() }
+    }
+}
+
+// === impl Kept ===
+
+impl<T> Default for Kept<T> {
+    fn default() -> Self {
+        Self { last: Mutex::new(Arc::new(Page(Vec::new()))) }
+    }
+}
+
+impl<T> Kept<T> {
+    fn lock(&self) -> MutexGuard<'_, Arc<Page<T>>> {
+        // Only whole pages are put in.
+        self.last.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The page of this list, which is in the order of `id`. Two callers at once make the same bytes twice at worst.
+    fn renew<I: Ord, M: Message>(
+        &self,
+        all: &[Arc<T>],
+        id: impl Fn(&T) -> I,
+        message: impl Fn(&T) -> M,
+    ) -> Arc<Page<T>> {
+        let last = Arc::clone(&self.lock());
+        let same = |((known, _), object): (&(Arc<T>, Bytes), &Arc<T>)| Arc::ptr_eq(known, object);
+        if last.0.len() == all.len() && last.0.iter().zip(all).all(same) {
+            return last;
+        }
+        let mut known = last.0.iter().peekable();
+        let page = all.iter().map(|object| {
+            while known.next_if(|(other, _)| id(other) < id(object)).is_some() {}
+            let bytes = match known.peek() {
+                Some((other, bytes)) if Arc::ptr_eq(other, object) => bytes.clone(),
+                Some(_) | None => message(object).encode_to_vec().into(),
+            };
+            (Arc::clone(object), bytes)
+        });
+        let page = Arc::new(Page(page.collect()));
+        *self.lock() = Arc::clone(&page);
+        page
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// An object of the test: its id, and what changes.
+    type Object = (u8, u8);
+
+    fn text(object: &Object) -> String {
+        format!("{object:?}")
+    }
+
+    /// What the wire must show of these objects.
+    fn wire(objects: &[Arc<Object>]) -> EncodedList {
+        EncodedList { items: objects.iter().map(|object| text(object).encode_to_vec().into()).collect() }
+    }
+
+    #[test]
+    fn only_what_has_changed_is_encoded_again_and_what_is_gone_goes() {
+        let kept = Kept::default();
+        let made = Cell::new(0);
+        let message = |object: &Object| {
+            made.set(made.get() + 1);
+            text(object)
+        };
+        let mut all: Vec<_> = (0..9).map(|id| Arc::new((id, 0))).collect();
+        assert_eq!(kept.renew(&all, |object| object.0, message).of(&all), wire(&all));
+        assert_eq!(made.replace(0), 9);
+        assert_eq!(kept.renew(&all, |object| object.0, message).of(&all), wire(&all));
+        assert_eq!(made.get(), 0);
+        all[4] = Arc::new((4, 1));
+        let gone = all.remove(2);
+        assert_eq!(kept.renew(&all, |object| object.0, message).of(&all), wire(&all));
+        assert_eq!(made.get(), 1);
+        assert_eq!(Arc::strong_count(&gone), 1, "nothing of it is kept");
+    }
+
+    proptest! {
+        #[test]
+        fn any_history_of_lists_shows_each_object_as_it_is(
+            changes in prop::collection::vec((0_u8..12, prop::option::of(any::<u8>())), 0..60),
+            chosen in prop::collection::vec(any::<bool>(), 12),
+        ) {
+            let (kept, mut objects) = (Kept::default(), std::collections::BTreeMap::new());
+            for (id, change) in changes {
+                match change {
+                    Some(value) => objects.insert(id, Arc::new((id, value))),
+                    None => objects.remove(&id),
+                };
+                let all: Vec<_> = objects.values().cloned().collect();
+                let page = kept.renew(&all, |object| object.0, text);
+                let some: Vec<_> = all.iter().filter(|object| chosen[usize::from(object.0)]).cloned().collect();
+                prop_assert_eq!(page.of(&all), wire(&all));
+                prop_assert_eq!(page.of(&some), wire(&some));
+            }
+        }
+    }
+}

@@ -1,0 +1,175 @@
+//! The lists that are answered from kept bytes, beside what the generated server answers.
+
+use bytes::{BufMut, Bytes, BytesMut};
+use http_body_util::{BodyExt, Full};
+use prost::Message;
+use switchyard_core::gateway::{Gateway, Limits};
+use switchyard_core::id::Owner;
+use switchyard_fake::{BUSYBOX, Fake};
+use switchyard_proto::cri::v1 as cri;
+use switchyard_proto::cri::v1::image_service_server::ImageService as _;
+use switchyard_proto::cri::v1::runtime_service_server::RuntimeService as _;
+use tonic::Request;
+
+use super::*;
+
+/// A gateway with its services, without a socket.
+struct Node {
+    gateway: Gateway,
+    service: RuntimeService,
+    images: Images,
+}
+
+/// An answer: the headers, which hold the status if it failed, the body, and the trailers.
+type Raw = (http::HeaderMap, Bytes, Option<http::HeaderMap>);
+
+impl Node {
+    fn new() -> Self {
+        let gateway = Gateway::new(Arc::new(Fake::with_busybox()), Limits::default());
+        let scope = gateway.scope(Owner::Kubernetes);
+        let service = services(scope.clone(), Config::default()).runtime;
+        Self { gateway, service, images: Images::new(scope) }
+    }
+
+    async fn pod(&self, name: &str) -> String {
+        let metadata = cri::PodSandboxMetadata {
+            name: name.into(),
+            uid: name.into(),
+            namespace: "shop".into(),
+            attempt: 0,
+        };
+        let labels = [("name".into(), name.into()), ("tier".into(), "front".into())].into();
+        let annotations = [("note".into(), "kept".into())].into();
+        let config = cri::PodSandboxConfig {
+            metadata: Some(metadata),
+            log_directory: "/logs".into(),
+            labels,
+            annotations,
+            ..Default::default()
+        };
+        let request = cri::RunPodSandboxRequest { config: Some(config), ..Default::default() };
+        let answer = self.service.runtime.run_pod_sandbox(Request::new(request)).await;
+        answer.expect("it is well formed").into_inner().pod_sandbox_id
+    }
+
+    async fn container(&self, pod: &str, name: &str) -> String {
+        let config = cri::ContainerConfig {
+            metadata: Some(cri::ContainerMetadata { name: name.into(), attempt: 2 }),
+            image: Some(cri::ImageSpec { image: BUSYBOX.into(), ..Default::default() }),
+            command: vec!["top".into()],
+            labels: [("name".into(), name.into())].into(),
+            ..Default::default()
+        };
+        let request = cri::CreateContainerRequest {
+            pod_sandbox_id: pod.into(),
+            config: Some(config),
+            sandbox_config: None,
+        };
+        let answer = self.service.runtime.create_container(Request::new(request)).await;
+        answer.expect("it is well formed").into_inner().container_id
+    }
+
+    /// Asks both servers, and fails unless they answer alike.
+    async fn ask(&self, method: &str, message: &[u8]) -> Raw {
+        let kept = call(self.service.clone(), method, message).await;
+        let generated = call(self.service.generated.clone(), method, message).await;
+        assert_eq!(kept, generated, "{method} {message:?}");
+        kept
+    }
+
+    async fn containers(&self, filter: cri::ContainerFilter) -> usize {
+        let request = cri::ListContainersRequest { filter: Some(filter) };
+        let (_, body, _) = self.ask("ListContainers", &request.encode_to_vec()).await;
+        cri::ListContainersResponse::decode(&body[5..]).expect("it is a list").containers.len()
+    }
+
+    async fn pods(&self, filter: cri::PodSandboxFilter) -> usize {
+        let request = cri::ListPodSandboxRequest { filter: Some(filter) };
+        let (_, body, _) = self.ask("ListPodSandbox", &request.encode_to_vec()).await;
+        cri::ListPodSandboxResponse::decode(&body[5..]).expect("it is a list").items.len()
+    }
+}
+
+async fn call<S>(mut service: S, method: &str, message: &[u8]) -> Raw
+where
+    S: Service<http::Request<Full<Bytes>>, Response = http::Response<tonic::body::Body>, Error = Infallible>,
+{
+    let mut body = BytesMut::new();
+    body.put_u8(0);
+    body.put_u32(message.len().try_into().expect("it is short"));
+    body.put_slice(message);
+    let request = http::Request::post(format!("/{}/{method}", RuntimeService::NAME))
+        .header("content-type", "application/grpc")
+        .body(Full::new(body.freeze()))
+        .expect("it is well formed");
+    let Ok(answer) = service.call(request).await;
+    let (parts, body) = answer.into_parts();
+    let body = body.collect().await.expect("the body comes whole");
+    let trailers = body.trailers().cloned();
+    (parts.headers, body.to_bytes(), trailers)
+}
+
+fn labelled(name: &str) -> std::collections::BTreeMap<String, String> {
+    [("name".into(), name.into())].into()
+}
+
+#[tokio::test]
+async fn lists_are_byte_for_byte_those_of_the_generated_server_through_every_change_and_filter() {
+    let node = Node::new();
+    node.gateway.recover().await.expect("the fake recovers");
+    let request = cri::PullImageRequest {
+        image: Some(cri::ImageSpec { image: BUSYBOX.into(), ..Default::default() }),
+        ..Default::default()
+    };
+    node.images.pull_image(Request::new(request)).await.expect("the registry has it");
+    assert_eq!(node.containers(cri::ContainerFilter::default()).await, 0);
+    let (web, db) = (node.pod("web").await, node.pod("db").await);
+    let mut ids = Vec::new();
+    for name in ["a", "b", "c"] {
+        ids.push(node.container(&web, name).await);
+        assert_eq!(node.containers(cri::ContainerFilter::default()).await, ids.len());
+    }
+    node.container(&db, "a").await;
+
+    let runtime = &node.service.runtime;
+    let start = cri::StartContainerRequest { container_id: ids[0].clone() };
+    runtime.start_container(Request::new(start)).await.expect("it can be started");
+    let remove = cri::RemoveContainerRequest { container_id: ids[1].clone() };
+    runtime.remove_container(Request::new(remove)).await.expect("it can be removed");
+    let stop = cri::StopPodSandboxRequest { pod_sandbox_id: db.clone() };
+    runtime.stop_pod_sandbox(Request::new(stop)).await.expect("it can be stopped");
+
+    let state = |state: cri::ContainerState| Some(cri::ContainerStateValue { state: state.into() });
+    let of = |filter: cri::ContainerFilter| node.containers(filter);
+    let any = cri::ContainerFilter::default;
+    assert_eq!(of(any()).await, 3);
+    assert_eq!(of(cri::ContainerFilter { id: ids[2].clone(), ..any() }).await, 1);
+    assert_eq!(of(cri::ContainerFilter { id: ids[1].clone(), ..any() }).await, 0);
+    assert_eq!(of(cri::ContainerFilter { pod_sandbox_id: web.clone(), ..any() }).await, 2);
+    assert_eq!(of(cri::ContainerFilter { label_selector: labelled("a"), ..any() }).await, 2);
+    let running = state(cri::ContainerState::ContainerRunning);
+    assert_eq!(of(cri::ContainerFilter { state: running, ..any() }).await, 1);
+    let unknown = Some(cri::ContainerStateValue { state: 77 });
+    assert_eq!(of(cri::ContainerFilter { state: unknown, ..any() }).await, 0);
+
+    let any = cri::PodSandboxFilter::default;
+    let ready = cri::PodSandboxStateValue { state: cri::PodSandboxState::SandboxReady.into() };
+    assert_eq!(node.pods(any()).await, 2);
+    assert_eq!(node.pods(cri::PodSandboxFilter { state: Some(ready), ..any() }).await, 1);
+    assert_eq!(node.pods(cri::PodSandboxFilter { id: db, ..any() }).await, 1);
+    assert_eq!(node.pods(cri::PodSandboxFilter { label_selector: labelled("web"), ..any() }).await, 1);
+}
+
+#[tokio::test]
+async fn refusals_are_those_of_the_generated_server() {
+    let node = Node::new();
+    for method in ["ListContainers", "ListPodSandbox"] {
+        let (unrecovered, _, _) = node.ask(method, &[]).await;
+        assert_eq!(unrecovered["grpc-status"], "14", "unavailable");
+        let (malformed, _, _) = node.ask(method, &[0xff]).await;
+        assert_eq!(malformed["grpc-status"], "13", "internal");
+        let limit = node.service.limit;
+        let (too_large, _, _) = node.ask(method, &vec![0; limit + 1]).await;
+        assert_ne!(too_large["grpc-status"], "0");
+    }
+}
