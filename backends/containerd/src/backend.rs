@@ -152,6 +152,7 @@ impl Containerd {
         });
         let (tracker, abilities) = (TaskTracker::new(), Abilities::default());
         let limit = Duration::from_secs(settings.network.plugin_timeout_seconds.max(1));
+        let boot = kernel_text("random/boot_id")?;
         let inner = Arc::new(Inner {
             images: Images::new(
                 client.clone(),
@@ -160,11 +161,12 @@ impl Containerd {
                 abilities.clone(),
                 config.max_concurrent_downloads,
                 tracker.clone(),
+                &boot,
             ),
             rootfs: Rootfs::new(client.clone(), layout.views()),
             host,
             host_name: kernel_text("hostname")?,
-            boot: kernel_text("random/boot_id")?,
+            boot,
             logkeeper: switchyard_logkeeper::Client::new(&settings.logkeeper),
             cni_conf: cni::ConfDir::new(&settings.network.conf_dir),
             cni_plugins: cni::Plugins::new(

@@ -21,6 +21,7 @@ use crate::client::{Client, QUICK, call, gone_is_done};
 mod apart;
 pub(crate) mod content;
 mod flight;
+pub(crate) mod flush;
 pub(crate) mod index;
 mod layers;
 pub(crate) mod lease;
@@ -47,6 +48,7 @@ pub(crate) struct Images {
     recent: recent::Recent,
     pulls: Pulls,
     tracker: TaskTracker,
+    flush: flush::Flush,
     usage: usage::UsageCache,
 }
 
@@ -87,8 +89,10 @@ impl Images {
         abilities: Abilities,
         downloads: usize,
         tracker: TaskTracker,
+        boot: &str,
     ) -> Self {
         Self {
+            flush: flush::Flush::new(client.clone(), boot, tracker.clone()),
             client,
             registry,
             snapshotters,
@@ -189,10 +193,16 @@ impl Images {
             diff_ids: info.config.rootfs.diff_ids.clone(),
             rebase: self.abilities.rebases(snapshotter),
             source: [0; 32],
+            flush: self.flush.clone(),
         };
         let layers = layers::Layers::new(plan, self.pulls.shares(), lease)?;
         layers.make(None).await?;
         layers.release().await
+    }
+
+    /// Syncs what a predecessor has unpacked in this boot and did not come to sync.
+    pub(crate) fn flush_overdue(&self, snapshotter: &str, names: Vec<String>) {
+        self.flush.later(snapshotter, names, None);
     }
 
     pub(crate) fn snapshotters(&self) -> &Snapshotters {
@@ -219,6 +229,7 @@ impl ImageStore for Images {
             credentials: request.credentials.clone(),
             snapshotter,
             rebase,
+            flush: self.flush.clone(),
             shares: Arc::clone(self.pulls.shares()),
         };
         self.pulls.join(job).await

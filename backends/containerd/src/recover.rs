@@ -33,6 +33,7 @@ use crate::task::TaskEntry;
 mod debris;
 mod decide;
 mod inventory;
+mod lost;
 mod plugins;
 mod settle;
 pub(crate) mod shims;
@@ -65,6 +66,8 @@ struct Finding {
     homes: HashMap<SandboxId, Home>,
     clear: Vec<Leftover>,
     running: Vec<Arc<TaskEntry>>,
+    /// Ids of tasks of earlier boots: they have ended, whatever else is known of them.
+    earlier: HashSet<String>,
 }
 
 impl Inner {
@@ -99,13 +102,15 @@ impl Inner {
                 }
             }
         }
+        // Only now: a task whose end is on record is listed without its snapshot too.
+        self.remove_lost_layers(&snapshots, &finding.earlier).await;
         reach(Step::RecoveryTasks);
         let debris = self.find_debris(&snapshots, &all).await?;
         reach(Step::RecoverySandboxes);
         self.settle_kept().await?;
 
         // From here on requests may be served.
-        let Finding { recovered, homes: _, clear, running } = finding;
+        let Finding { recovered, homes: _, clear, running, earlier: _ } = finding;
         for leftover in clear {
             self.clear_soon(leftover);
         }
@@ -346,6 +351,9 @@ impl Inner {
 impl Finding {
     /// Puts a task where it belongs, and notes what is left to do about it.
     fn place(&mut self, inner: &Inner, entry: Arc<TaskEntry>, fate: &TaskFate, task: Option<Task>) {
+        if entry.record().boot != inner.boot && !matches!(fate, TaskFate::Running(_)) {
+            self.earlier.insert(entry.id.to_string());
+        }
         let Some(task) = task else {
             tracing::info!(task.id = %entry.id, "removing a task that was never finished");
             self.clear.push(Leftover::Task(entry));

@@ -157,6 +157,8 @@ steps! {
         LayerApplied,
         /// It is committed.
         LayerUnpacked,
+        /// The layers of an image are on disk, and not on record as that.
+        LayersSynced,
         /// An image that was here already has a lease to be unpacked under.
         UnpackLeased,
         /// One name of an image is written.
@@ -185,6 +187,8 @@ steps! {
     Recovery {
         /// It is known what there is.
         RecoveryLooked,
+        /// A snapshot is removed that a power cut may have left without its files.
+        RecoveryLayerGone,
         /// Tasks are settled.
         RecoveryTasks,
         /// What is to be cleared away is found, and requests are about to be served.

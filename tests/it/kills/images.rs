@@ -2,11 +2,15 @@
 
 use switchyard_steps::Step::*;
 use switchyard_tests::cri::image_spec;
+use switchyard_tests::host::eventually;
 use switchyard_tests::image::{Family, Image, Index, busybox, random_layer};
 use switchyard_tests::sweep::{NAMESPACE, ctr, stored};
 
 use super::Amid;
-use super::lab::{Kill, Lab};
+use super::lab::{Kill, LIMIT, Lab};
+
+/// The label of a snapshot whose files may not be on disk yet.
+const UNSYNCED: &str = "switchyard.io/unsynced";
 
 pub(super) const KILLS: &[Amid] = &[
     Amid {
@@ -29,6 +33,8 @@ pub(super) const KILLS: &[Amid] = &[
         ],
     },
     Amid { run: unpack, at: &[(UnpackLeased, 1), (LayerPrepared, 1), (LayerApplied, 1), (LayerUnpacked, 1)] },
+    Amid { run: flush, at: &[(LayersSynced, 1)] },
+    Amid { run: unpack_anew, at: &[(RecoveryLayerGone, 1), (RecoveryLayerGone, 2)] },
     Amid { run: remove, at: &[(ImageUnnamed, 1), (ImageUnnamed, 2)] },
 ];
 
@@ -61,6 +67,74 @@ fn pull(lab: &Lab, kill: Kill) {
         assert_eq!(seen, "2", "{kill:?}");
     });
     lab.node.cri().remove_image(&reference).expect("it can be removed");
+    lab.assert_stored_as_before(kill);
+    lab.assert_nothing_left(kill);
+}
+
+/// Snapshots that count as not synced.
+fn unsynced(lab: &Lab) -> Vec<String> {
+    let socket = lab.node.root().containerd_socket().expect("containerd has been started");
+    let info = |name: &str| ctr(&socket, NAMESPACE, &["snapshots", "info", name]);
+    let labelled = |name: &String| info(name).iter().any(|line| line.contains(UNSYNCED));
+    snapshots(lab).into_iter().filter(labelled).collect()
+}
+
+fn snapshots(lab: &Lab) -> Vec<String> {
+    let socket = lab.node.root().containerd_socket().expect("containerd has been started");
+    let stored = stored(&socket, NAMESPACE);
+    stored.iter().filter_map(|item| item.strip_prefix("snapshot ")).map(str::to_owned).collect()
+}
+
+#[track_caller]
+fn wait_synced(lab: &Lab, kill: Kill) {
+    let synced = eventually(LIMIT, || unsynced(lab).is_empty());
+    assert!(synced, "{kill:?}: {:?} are not synced\n{}", unsynced(lab), lab.node.daemon().tail());
+}
+
+/// Layers are synced behind the answer to the pull: a daemon that is killed meanwhile is followed by one that does it.
+fn flush(lab: &Lab, kill: Kill) {
+    let (reference, _) = push(lab, kill, 4);
+    lab.node.daemon().kill_at(&[(kill.step, kill.time)]);
+    // The answer and the kill may come in either order.
+    let answer = lab.node.cri().pull(&reference, None);
+    lab.node.daemon().wait_killed();
+    lab.node.daemon().restart();
+    lab.assert_undisturbed(kill);
+    wait_synced(lab, kill);
+    let images = lab.node.cri().list_images().expect("they can be listed");
+    let told = |id: &String| images.iter().any(|image| image.id == *id);
+    assert!(answer.as_ref().map_or(true, told), "{kill:?}: {images:#?}");
+    lab.node.cri().pull(&reference, None).expect("it can be sent again");
+    lab.node.cri().remove_image(&reference).expect("it can be removed");
+    lab.assert_stored_as_before(kill);
+    lab.assert_nothing_left(kill);
+}
+
+/// All layers count as not synced since another boot: those that nothing runs on are unpacked anew, the others are left alone.
+fn unpack_anew(lab: &Lab, kill: Kill) {
+    let (reference, _) = push(lab, kill, 5);
+    let socket = lab.node.root().containerd_socket().expect("containerd has been started");
+    let before = snapshots(lab);
+    lab.node.cri().pull(&reference, None).expect("it can be pulled");
+    wait_synced(lab, kill);
+    for name in snapshots(lab).iter().filter(|name| name.starts_with("sha256:")) {
+        ctr(&socket, NAMESPACE, &["snapshots", "label", name, &format!("{UNSYNCED}=another")]);
+    }
+    lab.node.daemon().kill9();
+    lab.node.daemon().kill_at(&[(kill.step, kill.time)]);
+    lab.node.daemon().spawn();
+    lab.node.daemon().wait_killed();
+    lab.node.daemon().restart();
+    lab.assert_undisturbed(kill);
+    assert_eq!(snapshots(lab), before, "{kill:?}");
+    lab.with_pod("anew", |pod| {
+        let seen = pod.output("ls /random | wc -l", |config| config.image = Some(image_spec(&reference)));
+        assert_eq!(seen, "2", "{kill:?}");
+    });
+    lab.node.cri().remove_image(&reference).expect("it can be removed");
+    for name in unsynced(lab) {
+        ctr(&socket, NAMESPACE, &["snapshots", "label", &name, &format!("{UNSYNCED}=")]);
+    }
     lab.assert_stored_as_before(kill);
     lab.assert_nothing_left(kill);
 }

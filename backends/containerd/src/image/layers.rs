@@ -23,6 +23,7 @@ use tokio_util::task::AbortOnDropHandle;
 
 use super::content::{self, Labels, add_labels};
 use super::flight::Flights;
+use super::flush::{Flush, Made};
 use super::lease::Lease;
 use super::unpack::{Extract, Target, chain_ids, exists};
 use crate::client::Client;
@@ -76,6 +77,8 @@ pub(crate) struct Plan {
     /// Whether the snapshotter takes layers that were unpacked apart from each other.
     pub(crate) rebase: bool,
     pub(crate) source: Source,
+    /// Sees to it that they get to disk.
+    pub(crate) flush: Flush,
 }
 
 /// Where layers are downloaded from.
@@ -99,6 +102,7 @@ pub(crate) struct Layers {
     fetched: Vec<Fetched>,
     announce: Mutex<Vec<Announce>>,
     unpacking: Semaphore,
+    made: Arc<Made>,
 }
 
 type Fetched = Shared<BoxFuture<'static, Result<(), Failure>>>;
@@ -118,6 +122,7 @@ impl Layers {
         let (announce, fetched) = plan.layers.iter().map(|_| announcement()).unzip();
         Ok(Arc::new(Self {
             chain: chain_ids(&plan.diff_ids),
+            made: Made::new(plan.flush.clone(), &plan.snapshotter),
             plan,
             shares: Arc::clone(shares),
             client: lease.client()?,
@@ -209,6 +214,7 @@ impl Layers {
             name: self.chain[number].clone(),
             layer: self.plan.layers[number].clone(),
             diff_id: self.plan.diff_ids[number].clone(),
+            made: Arc::clone(&self.made),
         };
         if exists(&target.client, &target.snapshotter, &target.name).await? {
             return Ok(());

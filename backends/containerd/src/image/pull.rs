@@ -39,6 +39,7 @@ pub(crate) struct Job {
     pub(crate) snapshotter: String,
     /// Whether the snapshotter takes layers that were unpacked apart from each other.
     pub(crate) rebase: bool,
+    pub(crate) flush: super::flush::Flush,
     pub(crate) shares: Arc<Shares>,
 }
 
@@ -123,6 +124,7 @@ impl Job {
             diff_ids: config.rootfs.diff_ids.clone(),
             rebase: self.rebase,
             source: self.source(),
+            flush: self.flush.clone(),
         };
         let layers = Layers::new(plan, &self.shares, lease)?;
         let labels = Labels::from([self.origin()]);

@@ -1,6 +1,7 @@
 //! From a layer to its snapshot: containerd's diff service applies it, on top of the one below or apart from it.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use containerd_client::services::v1 as api;
 use containerd_client::services::v1::snapshots as snap;
@@ -13,6 +14,7 @@ use switchyard_steps::{Step, reach};
 
 use super::apart::Apart;
 use super::content::add_labels;
+use super::flush::Made;
 use super::lease::getrandom_fill;
 use crate::client::{Client, QUICK, UNPACK, call, gone_is_done};
 
@@ -54,6 +56,7 @@ pub(crate) struct Target {
     pub(crate) name: String,
     pub(crate) layer: Descriptor,
     pub(crate) diff_id: Digest,
+    pub(crate) made: Arc<Made>,
 }
 
 /// A snapshot that is not finished yet.
@@ -160,11 +163,11 @@ impl Target {
             name: self.name.clone(),
             key: extract.key.clone(),
             parent: parent.to_owned(),
-            ..Default::default()
+            labels: self.made.labels().into_iter().collect(),
         };
         let what = format!("commit snapshot {}", self.name);
         match call(&what, QUICK, self.client.commits().commit(request)).await {
-            Ok(_) => {}
+            Ok(_) => self.made.add(&self.name, &extract.mounts),
             Err(error) => {
                 self.discard(&extract).await;
                 // Another client has made it meanwhile.

@@ -1,6 +1,6 @@
 //! What is found in containerd at a start.
 
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::str::FromStr;
 
 use containerd_client::services::v1 as api;
@@ -13,6 +13,7 @@ use super::decide::Process;
 use crate::backend::Inner;
 use crate::client::{QUICK, call};
 use crate::image::content::next;
+use crate::image::flush::{Layer, UNSYNCED};
 use crate::record::{INSTANCE, KIND, OWNER};
 
 /// The objects of this gateway, and what is named after them.
@@ -24,17 +25,17 @@ pub(super) struct Inventory {
     pub(super) snapshots: Snapshots,
 }
 
-/// The keys of all snapshots, by snapshotter; `None` for one that cannot be listed.
+/// All snapshots, by snapshotter; `None` for one that cannot be listed.
 #[derive(Debug, Default)]
 pub(super) struct Snapshots {
-    keys: HashMap<String, Option<HashSet<String>>>,
+    by_name: HashMap<String, Option<BTreeMap<String, Layer>>>,
 }
 
 impl Snapshots {
     /// Whether a snapshot is there, or may be: what cannot be looked at is not missing.
     pub(super) fn may_have(&self, snapshotter: &str, key: &str) -> bool {
-        match self.keys.get(snapshotter) {
-            Some(Some(keys)) => keys.contains(key),
+        match self.by_name.get(snapshotter) {
+            Some(Some(layers)) => layers.contains_key(key),
             Some(None) | None => true,
         }
     }
@@ -42,12 +43,16 @@ impl Snapshots {
     /// Snapshots whose key begins with one of these.
     pub(super) fn beginning(&self, prefixes: &[String]) -> Vec<(String, String)> {
         let begins = |key: &&String| prefixes.iter().any(|prefix| key.starts_with(prefix.as_str()));
-        self.keys
-            .iter()
-            .flat_map(|(snapshotter, keys)| {
-                keys.iter().flatten().filter(begins).map(|key| (snapshotter.clone(), key.clone()))
+        self.listed()
+            .flat_map(|(snapshotter, layers)| {
+                layers.keys().filter(begins).map(|key| (snapshotter.to_owned(), key.clone()))
             })
             .collect()
+    }
+
+    /// Each snapshotter that could be listed, with all its snapshots by name.
+    pub(super) fn listed(&self) -> impl Iterator<Item = (&str, &BTreeMap<String, Layer>)> {
+        self.by_name.iter().filter_map(|(snapshotter, layers)| Some((snapshotter.as_str(), layers.as_ref()?)))
     }
 }
 
@@ -87,8 +92,8 @@ impl Inner {
     async fn snapshots(&self, snapshotters: BTreeSet<String>) -> Result<Snapshots> {
         let mut snapshots = Snapshots::default();
         for snapshotter in snapshotters {
-            let keys = match self.snapshot_keys(&snapshotter).await {
-                Ok(keys) => Some(keys),
+            let layers = match self.snapshot_layers(&snapshotter).await {
+                Ok(layers) => Some(layers),
                 // Not one that this containerd has: nothing can be said of its snapshots, and everything else goes on.
                 Err(error) if matches!(error.kind(), ErrorKind::InvalidArgument | ErrorKind::NotFound) => {
                     tracing::error!(
@@ -100,20 +105,24 @@ impl Inner {
                 }
                 Err(error) => return Err(error),
             };
-            snapshots.keys.insert(snapshotter, keys);
+            snapshots.by_name.insert(snapshotter, layers);
         }
         Ok(snapshots)
     }
 
-    async fn snapshot_keys(&self, snapshotter: &str) -> Result<HashSet<String>> {
+    async fn snapshot_layers(&self, snapshotter: &str) -> Result<BTreeMap<String, Layer>> {
         let what = format!("list snapshots of {snapshotter}");
         let request = snap::ListSnapshotsRequest { snapshotter: snapshotter.to_owned(), filters: Vec::new() };
         let mut stream = call(&what, QUICK, self.client.snapshots().list(request)).await?;
-        let mut keys = HashSet::new();
+        let mut layers = BTreeMap::new();
         while let Some(message) = next(&what, &mut stream).await? {
-            keys.extend(message.info.into_iter().map(|info| info.name));
+            layers.extend(message.info.into_iter().map(|mut info| {
+                let unsynced = info.labels.remove(UNSYNCED);
+                let committed = info.kind() == snap::Kind::Committed;
+                (info.name, Layer { parent: info.parent, committed, unsynced })
+            }));
         }
-        Ok(keys)
+        Ok(layers)
     }
 }
 
