@@ -4,6 +4,14 @@ use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{self, Read, Seek, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+/// How long a lock may outlive its holder: a program that a killed daemon was just starting shares its files until it runs.
+const LINGER: Duration = Duration::from_secs(1);
+
+/// Between two looks at a lock that is held.
+const LOOK: Duration = Duration::from_millis(5);
 
 /// A directory that no other daemon uses, until this is dropped.
 #[derive(Debug)]
@@ -38,17 +46,24 @@ pub enum LockError {
 }
 
 impl DirLock {
-    /// Takes the directory, which exists, by its file `lock`.
+    /// Takes the directory, which exists, by its file `lock`. Blocks for a second if it is held.
     ///
     /// # Errors
-    /// [`LockError::Held`] at once if another process has it.
+    /// [`LockError::Held`] if another process has it and keeps it.
     pub fn take(dir: &Path) -> Result<Self, LockError> {
         let path = dir.join("lock");
         let fail = |source| LockError::File { path: path.clone(), source };
         let mut options = OpenOptions::new();
         options.read(true).write(true).create(true).truncate(false).mode(0o600);
         let mut file = options.open(&path).map_err(fail)?;
-        match file.try_lock() {
+        let deadline = Instant::now() + LINGER;
+        let locked = loop {
+            match file.try_lock() {
+                Err(TryLockError::WouldBlock) if Instant::now() < deadline => sleep(LOOK),
+                locked => break locked,
+            }
+        };
+        match locked {
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => {
                 let mut pid = String::new();
@@ -80,5 +95,17 @@ mod tests {
         assert!(error.contains(&format!("in use by switchyard process {}:", std::process::id())), "{error}");
         drop(lock);
         DirLock::take(dir.path()).unwrap();
+    }
+
+    #[test]
+    fn a_lock_that_outlives_its_holder_for_a_moment_is_waited_for() {
+        let dir = tempfile::tempdir().unwrap();
+        let lock = DirLock::take(dir.path()).unwrap();
+        std::thread::scope(|scope| {
+            let next = scope.spawn(|| DirLock::take(dir.path()).map(drop));
+            sleep(LOOK * 4);
+            drop(lock);
+            next.join().unwrap().unwrap();
+        });
     }
 }

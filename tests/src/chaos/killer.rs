@@ -152,8 +152,9 @@ impl Killer<'_> {
             }
             std::thread::sleep(POLL);
         }
-        self.calls
-            .notes
-            .violation(format_args!("the daemon did not serve within {RETURN:?} of its kill: {last}"));
+        let tail = self.node.daemon().tail();
+        self.calls.notes.violation(format_args!(
+            "the daemon did not serve within {RETURN:?} of its kill: {last}\n{tail}"
+        ));
     }
 }
