@@ -23,6 +23,8 @@ use crate::sweep::Sweep;
 const IMAGE: &str = "library/busybox:latest";
 /// How long a log may take to hold what was printed.
 const LOG_LIMIT: Duration = Duration::from_secs(20);
+/// How long the daemon may take to clear up what a killed predecessor left.
+const CLEAR_LIMIT: Duration = Duration::from_secs(20);
 
 /// A daemon with all it needs. When it is dropped, and no test has failed on it, nothing may be left behind.
 #[derive(Debug)]
@@ -236,6 +238,20 @@ impl Node {
     #[must_use]
     pub fn sweep(&self) -> Sweep {
         Sweep::take(&self.root)
+    }
+
+    /// Fails when something is left, and stays: a daemon clears up what a killed predecessor left while it serves.
+    ///
+    /// # Panics
+    /// When something is left.
+    #[track_caller]
+    pub fn assert_clean(&self) {
+        let mut sweep = self.sweep();
+        eventually(CLEAR_LIMIT, || {
+            sweep = self.sweep();
+            sweep.is_clean()
+        });
+        sweep.assert_clean();
     }
 
     /// Fails when something is left that carries one of these ids.

@@ -83,6 +83,12 @@ impl Sweep {
         Self { findings }
     }
 
+    /// Whether nothing was found.
+    #[must_use]
+    pub fn is_clean(&self) -> bool {
+        self.findings.is_empty()
+    }
+
     /// Fails the test when something was found.
     ///
     /// # Panics

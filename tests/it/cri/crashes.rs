@@ -88,7 +88,7 @@ fn a_daemon_killed_amid_creations_and_starts_has_each_container_once_in_the_end(
         assert_eq!(containers.len(), 6 * (round + 1), "{containers:#?}");
     }
     drop(pod);
-    node.sweep().assert_clean();
+    node.assert_clean();
 }
 
 #[test]
@@ -123,7 +123,7 @@ fn pods_are_run_in_the_end_whatever_containerd_dies_of() {
     }
     // What could not be undone without containerd is undone by the next daemon at the latest.
     node.daemon().restart();
-    node.sweep().assert_clean();
+    node.assert_clean();
 }
 
 #[test]
@@ -207,7 +207,7 @@ fn a_start_or_stop_whose_client_gave_up_is_not_half_done() {
     request.set_timeout(Duration::from_millis(5));
     let _ = node.cri().runtime(async |mut client| client.stop_pod_sandbox(request).await);
     drop(pod);
-    node.sweep().assert_clean();
+    node.assert_clean();
 }
 
 #[test]
@@ -229,5 +229,5 @@ fn twenty_pods_at_once_come_and_go() {
             });
         }
     });
-    node.sweep().assert_clean();
+    node.assert_clean();
 }

@@ -123,7 +123,7 @@ fn without_a_network_configuration_only_pods_on_the_hosts_network_run() {
     let config = node.pod_config("none");
     let status = node.cri().run_pod(&config).expect_err("there is no network for it");
     assert!(matches!(status.code(), Code::Unavailable | Code::FailedPrecondition), "{status}");
-    node.sweep().assert_clean();
+    node.assert_clean();
     let host = node.pod_with("host", |config| namespaces(config).set_network(NamespaceMode::Node));
     assert_eq!(host.output("echo runs", |_| {}), "runs");
     node.root().network().write_conflist(&node.root().cni_conf(), false);

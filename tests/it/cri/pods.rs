@@ -44,7 +44,7 @@ fn a_pod_goes_its_whole_way_and_leaves_nothing() {
     client.remove(&id).expect("it can be removed");
     client.remove_pod(&pod).expect("it can be removed");
     assert_eq!(client.pod_status(&pod).expect_err("it is gone").code(), Code::NotFound);
-    node.sweep().assert_clean();
+    node.assert_clean();
 }
 
 #[test]
@@ -143,7 +143,7 @@ fn a_cancelled_run_is_taken_up_by_the_next_try() {
     let ids: Vec<_> = node.cri().pods().expect("pods can be listed").into_iter().map(|pod| pod.id).collect();
     assert_eq!(ids, [pod.id()]);
     drop(pod);
-    node.sweep().assert_clean();
+    node.assert_clean();
 }
 
 #[test]

@@ -106,7 +106,7 @@ fn outlives(end: impl FnOnce(&mut Daemon)) {
     assert_eq!(pod.text("created"), "started late");
     client.stop(&counting, 0).expect("it can be stopped");
     drop((pod, stopped));
-    node.sweep().assert_clean();
+    node.assert_clean();
 }
 
 #[test]
@@ -211,7 +211,7 @@ fn a_daemon_killed_amid_ten_runs_has_one_pod_of_each_in_the_end() {
     });
     // A plugin of a dead daemon may run on beside the one that undoes its work: then the next daemon tries again.
     node.daemon().restart();
-    node.sweep().assert_clean();
+    node.assert_clean();
 }
 
 #[test]

@@ -42,7 +42,7 @@ fn a_container_whose_client_gave_up_is_the_one_that_another_client_gets() {
         assert_eq!(containers.len(), index + 1, "after {milliseconds} ms: {containers:#?}");
     }
     drop(pod);
-    node.sweep().assert_clean();
+    node.assert_clean();
 }
 
 #[test]
@@ -62,7 +62,7 @@ fn a_pod_that_its_client_and_then_its_daemon_left_is_run_once_by_another_client(
     assert!(ids.iter().all(|id| id == pod.id()), "{ids:?}");
     assert_eq!(node.cri().pods().expect("they can be listed").len(), 1);
     drop(pod);
-    node.sweep().assert_clean();
+    node.assert_clean();
 }
 
 #[test]

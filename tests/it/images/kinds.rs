@@ -70,7 +70,7 @@ fn an_image_for_another_platform_alone_is_refused_and_leaves_nothing() {
     assert!(refused, "{status}");
     assert!(status.message().contains("linux/s390x"), "{status}");
     assert_eq!(images(&node), before);
-    node.sweep().assert_clean();
+    node.assert_clean();
 }
 
 /// The ids of all images.
@@ -98,7 +98,7 @@ fn an_image_that_contradicts_itself_is_refused_and_leaves_nothing() {
         assert_eq!(node.cri().image(&node.registry().reference(name)).expect("it is asked for"), None);
     }
     assert_eq!(images(&node), before);
-    node.sweep().assert_clean();
+    node.assert_clean();
     node.registry().push("kinds/escape:1", &busybox().layer(escape).build());
     // Whether it is refused or kept inside is the unpacker's to say.
     let _ = node.cri().pull(&node.registry().reference("kinds/escape:1"), None);
