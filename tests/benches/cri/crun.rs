@@ -24,6 +24,9 @@ use crate::stand::Stand;
 /// What the shell does in the new mount namespace before it becomes the daemon.
 const SCRIPT: &str = r#"umount -R /sys/fs/cgroup && mount -t cgroup2 cgroup2 /sys/fs/cgroup && exec "$@""#;
 
+/// How long its containerd may take to listen.
+const CONTAINERD_LIMIT: Duration = Duration::from_secs(20);
+
 /// The second daemon. Dropping it ends and removes everything of it.
 #[derive(Debug)]
 pub(crate) struct Crun {
@@ -71,7 +74,17 @@ impl Crun {
             format!("the daemon in a mount namespace of its own does not serve: {error}; its log:\n{log}")
         })?;
         drop(cri);
-        let core = root.containerd_socket().ok_or("the daemon has no containerd socket")?;
+        // The daemon serves before its containerd is there.
+        let deadline = tokio::time::Instant::now() + CONTAINERD_LIMIT;
+        let core = loop {
+            match root.containerd_socket() {
+                Some(core) => break core,
+                None if tokio::time::Instant::now() > deadline => {
+                    return Err("the daemon has no containerd socket".into());
+                }
+                None => tokio::time::sleep(Duration::from_millis(20)).await,
+            }
+        };
         let mut side =
             Side::connect("Switchyard with crun", &socket, NAMESPACE, channel(&core).await?).await?;
         side.wait_ready().await?;
