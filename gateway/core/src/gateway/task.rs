@@ -210,6 +210,8 @@ impl Gateway {
         let limits = &self.shared.limits;
         let mut since = None;
         loop {
+            // Most tasks are gone before the first look.
+            tokio::time::sleep(limits.retry_min).await;
             match self.shared.backend.status().runtime {
                 Condition::True => since = None,
                 Condition::False { message, reason: _ } => {
@@ -219,7 +221,6 @@ impl Gateway {
                     }
                 }
             }
-            tokio::time::sleep(limits.retry_min).await;
         }
     }
 
