@@ -48,18 +48,18 @@ pub mod containerd {
 
     pub mod services {
         //! Calls of containerd's services.
+        #![allow(
+            missing_docs,
+            unused_qualifications,
+            clippy::allow_attributes_without_reason,
+            reason = "generated code, whose form belongs to prost and tonic"
+        )]
 
         pub mod content {
             //! The content store.
 
             pub mod v1 {
                 //! Writing of blobs without copies, package `containerd.services.content.v1`, as of containerd 2.3.
-                #![allow(
-                    missing_docs,
-                    unused_qualifications,
-                    clippy::allow_attributes_without_reason,
-                    reason = "generated code, whose form belongs to prost and tonic"
-                )]
 
                 tonic::include_proto!("containerd.services.content.v1");
             }
@@ -70,12 +70,6 @@ pub mod containerd {
 
             pub mod v1 {
                 //! Committing onto a parent, package `containerd.services.snapshots.v1`, as of containerd 2.3.
-                #![allow(
-                    missing_docs,
-                    unused_qualifications,
-                    clippy::allow_attributes_without_reason,
-                    reason = "generated code, whose form belongs to prost and tonic"
-                )]
 
                 tonic::include_proto!("containerd.services.snapshots.v1");
             }
