@@ -21,8 +21,9 @@ const PERIOD: Duration = Duration::from_millis(5);
 const PATIENCE: Duration = Duration::from_millis(250);
 
 /// The moves that are about to come.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Moves {
+    hierarchy: Hierarchy,
     expected: AtomicUsize,
     at_work: AtomicBool,
 }
@@ -34,6 +35,12 @@ pub struct ExpectedMove {
 }
 
 impl Moves {
+    /// None yet, in these hierarchies.
+    #[must_use]
+    pub const fn new(hierarchy: Hierarchy) -> Self {
+        Self { hierarchy, expected: AtomicUsize::new(0), at_work: AtomicBool::new(false) }
+    }
+
     /// Notes that a move is about to come. [`Moves::keep_ready`] does the work.
     #[must_use]
     pub fn expect(self: &Arc<Self>) -> ExpectedMove {
@@ -44,7 +51,7 @@ impl Moves {
     /// Keeps the kernel ready while a move is expected, for a quarter of a second at most. Blocks; returns at once if another thread
     /// is at it already. What the kernel says to the moves does not matter: it gets ready before it looks at them.
     pub fn keep_ready(&self) {
-        let Some(file) = own_processes() else { return };
+        let Some(file) = own_processes(&self.hierarchy) else { return };
         let begin = Instant::now();
         let due = || self.expected.load(Ordering::Acquire) > 0 && begin.elapsed() < PATIENCE;
         // Asked again after the work is laid down, for who came between its last look and that.
@@ -65,10 +72,10 @@ impl Drop for ExpectedMove {
     }
 }
 
-/// The list of processes of a cgroup that this process is in, in any one hierarchy.
-fn own_processes() -> Option<PathBuf> {
-    let hierarchy = Hierarchy::detect().ok()?;
-    processes_of(&hierarchy, &fs::read_to_string("/proc/self/cgroup").ok()?)
+/// The list of processes of a cgroup that this process is in, in any one hierarchy. Asked each time: who writes to one that it has
+/// been taken out of goes back into it.
+fn own_processes(hierarchy: &Hierarchy) -> Option<PathBuf> {
+    processes_of(hierarchy, &fs::read_to_string("/proc/self/cgroup").ok()?)
 }
 
 /// The same, from what `/proc/self/cgroup` says.
@@ -108,10 +115,11 @@ mod tests {
 
     #[test]
     fn this_process_stays_where_it_is() {
-        let file = own_processes().expect("there is a hierarchy");
+        let hierarchy = Hierarchy::detect().unwrap();
+        let file = own_processes(&hierarchy).expect("there is a hierarchy");
         assert!(file.is_file(), "{}", file.display());
         let before = fs::read_to_string("/proc/self/cgroup").unwrap();
-        let moves = Arc::new(Moves::default());
+        let moves = Arc::new(Moves::new(hierarchy));
         let expected = moves.expect();
         let worker = {
             let moves = Arc::clone(&moves);

@@ -153,6 +153,7 @@ impl Containerd {
         let (tracker, abilities) = (TaskTracker::new(), Abilities::default());
         let limit = Duration::from_secs(settings.network.plugin_timeout_seconds.max(1));
         let boot = kernel_text("random/boot_id")?;
+        let cgroups = cgroup::Reader::detect()?;
         let inner = Arc::new(Inner {
             images: Images::new(
                 client.clone(),
@@ -173,8 +174,8 @@ impl Containerd {
                 settings.network.bin_dirs.clone(),
                 cni::Limits { plugin: limit, undo: limit },
             ),
-            cgroups: Arc::new(cgroup::Reader::detect()?),
-            moves: Arc::default(),
+            moves: Arc::new(cgroup::Moves::new(cgroups.hierarchy().clone())),
+            cgroups: Arc::new(cgroups),
             layers: Layers::default(),
             health,
             abilities,
