@@ -314,6 +314,7 @@ impl Inner {
     /// Takes care of a process that runs; its log is seen to apart.
     fn adopt(&self, entry: &Arc<TaskEntry>, started: Started) {
         entry.set_started(Some(started));
+        self.hold_main(entry, started.pid);
         self.watch_oom(entry);
         self.clear_execs(entry);
         let (output, tty, stdin) = {

@@ -74,7 +74,7 @@ fn some_limits() -> switchyard_proto::cri::v1::LinuxContainerResources {
 fn a_daemon_starts_beside_a_hung_shim_and_goes_on_when_it_does() {
     let node = Node::start_with(CONF, |_| {});
     let (pod, others) = (node.pod("hung"), node.pod("others"));
-    let id = pod.shell("hung", "exec sleep 1000");
+    let id = pod.shell("hung", "exec sleep 31419");
     let other = others.shell("other", "exec sleep 1000");
     let frozen = Frozen::new(shim(&node, &id));
     node.daemon().kill9();
@@ -85,6 +85,14 @@ fn a_daemon_starts_beside_a_hung_shim_and_goes_on_when_it_does() {
     assert_eq!(node.cri().sh(&other, "echo reached"), "reached");
     drop(frozen);
     assert_eq!(node.cri().sh(&id, "echo reached"), "reached");
+
+    // Its process is one that the daemon has not started itself, and is signalled without the shim all the same.
+    let frozen = Frozen::new(shim(&node, &id));
+    let patient = node.cri().within(PATIENCE);
+    refused("StopContainer", patient.stop(&id, 0), &[Code::DeadlineExceeded]);
+    let runs = |process: &processes::Process| process.command == "sleep 31419" && !process.zombie;
+    assert!(!processes::all().iter().any(runs), "it was not signalled");
+    drop(frozen);
     node.cri().stop(&id, 0).expect("it can be stopped");
     assert_eq!(node.cri().status(&id).expect("it has a status").exit_code, 137);
 }

@@ -98,13 +98,20 @@ impl Inner {
         let answer = answer?;
         self.faults.reach(Step::TaskStarted)?;
         let started = Started { pid: answer.pid, at };
-        if runtime.type_ == RUNC_TYPE {
-            entry.hold_process(started.pid);
-        }
+        self.hold_main(entry, started.pid);
         mark_started(entry, started).await?;
         self.faults.reach(Step::TaskMarked)?;
         entry.set_started(Some(started));
         Ok(started)
+    }
+
+    /// Takes hold of a task's main process, so that signals reach it without its runtime being run. What other shims than a
+    /// runc-like one call a process may be none of this node.
+    pub(crate) fn hold_main(&self, entry: &TaskEntry, pid: u32) {
+        let handler = entry.record().handler.clone();
+        if self.runtime(&handler).is_ok_and(|runtime| runtime.type_ == RUNC_TYPE) {
+            entry.hold_process(pid);
+        }
     }
 
     /// Has the logkeeper take on a task's output, if it has a log.
