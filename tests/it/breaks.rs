@@ -10,7 +10,6 @@ mod shims;
 mod versions;
 
 use std::fmt::Debug;
-use std::fs;
 use std::time::Duration;
 
 use nix::sys::signal::{Signal, kill};
@@ -45,10 +44,7 @@ impl Drop for Frozen {
 
 /// The process that the daemon has on record as its containerd or logkeeper.
 fn managed(node: &Node, name: &str) -> i32 {
-    let file = node.root().run().join(format!("{name}/{name}.pid"));
-    let text = fs::read_to_string(file).expect("the daemon writes down whom it started");
-    let pid = text.split_whitespace().next().expect("the process id is the first word");
-    pid.parse().expect("it is a number")
+    node.root().managed(name).expect("the daemon writes down whom it started").as_raw()
 }
 
 /// The shim of a container.
@@ -109,13 +105,6 @@ fn assert_nothing_new(node: &Node, before: &Sweep) {
 
 /// Calls until it succeeds, as clients do.
 #[track_caller]
-fn retry<T>(what: &str, mut call: impl FnMut() -> Result<T, Status>) -> T {
-    let mut last = None;
-    let done = eventually(LIMIT, || {
-        last = Some(call());
-        last.as_ref().is_some_and(Result::is_ok)
-    });
-    let last = last.expect("it was called");
-    assert!(done, "{what}: {:?}", last.err());
-    last.unwrap_or_else(|status| panic!("{what}: {status}"))
+fn retry<T>(what: &str, call: impl FnMut() -> Result<T, Status>) -> T {
+    switchyard_tests::cri::retry(LIMIT, what, call)
 }

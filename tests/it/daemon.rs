@@ -1,6 +1,5 @@
 //! What the real daemon tells operators while its parts live, hang, die and come back.
 
-use std::fs;
 use std::time::Duration;
 
 use nix::sys::signal::{Signal, kill};
@@ -13,10 +12,7 @@ use tonic::Code;
 const LIMIT: Duration = Duration::from_secs(40);
 
 fn containerd(node: &Node) -> Pid {
-    let file = node.root().run().join("containerd/containerd.pid");
-    let text = fs::read_to_string(file).expect("the daemon writes down whom it started");
-    let pid = text.split_whitespace().next().expect("the process id is the first word");
-    Pid::from_raw(pid.parse().expect("it is a number"))
+    node.root().managed("containerd").expect("the daemon writes down whom it started")
 }
 
 fn readiness(node: &Node) -> u16 {

@@ -362,3 +362,19 @@ pub fn context(config: &mut cri::ContainerConfig) -> &mut cri::LinuxContainerSec
 pub fn limits(config: &mut cri::ContainerConfig) -> &mut cri::LinuxContainerResources {
     config.linux.get_or_insert_default().resources.get_or_insert_default()
 }
+
+/// Calls until it succeeds: what clients do while the daemon or containerd comes back.
+///
+/// # Panics
+/// When it has not succeeded within `limit`.
+#[track_caller]
+pub fn retry<T>(limit: Duration, what: &str, mut call: impl FnMut() -> Result<T, Status>) -> T {
+    let mut last = None;
+    let done = eventually(limit, || {
+        last = Some(call());
+        last.as_ref().is_some_and(Result::is_ok)
+    });
+    let last = last.expect("it was called");
+    assert!(done, "{what}: {:?}", last.err());
+    last.unwrap_or_else(|status| panic!("{what}: {status}"))
+}

@@ -7,6 +7,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use switchyard_proto::cri::v1 as cri;
 use tonic::Status;
 
@@ -232,6 +234,17 @@ impl Node {
             log_path: format!("{name}.log"),
             ..Default::default()
         }
+    }
+
+    /// Kills a process that the daemon keeps running, and says which that was.
+    ///
+    /// # Panics
+    /// When the daemon has started none, or it does not run.
+    #[track_caller]
+    pub fn kill_managed(&self, name: &str) -> Pid {
+        let pid = self.root.managed(name).expect("the daemon writes down whom it started");
+        kill(pid, Signal::SIGKILL).expect("it runs");
+        pid
     }
 
     /// Looks around.

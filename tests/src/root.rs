@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
 use nix::mount::{MsFlags, mount};
+use nix::unistd::Pid;
 use toml::{Table, Value};
 
 use crate::network::Network;
@@ -137,6 +138,14 @@ impl PrivateRoot {
         let systemd = Path::new("/run/systemd/system").is_dir();
         let unified = Path::new("/sys/fs/cgroup/cgroup.controllers").exists();
         format!("/{}{}", self.cgroup_name(), if systemd && unified { ".slice" } else { "" })
+    }
+
+    /// The process that the daemon has on record as its containerd or its logkeeper; none before it has started one.
+    #[must_use]
+    pub fn managed(&self, name: &str) -> Option<Pid> {
+        let text = fs::read_to_string(self.run().join(format!("{name}/{name}.pid"))).ok()?;
+        // What follows tells the process from a later one of the same number.
+        text.split_whitespace().next()?.parse().ok().map(Pid::from_raw)
     }
 
     /// The socket of the managed containerd, once there is one: the daemon chooses its place below the run directory.

@@ -37,11 +37,8 @@ impl Memory {
 
     /// The id of the logkeeper's process.
     pub(crate) fn logkeeper_of(stand: &Stand) -> Result<u32, Failure> {
-        let file = stand.root.run().join("logkeeper/logkeeper.pid");
-        let text =
-            fs::read_to_string(&file).map_err(|error| format!("cannot read {}: {error}", file.display()))?;
-        // The process id is the first word.
-        Ok(text.split_whitespace().next().unwrap_or_default().parse()?)
+        let pid = stand.root.managed("logkeeper").ok_or("the daemon has not written down its logkeeper")?;
+        Ok(pid.as_raw().try_into()?)
     }
 }
 

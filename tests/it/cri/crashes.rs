@@ -1,13 +1,10 @@
 //! Kills amid work: the daemon, containerd and the logkeeper, alone and together, and clients that give up.
 
-use std::fs;
 use std::time::Duration;
 
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
 use switchyard_proto::cri::v1::{ContainerState, PodSandboxState, StartContainerRequest};
 use switchyard_proto::cri::v1::{StopContainerRequest, StopPodSandboxRequest};
-use switchyard_tests::cri::{Cri, image_spec};
+use switchyard_tests::cri::{Cri, image_spec, retry};
 use switchyard_tests::gate::Fault;
 use switchyard_tests::host::{eventually, random_bytes};
 use switchyard_tests::image::{busybox, random_layer};
@@ -17,30 +14,10 @@ use tonic::Request;
 /// How long something may take to come back.
 const LIMIT: Duration = Duration::from_secs(40);
 
-fn kill_managed(node: &Node, name: &str) {
-    let file = node.root().run().join(format!("{name}/{name}.pid"));
-    let text = fs::read_to_string(file).expect("the daemon writes down whom it started");
-    let pid = text.split_whitespace().next().expect("the process id is the first word");
-    kill(Pid::from_raw(pid.parse().expect("it is a number")), Signal::SIGKILL).expect("it runs");
-}
-
 /// Waits up to `most` milliseconds, nobody knows how long.
 fn pause(most: u64) {
     let [high, low] = random_bytes();
     std::thread::sleep(Duration::from_micros(u64::from(u16::from_be_bytes([high, low])) * most / 66));
-}
-
-/// Calls until it succeeds: what clients do while the daemon or containerd comes back.
-#[track_caller]
-fn retry<T>(what: &str, mut call: impl FnMut() -> Result<T, tonic::Status>) -> T {
-    let mut last = None;
-    let done = eventually(LIMIT, || {
-        last = Some(call());
-        last.as_ref().is_some_and(Result::is_ok)
-    });
-    let last = last.expect("it was called");
-    assert!(done, "{what}: {:?}", last.err());
-    last.unwrap_or_else(|status| panic!("{what}: {status}"))
 }
 
 #[test]
@@ -100,9 +77,9 @@ fn pods_are_run_in_the_end_whatever_containerd_dies_of() {
             .iter()
             .map(|config| {
                 scope.spawn(|| {
-                    let pod = retry("RunPodSandbox", || node.cri().run_pod(config));
+                    let pod = retry(LIMIT, "RunPodSandbox", || node.cri().run_pod(config));
                     let container = node.container("main", &["sleep", "1000"]);
-                    let id = retry("CreateContainer", || node.cri().create(&pod, &container, config));
+                    let id = retry(LIMIT, "CreateContainer", || node.cri().create(&pod, &container, config));
                     // A start that failed is for good.
                     let _ = node.cri().start(&id);
                     Pod::adopt(&node, pod, config.clone())
@@ -110,7 +87,7 @@ fn pods_are_run_in_the_end_whatever_containerd_dies_of() {
             })
             .collect();
         pause(400);
-        kill_managed(&node, "containerd");
+        node.kill_managed("containerd");
         runs.into_iter().map(|run| run.join().expect("a run does not panic")).collect()
     });
     assert_eq!(node.cri().pods().expect("they can be listed").len(), 6);
@@ -118,8 +95,8 @@ fn pods_are_run_in_the_end_whatever_containerd_dies_of() {
         assert_eq!(pod.status().state(), PodSandboxState::SandboxReady);
     }
     for pod in &pods {
-        retry("StopPodSandbox", || node.cri().stop_pod(pod.id()));
-        retry("RemovePodSandbox", || node.cri().remove_pod(pod.id()));
+        retry(LIMIT, "StopPodSandbox", || node.cri().stop_pod(pod.id()));
+        retry(LIMIT, "RemovePodSandbox", || node.cri().remove_pod(pod.id()));
     }
     // What could not be undone without containerd is undone by the next daemon at the latest.
     node.daemon().restart();
@@ -136,8 +113,8 @@ fn no_line_and_no_container_is_lost_when_all_three_are_killed_at_once() {
         let so_far = pod.log("counting").len();
         pod.wait_log("counting", |lines| lines.len() > so_far + 20);
         node.daemon().kill9();
-        kill_managed(&node, "logkeeper");
-        kill_managed(&node, "containerd");
+        node.kill_managed("logkeeper");
+        node.kill_managed("containerd");
         node.daemon().restart();
     }
     let so_far = pod.log("counting").len();

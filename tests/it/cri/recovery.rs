@@ -16,19 +16,6 @@ const COUNT: &str = "n=0; while :; do n=$((n+1)); echo $n; sleep 0.01; done";
 /// How long something may take to come back.
 const LIMIT: Duration = Duration::from_secs(40);
 
-/// The process that the daemon has on record as its containerd or logkeeper.
-fn managed(node: &Node, name: &str) -> Option<Pid> {
-    let file = node.root().run().join(format!("{name}/{name}.pid"));
-    let text = fs::read_to_string(file).ok()?;
-    Some(Pid::from_raw(text.split_whitespace().next()?.parse().ok()?))
-}
-
-fn kill_managed(node: &Node, name: &str) -> Pid {
-    let pid = managed(node, name).expect("the daemon writes down whom it started");
-    kill(pid, Signal::SIGKILL).expect("it runs");
-    pid
-}
-
 /// Fails unless the numbers of a log are complete up to its end, which is after all there is now.
 #[track_caller]
 fn assert_counts_on(pod: &Pod<'_>, name: &str) {
@@ -126,9 +113,9 @@ fn containers_outlive_containerd_and_are_reached_through_the_next() {
     let pod = node.pod("outlives");
     let id = pod.shell("counting", COUNT);
     let before = client.status(&id).expect("it has a status");
-    let dead = kill_managed(&node, "containerd");
+    let dead = node.kill_managed("containerd");
     let again = eventually(LIMIT, || {
-        managed(&node, "containerd").is_some_and(|pid| pid != dead)
+        node.root().managed("containerd").is_some_and(|pid| pid != dead)
             && client.exec(&id, &["true"], 5).is_ok_and(|answer| answer.exit_code == 0)
     });
     assert!(again, "exec does not come back\n{}", node.daemon().tail());
@@ -146,8 +133,8 @@ fn no_line_is_lost_when_the_logkeeper_is_killed() {
     let pod = node.pod("logs");
     let _id = pod.shell("counting", COUNT);
     assert_counts_on(&pod, "counting");
-    let dead = kill_managed(&node, "logkeeper");
-    let again = eventually(LIMIT, || managed(&node, "logkeeper").is_some_and(|pid| pid != dead));
+    let dead = node.kill_managed("logkeeper");
+    let again = eventually(LIMIT, || node.root().managed("logkeeper").is_some_and(|pid| pid != dead));
     assert!(again, "it is not started again\n{}", node.daemon().tail());
     assert_counts_on(&pod, "counting");
     assert_eq!(pod.output("echo works", |_| {}), "works");
@@ -250,9 +237,8 @@ fn an_exit_while_the_daemon_and_containerd_are_away_is_told_with_its_code() {
             ..Default::default()
         }];
     });
-    let containerd = managed(&node, "containerd").expect("the daemon writes down whom it started");
     node.daemon().kill9();
-    kill(containerd, Signal::SIGKILL).expect("it runs");
+    node.kill_managed("containerd");
     fs::write(gate.join("go"), "").expect("the directory can be written");
     let script = "until [ -e /gate/go ]";
     let runs = || {

@@ -7,7 +7,7 @@ use switchyard_tests::daemon::Daemon;
 use switchyard_tests::root::PrivateRoot;
 
 use super::Amid;
-use super::lab::{Kill, Lab, kill_managed};
+use super::lab::{Kill, Lab};
 
 /// A log longer than this is put aside, in bytes.
 const LONG: u64 = 17 << 20;
@@ -51,7 +51,7 @@ fn start_alone(lab: &Lab, kill: Kill) {
     lab.node.daemon().kill9();
     let state = lab.node.root().state();
     for (name, log) in [("containerd", "containerd/containerd.log"), ("logkeeper", "logkeeper.log")] {
-        kill_managed(&lab.node, name);
+        lab.node.kill_managed(name);
         let file = fs::File::options().write(true).open(state.join(log)).expect("it has a log");
         file.set_len(LONG).expect("the log can be written");
     }
@@ -71,7 +71,7 @@ fn restart_twice(lab: &Lab, kill: Kill) {
 
 /// The process dies that was to become containerd: the daemon starts another.
 fn detach(lab: &Lab, kill: Kill) {
-    lab.another_dies_amid(&[(kill.step, kill.time)], || kill_managed(&lab.node, "containerd"));
+    lab.another_dies_amid(&[(kill.step, kill.time)], || lab.node.kill_managed("containerd"));
     lab.assert_undisturbed(kill);
     lab.with_pod("after", |pod| assert_eq!(pod.output("echo works", |_| {}), "works", "{kill:?}"));
     lab.assert_nothing_left(kill);

@@ -8,7 +8,7 @@ use switchyard_tests::host::random_name;
 use switchyard_tests::node::Pod;
 
 use super::Amid;
-use super::lab::{Kill, Lab, assert_counted, assert_counts_on, kill_managed};
+use super::lab::{Kill, Lab, assert_counted, assert_counts_on};
 
 /// Prints long lines that begin with a number.
 const COUNT: &str = "n=0; while :; do n=$((n+1)); printf '%d %0400d\\n' $n 0; sleep 0.01; done";
@@ -130,7 +130,7 @@ fn begin(lab: &Lab, kill: Kill) {
     let id = pod.shell("main", COUNT);
     let log = log(&pod, "main");
     assert_counts_on(&log, "before");
-    lab.another_dies_amid(&[(kill.step, kill.time)], || kill_managed(&lab.node, "logkeeper"));
+    lab.another_dies_amid(&[(kill.step, kill.time)], || lab.node.kill_managed("logkeeper"));
     assert_counts_on(&log, &format!("{kill:?}"));
     assert_whole(lab, kill, pod, &id, &[&log]);
 }

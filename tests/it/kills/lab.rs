@@ -4,8 +4,6 @@ use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
 use switchyard_proto::cri::v1 as cri;
 use switchyard_steps::Step;
 use switchyard_tests::host::processes::{self, Process};
@@ -176,14 +174,6 @@ impl Bystander {
     fn log(&self) -> String {
         format!("{}/counting.log", self.config.log_directory)
     }
-}
-
-/// Kills a process that the daemon keeps running.
-pub(super) fn kill_managed(node: &Node, name: &str) {
-    let file = node.root().run().join(format!("{name}/{name}.pid"));
-    let text = fs::read_to_string(file).expect("the daemon writes down whom it started");
-    let pid = text.split_whitespace().next().expect("the process id is the first word");
-    kill(Pid::from_raw(pid.parse().expect("it is a number")), Signal::SIGKILL).expect("it runs");
 }
 
 fn stored(node: &Node) -> Vec<String> {

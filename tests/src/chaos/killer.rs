@@ -1,6 +1,5 @@
 //! Who kills: at moments and in an order that the seed gives.
 
-use std::fs;
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::{Signal, kill};
@@ -69,17 +68,12 @@ impl Killer<'_> {
     }
 
     fn kill_managed(&self, victim: Victim, name: &str) {
-        let file = self.node.root().run().join(format!("{name}/{name}.pid"));
-        let text = fs::read_to_string(file).unwrap_or_default();
-        let pid: Option<i32> = text.split_whitespace().next().and_then(|pid| pid.parse().ok());
         // It may be dead already, and the daemon about to start it again.
-        let Some(pid) =
-            pid.filter(|pid| processes::find(*pid).is_some_and(|found| found.command.contains(name)))
-        else {
-            return;
-        };
+        let is_it =
+            |pid: &Pid| processes::find(pid.as_raw()).is_some_and(|found| found.command.contains(name));
+        let Some(pid) = self.node.root().managed(name).filter(is_it) else { return };
         self.calls.ledger.killed(victim);
-        let _ = kill(Pid::from_raw(pid), Signal::SIGKILL);
+        let _ = kill(pid, Signal::SIGKILL);
     }
 
     /// Kills a shim of this root; `false` if there is none.

@@ -4,8 +4,6 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
 use switchyard_tests::host::eventually;
 use switchyard_tests::node::{Node, content};
 
@@ -132,9 +130,7 @@ fn a_disk_without_inodes_keeps_the_old_log_in_use_or_costs_lines_that_are_told_o
     assert!(eventually(LIMIT, || len() > before), "the old log is not in use any more");
 
     // The next logkeeper finds no file at the log's path and cannot make one.
-    let pid = fs::read_to_string(node.root().run().join("logkeeper/logkeeper.pid")).expect("it runs");
-    let pid = pid.split_whitespace().next().and_then(|word| word.parse().ok()).expect("a process id");
-    kill(Pid::from_raw(pid), Signal::SIGKILL).expect("it runs");
+    node.kill_managed("logkeeper");
     let dropped = || metric_or_zero(&node);
     assert!(eventually(LIMIT, || dropped() > 5), "no line is counted as lost\n{}", node.daemon().tail());
     fs::remove_file(fillers.pop().expect("there was room for one")).expect("it can be removed");

@@ -4,17 +4,10 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 
 use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
 use switchyard_tests::host::eventually;
 use switchyard_tests::node::Node;
 
 use super::writers::{Keeper, LIMIT, Writer, pause, share, shared_dir};
-
-/// The process of the logkeeper that the daemon has started.
-fn managed_keeper(node: &Node) -> Option<Pid> {
-    let text = fs::read_to_string(node.root().run().join("logkeeper/logkeeper.pid")).ok()?;
-    Some(Pid::from_raw(text.split_whitespace().next()?.parse().ok()?))
-}
 
 #[test]
 fn a_killed_daemon_costs_no_line_and_no_container_waits_for_it() {
@@ -65,9 +58,9 @@ fn daemon_and_logkeeper_killed_in_turn_and_together_lose_nothing() {
     let writer = Writer::start(&node, &pod, "writer", false);
     for round in 0..3 {
         writer.await_more(500);
-        let dead = managed_keeper(&node).expect("the daemon writes down whom it started");
+        let dead = node.root().managed("logkeeper").expect("the daemon writes down whom it started");
         let end_keeper = || kill(dead, Signal::SIGKILL).expect("it runs");
-        let again = || eventually(LIMIT, || managed_keeper(&node).is_some_and(|pid| pid != dead));
+        let again = || eventually(LIMIT, || node.root().managed("logkeeper").is_some_and(|pid| pid != dead));
         match round {
             0 => {
                 end_keeper();
