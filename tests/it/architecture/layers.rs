@@ -3,7 +3,7 @@
 use super::metadata;
 
 /// Our crates and what each may use of ours, dev-dependencies aside. `*` is everything.
-const LAYERS: [(&str, &[&str]); 15] = [
+const LAYERS: [(&str, &[&str]); 16] = [
     ("switchyard", &["*"]),
     ("switchyard-cgroup", &["switchyard-core"]),
     ("switchyard-cni", &["switchyard-steps"]),
@@ -24,7 +24,7 @@ const LAYERS: [(&str, &[&str]); 15] = [
     // The suite that every backend passes: the backends use it as a dev-dependency.
     ("switchyard-contract", &["switchyard-core"]),
     ("switchyard-core", &[]),
-    ("switchyard-cri", &["switchyard-core", "switchyard-proto"]),
+    ("switchyard-cri", &["switchyard-core", "switchyard-proto", "switchyard-streaming"]),
     ("switchyard-fake", &["switchyard-core"]),
     ("switchyard-logkeeper", &["switchyard-steps"]),
     ("switchyard-namespaces", &["switchyard-steps"]),
@@ -32,6 +32,7 @@ const LAYERS: [(&str, &[&str]); 15] = [
     ("switchyard-registry", &[]),
     ("switchyard-runtime-spec", &["switchyard-core"]),
     ("switchyard-steps", &[]),
+    ("switchyard-streaming", &[]),
     ("switchyard-tests", &["*"]),
 ];
 
