@@ -61,6 +61,11 @@ impl Layout {
         self.run.join("ns")
     }
 
+    /// One file for each container that a killed daemon was at, for as long as what came of that is not known.
+    pub(crate) fn waits(&self) -> PathBuf {
+        self.run.join("waits")
+    }
+
     pub(crate) fn views(&self) -> PathBuf {
         self.run.join("views")
     }

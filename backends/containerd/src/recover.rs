@@ -37,6 +37,7 @@ mod lost;
 mod plugins;
 mod settle;
 pub(crate) mod shims;
+mod waits;
 
 use decide::{Process, SandboxFacts, TaskFacts, TaskFate, must_ask, sandbox_fate, task_fate};
 use inventory::Inventory;
@@ -108,6 +109,7 @@ impl Inner {
         let debris = self.find_debris(&snapshots, &all).await?;
         reach(Step::RecoverySandboxes);
         self.settle_kept().await?;
+        self.end_old_waits().await?;
 
         // From here on requests may be served.
         let Finding { recovered, homes: _, clear, running, earlier: _ } = finding;

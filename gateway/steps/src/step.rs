@@ -187,6 +187,10 @@ steps! {
     Recovery {
         /// It is known what there is.
         RecoveryLooked,
+        /// It is on record since when a killed daemon's call is waited for.
+        WaitNoted,
+        /// What came of it is known, and that record is gone.
+        WaitOver,
         /// A snapshot is removed that a power cut may have left without its files.
         RecoveryLayerGone,
         /// Tasks are settled.

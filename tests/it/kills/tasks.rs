@@ -6,7 +6,7 @@ use switchyard_proto::cri::v1::{ContainerState, LinuxContainerResources, Mount};
 use switchyard_steps::Step::*;
 use switchyard_tests::cri::{image_spec, limits};
 use switchyard_tests::host::{cgroups, eventually, random_name};
-use switchyard_tests::node::content;
+use switchyard_tests::node::{Pod, content};
 
 use super::Amid;
 use super::lab::{Kill, LIMIT, Lab};
@@ -27,6 +27,7 @@ pub(super) const MADE: &[Amid] = &[
         run: start,
         at: &[(TaskFifos, 1), (TaskLogged, 1), (TaskCreated, 1), (TaskStarted, 1), (TaskMarked, 1)],
     },
+    Amid { run: settle, at: &[(WaitNoted, 1), (WaitOver, 1)] },
     Amid { run: start_in_vain, at: &[(StartRefused, 1)] },
     Amid { run: update, at: &[(TaskLimited, 1), (TaskLimitsRecorded, 1)] },
 ];
@@ -57,17 +58,37 @@ fn start(lab: &Lab, kill: Kill) {
     let pod = lab.node.pod("start");
     let id = pod.create(&lab.node.container("main", &["sh", "-c", "echo started; exec sleep 1000"]));
     lab.dies_amid(kill, || lab.node.cri().start(&id));
-    let status = lab.node.cri().status(&id).expect("it has a status");
+    assert_starts(lab, kill, pod, &id);
+}
+
+/// The daemon that waits for what became of a killed one's start is killed as well.
+fn settle(lab: &Lab, kill: Kill) {
+    let pod = lab.node.pod("settle");
+    let id = pod.create(&lab.node.container("main", &["sh", "-c", "echo started; exec sleep 1000"]));
+    lab.node.daemon().kill_at(&[(TaskCreated, 1), (kill.step, kill.time)]);
+    lab.node.cri().start(&id).expect_err("nobody answers");
+    lab.node.daemon().wait_killed();
+    lab.node.daemon().spawn();
+    lab.node.daemon().wait_killed();
+    lab.node.daemon().restart();
+    lab.assert_undisturbed(kill);
+    assert_starts(lab, kill, pod, &id);
+}
+
+/// The container runs, or can be started; it says what it has to say once, and can be removed.
+#[track_caller]
+fn assert_starts(lab: &Lab, kill: Kill, pod: Pod<'_>, id: &str) {
+    let status = lab.node.cri().status(id).expect("it has a status");
     match status.state() {
-        ContainerState::ContainerCreated => lab.node.cri().start(&id).expect("it can be sent again"),
+        ContainerState::ContainerCreated => lab.node.cri().start(id).expect("it can be sent again"),
         ContainerState::ContainerRunning => {}
         ContainerState::ContainerExited | ContainerState::ContainerUnknown => {
             panic!("{kill:?} has ended it: {status:?}")
         }
     }
-    assert_eq!(lab.node.cri().sh(&id, "echo reached"), "reached");
+    assert_eq!(lab.node.cri().sh(id, "echo reached"), "reached");
     pod.wait_log("main", |lines| !lines.is_empty());
-    lab.node.cri().stop(&id, 0).expect("it can be stopped");
+    lab.node.cri().stop(id, 0).expect("it can be stopped");
     assert_eq!(pod.text("main"), "started", "{kill:?}");
     drop(pod);
     lab.assert_nothing_left(kill);

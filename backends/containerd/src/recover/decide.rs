@@ -133,7 +133,11 @@ pub(crate) enum Settled {
 /// How long nothing must be seen of a container where its bundle would be: longer than containerd leaves a call unread.
 const QUIET: Duration = Duration::from_millis(200);
 
-/// Decides whether a predecessor's call has settled, from what is seen, for how long it has been seen, and how long was looked.
+/// Decides whether a predecessor's call has settled, from what is seen, for how long it has been seen, and how long was looked,
+/// by us and by those of our predecessors that were killed as they looked.
+///
+/// A process that is made and not started is at rest as soon as it has been looked for so long: only a daemon that was answered about
+/// its making asks for its start, so that call, if any, is older than the first look.
 pub(super) fn settled(sight: Sight, seen: Duration, looked: Duration, patience: Patience) -> Option<Settled> {
     let after = |wait: Duration, outcome| (seen >= wait).then_some(outcome);
     match (sight.process, sight.bundle) {
@@ -142,7 +146,7 @@ pub(super) fn settled(sight: Sight, seen: Duration, looked: Duration, patience: 
         (Process::Unanswered { .. }, _) | (Process::None, Some(true)) => {
             (looked >= patience.limit).then_some(Settled::Remnant)
         }
-        (Process::Created, _) => after(patience.grace, Settled::Remnant),
+        (Process::Created, _) => (looked >= patience.grace).then_some(Settled::Remnant),
         (Process::None, Some(false)) => after(QUIET, Settled::Nothing),
         (Process::None, None) => after(patience.grace, Settled::Nothing),
     }
@@ -246,8 +250,8 @@ mod tests {
         };
         check(Process::Running { pid: 7 }, Some(true), short, short, Some(Settled::Runs { pid: 7 }));
         check(Process::Stopped, None, short, short, Some(Settled::Runs { pid: 0 }));
-        check(Process::Created, Some(true), short, limit, None);
-        check(Process::Created, Some(true), grace, grace, Some(Settled::Remnant));
+        check(Process::Created, Some(true), short, short, None);
+        check(Process::Created, Some(true), short, grace, Some(Settled::Remnant));
         check(Process::None, Some(true), grace, grace, None);
         check(Process::None, Some(true), grace, limit, Some(Settled::Remnant));
         check(Process::None, Some(false), short, limit, None);

@@ -27,8 +27,8 @@ impl Inner {
         }
         let patience =
             Patience { grace: self.settings.recovery.grace(), limit: self.settings.recovery.settle() };
-        let began = Instant::now();
-        let (mut last, mut since) = (None, began);
+        let began = self.waited_since(id).await?;
+        let (mut last, mut since) = (None, Instant::now());
         loop {
             let sight = Sight { process: self.process_now(id).await?, bundle: self.has_bundle(id) };
             if last != Some(sight) {
@@ -36,6 +36,8 @@ impl Inner {
             }
             if let Some(settled) = settled(sight, since.elapsed(), began.elapsed(), patience) {
                 tracing::debug!(id, ?settled, after = ?began.elapsed(), "a predecessor's call has settled");
+                // First this: a later call about the same container is waited for anew.
+                self.wait_is_over(id).await?;
                 self.inherited().remove(id);
                 return Ok(settled);
             }
