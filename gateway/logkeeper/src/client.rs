@@ -12,6 +12,8 @@ use tokio::sync::Semaphore;
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::Error;
+use crate::format::Stream;
+use crate::output::LiveOutput;
 use crate::protocol::{
     Done, Entry, Finished, LogSpec, MAX_DRAIN_MS, Page, Reply, Request, Stats, VERSION, Welcome,
 };
@@ -21,10 +23,10 @@ use crate::wire;
 pub const DEFAULT_LIMIT: Duration = Duration::from_secs(10);
 
 /// How long calls wait for a keeper that does not listen: one that was killed is back in a moment.
-const RESTART: Duration = Duration::from_secs(5);
+pub(crate) const RESTART: Duration = Duration::from_secs(5);
 
 /// Between two looks whether it listens again.
-const RESTART_POLL: Duration = Duration::from_millis(20);
+pub(crate) const RESTART_POLL: Duration = Duration::from_millis(20);
 
 /// How many calls run at once; more wait for their turn, and their deadline runs meanwhile.
 const CALLS: usize = 8;
@@ -108,6 +110,17 @@ impl Client {
         let drain_ms = u64::try_from(drain.as_millis()).unwrap_or(u64::MAX).min(MAX_DRAIN_MS);
         let limit = self.limit + Duration::from_millis(drain_ms);
         self.call("finish", &Request::Finish { id: id.into(), drain_ms }, limit).await
+    }
+
+    /// Attaches to one output stream of a container: what it writes from now on. What this gives survives restarts of the keeper.
+    ///
+    /// # Errors
+    /// [`Error::Refused`]: `NotFound`, `InvalidArgument` (it has no such stream, or the keeper cannot do this), `Busy` when too many
+    /// are attached. And as [`Client::hello`].
+    pub async fn attach(&self, id: &str, stream: Stream) -> Result<LiveOutput, Error> {
+        let attached =
+            timeout(self.limit, LiveOutput::open(self.socket.clone(), id.to_owned(), stream)).await;
+        attached.map_err(|_elapsed| Error::Deadline { op: "attach", limit: self.limit })?
     }
 
     /// Lists all containers in the order of their ids; those that come or go meanwhile may be missed.

@@ -4,12 +4,13 @@ use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot};
 use tokio::time::{Instant, sleep_until};
 
 use switchyard_steps::{Step, reach};
 
 use crate::fifo::{Fifo, PipeBudget};
+use crate::follow::Follower;
 use crate::format::Stream;
 use crate::journal::{BATCH, Journal, Received, Scratch};
 use crate::protocol::{Counters, LogSpec};
@@ -36,8 +37,17 @@ pub(crate) struct Shared {
 /// A request to a container's task.
 #[derive(Debug)]
 pub(crate) enum Command {
+    Attach {
+        stream: Stream,
+        from: Option<u64>,
+        place: OwnedSemaphorePermit,
+        done: oneshot::Sender<io::Result<Option<Follower>>>,
+    },
     Reopen(oneshot::Sender<io::Result<()>>),
-    Finish { drain: Duration, done: oneshot::Sender<io::Result<Counters>> },
+    Finish {
+        drain: Duration,
+        done: oneshot::Sender<io::Result<Counters>>,
+    },
 }
 
 /// A container with its files open.
@@ -62,6 +72,8 @@ struct Ending {
 enum Wake {
     Command(Option<Command>),
     Ready(Stream, io::Result<()>),
+    /// The last client that was attached to a stream has gone.
+    Unfollowed(Stream),
     Deadline,
 }
 
@@ -123,6 +135,11 @@ impl Container {
         loop {
             match self.wake(&mut commands).await {
                 Wake::Command(None) => return,
+                Wake::Command(Some(Command::Attach { stream, from, place, done })) => {
+                    // Whoever asked may have gone.
+                    drop(done.send(self.journal.follow(stream, from, place)));
+                }
+                Wake::Unfollowed(stream) => self.journal.unfollowed(stream),
                 Wake::Command(Some(Command::Reopen(done))) => {
                     reach(Step::ReopenAsked);
                     let result = self.journal.reopen(&mut lock(&self.shared.scratch));
@@ -157,6 +174,7 @@ impl Container {
             command = commands.recv() => Wake::Command(command),
             result = ready(Stream::Stdout) => Wake::Ready(Stream::Stdout, result),
             result = ready(Stream::Stderr) => Wake::Ready(Stream::Stderr, result),
+            stream = self.journal.left() => Wake::Unfollowed(stream),
             () = deadline => Wake::Deadline,
         }
     }
@@ -245,6 +263,8 @@ impl Container {
         while let Ok(command) = commands.try_recv() {
             match command {
                 Command::Reopen(done) => drop(done.send(Err(io::ErrorKind::NotFound.into()))),
+                // Dropped unanswered, it tells that the container is not open any more.
+                Command::Attach { .. } => {}
                 Command::Finish { done, .. } => waiting.push(done),
             }
         }

@@ -7,6 +7,8 @@
 #[cfg(test)]
 mod tests;
 
+use serde::{Deserialize, Serialize};
+
 use crate::clock::{FRACTION, STAMP_LEN, Stamp};
 
 /// The bytes of content a line has by default before it is cut (CRI runtimes agree on 16 KiB).
@@ -28,7 +30,8 @@ const TAG: usize = HEADER_LEN - 2;
 const STREAM_NAME_LEN: usize = 6;
 
 /// One of the two output streams of a container.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Stream {
     /// Standard output.
     Stdout,

@@ -13,11 +13,14 @@ mod tests;
 
 use std::io;
 use std::os::fd::AsFd;
-use std::time::Duration;
+use std::time::{Duration, Instant};
+
+use tokio::sync::OwnedSemaphorePermit;
 
 use switchyard_steps::{Step, reach};
 
 use crate::clock::Clock;
+use crate::follow::{Feed, Follower, WINDOW};
 use crate::format::{self, Header, Stream, Tag};
 use crate::position::PositionFile;
 use crate::protocol::{Counters, LogSpec};
@@ -30,6 +33,9 @@ pub(crate) const BATCH: usize = 64 * 1024;
 
 /// A write to the log is issued once its text is this long.
 const TEXT_LIMIT: usize = 128 * 1024;
+
+/// How long after a restart of the keeper some of what is logged is kept for clients that come back.
+const RESUME: Duration = Duration::from_secs(5);
 
 /// Buffers that all containers of a keeper share, one after the other.
 #[derive(Debug)]
@@ -57,6 +63,10 @@ pub(crate) struct Journal {
     sink: Sink,
     position: PositionFile,
     max_line: usize,
+    /// Who reads along.
+    feeds: [Feed; 2],
+    /// Until then a client of the keeper before may come back and go on where it was.
+    resumable: Option<Instant>,
     /// Whether storing the record, or moving into a spool, failed and was warned about.
     warned: bool,
 }
@@ -90,7 +100,7 @@ impl Scratch {
 impl Journal {
     /// Creates the files of a new container; they mean nothing until its entry is written.
     pub(crate) fn create(paths: &EntryPaths, spec: &LogSpec) -> io::Result<Self> {
-        let sink = Sink::create(&spec.log)?;
+        let sink = Sink::create(spec.log.as_deref())?;
         reach(Step::LogMade);
         let position = PositionFile::create(&paths.position)?;
         position.store(&sink.position)?;
@@ -100,7 +110,8 @@ impl Journal {
             spools[stream.index()] = Some(Spool::create(&paths.spools[stream.index()])?);
             reach(Step::SpoolMade);
         }
-        Ok(Self { spools, sink, position, max_line: max_line(spec), warned: false })
+        let feeds = <[Feed; 2]>::default();
+        Ok(Self { spools, sink, position, max_line: max_line(spec), feeds, resumable: None, warned: false })
     }
 
     /// Takes up a container that an earlier keeper left, and logs what is in its spools.
@@ -119,12 +130,14 @@ impl Journal {
             spools[stream.index()] = Some(spool);
         }
         let sink = if let Some(record) = record {
-            Sink::recover(&spec.log, record)
+            Sink::recover(spec.log.as_deref(), record)
         } else {
             tracing::warn!(id = spec.id, "position record is missing or damaged; spooled output is given up");
-            Sink::recover(&spec.log, crate::position::Position::default())
+            Sink::recover(spec.log.as_deref(), crate::position::Position::default())
         };
-        let mut journal = Self { spools, sink, position, max_line: max_line(spec), warned: false };
+        let (feeds, resumable) = (<[Feed; 2]>::default(), Some(Instant::now() + RESUME));
+        let mut journal =
+            Self { spools, sink, position, max_line: max_line(spec), feeds, resumable, warned: false };
         journal.store_position();
         for stream in streams(spec) {
             journal.log_spooled(stream, false, scratch);
@@ -154,6 +167,7 @@ impl Journal {
                 reach(Step::OutputSpooled);
                 self.log_spooled(stream, false, scratch);
                 self.release(stream, BUSY_SLACK);
+                self.publish(stream);
                 Ok(Received::Bytes(len))
             }
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
@@ -193,6 +207,10 @@ impl Journal {
             let pending = spool.pending();
             if pending == 0 {
                 return;
+            }
+            if !self.sink.is_wanted() {
+                spool.advance(pending);
+                return self.store_position();
             }
             let len = match spool.read_pending(&mut scratch.input) {
                 Ok(len) => len,
@@ -243,7 +261,7 @@ impl Journal {
         };
         spool.advance(spool.pending());
         let mut rest = &scratch.input[..held + len];
-        while !rest.is_empty() {
+        while !rest.is_empty() && self.sink.is_wanted() {
             let written = write_lines(
                 &mut self.sink,
                 stream,
@@ -281,9 +299,55 @@ impl Journal {
         reach(Step::PositionStored);
     }
 
+    /// Lets a client read along; `None` if there is no such stream.
+    ///
+    /// # Errors
+    /// There is no descriptor left.
+    pub(crate) fn follow(
+        &mut self,
+        stream: Stream,
+        from: Option<u64>,
+        place: OwnedSemaphorePermit,
+    ) -> io::Result<Option<Follower>> {
+        let Some(spool) = &self.spools[stream.index()] else { return Ok(None) };
+        self.feeds[stream.index()].follow(spool, from, place).map(Some)
+    }
+
+    /// Returns the stream that the last of its clients has left. Cancel-safe.
+    pub(crate) async fn left(&self) -> Stream {
+        tokio::select! {
+            () = self.feeds[Stream::Stdout.index()].left() => Stream::Stdout,
+            () = self.feeds[Stream::Stderr.index()].left() => Stream::Stderr,
+        }
+    }
+
+    /// Gives back what was kept for clients that have gone.
+    pub(crate) fn unfollowed(&mut self, stream: Stream) {
+        self.feeds[stream.index()].forget();
+        self.release(stream, PAGE);
+    }
+
+    /// Gives the space of what is logged back, but for what clients may still have to read.
     fn release(&mut self, stream: Stream, slack: u64) {
-        if let Some(Err(error)) = self.spools[stream.index()].as_mut().map(|spool| spool.release(slack)) {
+        if self.resumable.is_some_and(|until| Instant::now() >= until) {
+            self.resumable = None;
+        }
+        let keep = match self.resumable {
+            _ if self.feeds[stream.index()].is_followed() => WINDOW,
+            Some(_) => BUSY_SLACK,
+            None => 0,
+        };
+        let slack = if keep > 0 { BUSY_SLACK } else { slack };
+        if let Some(Err(error)) = self.spools[stream.index()].as_mut().map(|spool| spool.release(keep, slack))
+        {
             self.warn_once(&error, "cannot give spool space back");
+        }
+    }
+
+    /// Tells those who read along how far they may.
+    fn publish(&self, stream: Stream) {
+        if let Some(spool) = &self.spools[stream.index()] {
+            self.feeds[stream.index()].publish(spool);
         }
     }
 

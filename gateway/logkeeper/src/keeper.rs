@@ -7,19 +7,23 @@ use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{Semaphore, mpsc, oneshot};
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
 use crate::Error;
 use crate::container::{Command, Container, Shared, lock};
 use crate::fifo::PipeBudget;
-use crate::format::MAX_LINE_LIMIT;
+use crate::follow::Follower;
+use crate::format::{MAX_LINE_LIMIT, Stream};
 use crate::journal::Scratch;
 use crate::protocol::{
     Counters, Entry, Fault, FaultKind, Finished, LogSpec, MAX_DRAIN_MS, MAX_ID, PAGE_LEN, Page, Stats,
 };
 use crate::state_dir::StateDir;
+
+/// How many streams may be followed at once; each takes two descriptors.
+const FOLLOWERS: usize = 512;
 
 /// How many commands may wait for one container.
 const COMMANDS: usize = 8;
@@ -32,6 +36,7 @@ const COMMAND_LIMIT: Duration = Duration::from_secs(10);
 pub(crate) struct Keeper {
     shared: Arc<Shared>,
     recovered: u64,
+    followers: Arc<Semaphore>,
     table: Mutex<Table>,
 }
 
@@ -78,7 +83,8 @@ impl Keeper {
             }
         }
         let recovered = table.live.len() as u64;
-        Ok(Self { shared, recovered, table: Mutex::new(table) })
+        let followers = Arc::new(Semaphore::new(FOLLOWERS));
+        Ok(Self { shared, recovered, followers, table: Mutex::new(table) })
     }
 
     /// Starts to log a container; the same again changes nothing.
@@ -138,6 +144,31 @@ impl Keeper {
             Some(Ok(counters)) => Ok(counters.into()),
             Some(Err(error)) => Err(io_fault("forget", id, &error)),
             None => Ok(Finished::default()),
+        }
+    }
+
+    /// Lets a client follow one output stream of a container.
+    pub(crate) async fn attach(
+        &self,
+        id: &str,
+        stream: Stream,
+        from: Option<u64>,
+    ) -> Result<Follower, Fault> {
+        let unknown = || Fault::new(FaultKind::NotFound, format!("container {id} is not open"));
+        let place = Arc::clone(&self.followers).try_acquire_owned().map_err(|_full| {
+            Fault::new(FaultKind::Busy, format!("{FOLLOWERS} streams are attached to, which is the most"))
+        })?;
+        let commands = lock(&self.table).find(id, &self.shared)?.ok_or_else(unknown)?.commands.clone();
+        let (done, answer) = oneshot::channel();
+        let command = Command::Attach { stream, from, place, done };
+        match exchange(id, &commands, command, answer, COMMAND_LIMIT).await? {
+            Some(Ok(Some(follower))) => Ok(follower),
+            Some(Ok(None)) => {
+                let why = format!("container {id} has no stream {}", stream.as_str());
+                Err(Fault::new(FaultKind::InvalidArgument, why))
+            }
+            Some(Err(error)) => Err(io_fault("attach to", id, &error)),
+            None => Err(unknown()),
         }
     }
 
@@ -277,8 +308,8 @@ fn check(spec: &LogSpec) -> Result<(), Fault> {
     if !(1..=MAX_LINE_LIMIT).contains(max_line) {
         return refuse(format!("max_line {max_line} of container {id} must be from 1 to {MAX_LINE_LIMIT}"));
     }
-    for (field, path) in [("stdout", stdout.as_deref()), ("stderr", stderr.as_deref()), ("log", Some(log))] {
-        if path.is_some_and(|path| !path.is_absolute()) {
+    for (field, path) in [("stdout", stdout), ("stderr", stderr), ("log", log)] {
+        if path.as_ref().is_some_and(|path| !path.is_absolute()) {
             return refuse(format!("{field} of container {id} must be an absolute path"));
         }
     }

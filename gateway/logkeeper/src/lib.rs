@@ -22,6 +22,7 @@
 //!   container that ends while the keeper is dead loses what its FIFOs hold.
 //! - A container never waits for a full disk: lines that cannot be written are dropped, counted, and told of in the
 //!   log. If the state directory is full, output is logged without its spool.
+//! - Clients that are attached read the spool along, each at its own pace; nobody waits for one that does not ([`LiveOutput`]).
 //! - A socket that the daemon hands over stays open for a while after the daemon was killed; nothing passes through here.
 //! - One task per container touches its files; all containers share the buffers.
 //!
@@ -35,12 +36,14 @@ mod clock;
 mod container;
 mod error;
 mod fifo;
+mod follow;
 pub mod format;
 mod held;
 mod hold;
 mod journal;
 mod keeper;
 mod lifeline;
+mod output;
 mod position;
 pub mod protocol;
 pub mod server;
@@ -57,6 +60,7 @@ pub use crate::clock::{STAMP_LEN, Stamp};
 pub use crate::error::Error;
 pub use crate::hold::Hold;
 pub use crate::lifeline::Lifeline;
+pub use crate::output::LiveOutput;
 pub use crate::protocol::LogSpec;
 pub use crate::server::{Config, Server};
 

@@ -8,6 +8,8 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
+use crate::format::Stream;
+
 /// The version this crate speaks; a keeper refuses every other.
 pub const VERSION: u32 = 1;
 
@@ -33,8 +35,8 @@ pub struct LogSpec {
     pub stdout: Option<PathBuf>,
     /// The FIFO of standard error; not with `tty`, where all output comes on `stdout`.
     pub stderr: Option<PathBuf>,
-    /// The log file, as an absolute path; it and its directories are created.
-    pub log: PathBuf,
+    /// The log file, as an absolute path; it and its directories are created. Without one, output goes only to who is attached.
+    pub log: Option<PathBuf>,
     /// Whether the container has a terminal.
     pub tty: bool,
     /// The most bytes of content in one log line, from 1 to [`crate::format::MAX_LINE_LIMIT`].
@@ -78,6 +80,17 @@ pub enum Request {
     Hold,
     /// Lets go of all sockets that came over this connection; answered by [`Done`].
     Release,
+    /// Asks for a copy of one output stream as it comes; answered by [`Attached`], after which the connection carries the bytes and
+    /// nothing else. It is closed when the container is finished, and when the keeper ends: whoever is told that the id is
+    /// [`FaultKind::NotFound`] when asking again has had it all. Keepers that do not know this refuse it.
+    Attach {
+        /// The container's id.
+        id: String,
+        /// Which stream.
+        stream: Stream,
+        /// Goes on at this offset, as far as that is still here; `None` is what comes from now on.
+        from: Option<u64>,
+    },
     /// Ends the keeper; answered by [`Done`]. Containers stay known and are taken up by the next keeper.
     Shutdown,
 }
@@ -122,6 +135,13 @@ pub enum FaultKind {
 /// The body of an answer that says nothing more.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Done {}
+
+/// The answer to [`Request::Attach`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Attached {
+    /// The offset of the first byte that follows.
+    pub from: u64,
+}
 
 /// The answer to [`Request::Hello`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -238,7 +258,7 @@ mod tests {
             id: "c1".into(),
             stdout: Some("/run/out".into()),
             stderr: None,
-            log: "/var/log/c1".into(),
+            log: Some("/var/log/c1".into()),
             tty: true,
             max_line: 16384,
         });
@@ -249,6 +269,9 @@ mod tests {
         );
         assert_eq!(serde_json::from_str::<Request>(&text).unwrap(), open);
         assert_eq!(serde_json::to_string(&Request::Stats).unwrap(), r#"{"op":"stats"}"#);
+        let attach = Request::Attach { id: "c1".into(), stream: Stream::Stdout, from: None };
+        let text = serde_json::to_string(&attach).unwrap();
+        assert_eq!(text, r#"{"op":"attach","id":"c1","stream":"stdout","from":null}"#);
     }
 
     #[test]

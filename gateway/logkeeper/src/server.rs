@@ -16,9 +16,10 @@ use tokio::time::{Instant, sleep, timeout};
 use switchyard_steps::{Step, reach};
 
 use crate::Error;
+use crate::follow::Follower;
 use crate::held::{Held, HeldSocket, LINGER};
 use crate::keeper::Keeper;
-use crate::protocol::{Done, Fault, FaultKind, Reply, Request, VERSION, Welcome};
+use crate::protocol::{Attached, Done, Fault, FaultKind, Reply, Request, VERSION, Welcome};
 use crate::wire;
 
 /// How many control connections may be open; more wait to be accepted.
@@ -121,10 +122,13 @@ impl Server {
                         let held = held.clone();
                         connections.spawn(async move {
                             let mut sockets = Vec::new();
-                            if let Err(error) = converse(stream, &keeper, &asked, &held, &mut sockets).await {
-                                tracing::debug!(%error, "a control connection broke");
-                            }
+                            let end = converse(stream, &keeper, &asked, &held, &mut sockets).await;
                             drop(permit);
+                            match end {
+                                Ok(None) => {}
+                                Ok(Some((client, follower))) => follower.run(client).await,
+                                Err(error) => tracing::debug!(%error, "a control connection broke"),
+                            }
                             let end = Instant::now() + LINGER;
                             for socket in sockets {
                                 socket.linger(end).await;
@@ -180,18 +184,19 @@ async fn listen(config: &Config) -> Result<UnixListener, Error> {
     Ok(listener)
 }
 
-/// Answers one client's requests, one after the other, until it closes the connection.
+/// Answers one client's requests, one after the other, until it closes the connection or wants nothing more than to follow a
+/// container's output.
 async fn converse(
     stream: UnixStream,
     keeper: &Keeper,
     shutdown: &Notify,
     held: &Held,
     sockets: &mut Vec<HeldSocket>,
-) -> io::Result<()> {
+) -> io::Result<Option<(UnixStream, Follower)>> {
     let peer = stream.peer_cred()?;
     if peer.uid() != 0 && peer.uid() != nix::unistd::geteuid().as_raw() {
         tracing::warn!(uid = peer.uid(), pid = peer.pid(), "refused a control connection of another user");
-        return Ok(());
+        return Ok(None);
     }
     let mut stream = BufReader::new(stream);
     let mut line = Vec::new();
@@ -216,6 +221,15 @@ async fn converse(
                     Done {}
                 }))
             }
+            Ok(Request::Attach { id, stream: output, from }) if greeted => {
+                match keeper.attach(&id, output, from).await {
+                    Ok(follower) => {
+                        say(&mut stream, &encode(Ok(Attached { from: follower.at() }))?).await?;
+                        return Ok(Some((stream.into_inner(), follower)));
+                    }
+                    Err(fault) => encode::<Attached>(Err(fault)),
+                }
+            }
             Ok(Request::Release) if greeted => {
                 sockets.clear();
                 encode(Ok(Done {}))
@@ -230,7 +244,7 @@ async fn converse(
         }
         said?;
     }
-    Ok(())
+    Ok(None)
 }
 
 /// Sends an answer to a client that reads it in time.
@@ -248,7 +262,9 @@ async fn answer(request: Request, keeper: &Keeper) -> io::Result<Vec<u8>> {
         Request::List { after } => encode(Ok(keeper.list(after.as_deref()))),
         Request::Stats => encode(Ok(keeper.stats())),
         Request::Shutdown => encode(Ok(Done {})),
-        Request::Hello { .. } | Request::Hold | Request::Release => refuse("it was answered already"),
+        Request::Hello { .. } | Request::Hold | Request::Release | Request::Attach { .. } => {
+            refuse("it was answered already")
+        }
     }
 }
 

@@ -19,7 +19,8 @@ use crate::protocol::Counters;
 /// Where a container's lines go.
 #[derive(Debug)]
 pub(crate) struct Sink {
-    path: PathBuf,
+    /// `None` for a container whose output is not logged.
+    path: Option<PathBuf>,
     /// `None` while the file cannot be opened; each batch tries again.
     file: Option<File>,
     /// Whether the last batch was not written whole, which is warned about when it begins.
@@ -73,20 +74,29 @@ impl Batch {
 // === impl Sink ===
 
 impl Sink {
-    /// Opens the log file of a new container.
-    pub(crate) fn create(path: &Path) -> io::Result<Self> {
-        let mut sink = Self { path: path.into(), file: None, losing: false, position: Position::default() };
-        sink.reopen()?;
+    /// Opens the log file of a new container, if it has one.
+    pub(crate) fn create(path: Option<&Path>) -> io::Result<Self> {
+        let path = path.map(PathBuf::from);
+        let mut sink = Self { path, file: None, losing: false, position: Position::default() };
+        if sink.is_wanted() {
+            sink.reopen()?;
+        }
         Ok(sink)
+    }
+
+    /// Whether there is a log.
+    pub(crate) const fn is_wanted(&self) -> bool {
+        self.path.is_some()
     }
 
     /// Takes up the log file of a known container: what an interrupted batch left in it is cut off, also when the
     /// file has been renamed meanwhile. A file that cannot be opened is tried again with each batch.
-    pub(crate) fn recover(path: &Path, position: Position) -> Self {
+    pub(crate) fn recover(path: Option<&Path>, position: Position) -> Self {
+        let Some(path) = path else { return Self { path: None, file: None, losing: false, position } };
         if let Err(error) = cut_back(path, &position) {
             tracing::warn!(log = %path.display(), %error, "cannot undo an interrupted batch; lines may be doubled");
         }
-        let mut sink = Self { path: path.into(), file: None, losing: false, position };
+        let mut sink = Self { path: Some(path.into()), file: None, losing: false, position };
         if let Err(error) = sink.reopen() {
             tracing::warn!(log = %path.display(), %error, "cannot open the log; output is dropped until it can be");
         }
@@ -96,15 +106,20 @@ impl Sink {
     /// Opens the file at the path, creating it if need be, and lets go of the one before.
     ///
     /// # Errors
-    /// What opening gives; then the file before stays in use.
+    /// What opening gives; then the file before stays in use. `InvalidInput` if there is no log.
     pub(crate) fn reopen(&mut self) -> io::Result<()> {
-        let file = open_log(&self.path)?;
+        let no_log = || io::Error::new(io::ErrorKind::InvalidInput, "it has no log");
+        let file = open_log(self.path.as_deref().ok_or_else(no_log)?)?;
         let metadata = file.metadata()?;
         self.position.device = metadata.dev();
         self.position.inode = metadata.ino();
         self.position.log_len = metadata.len();
         self.file = Some(file);
         Ok(())
+    }
+
+    fn name(&self) -> std::path::Display<'_> {
+        self.path.as_deref().unwrap_or(Path::new("none")).display()
     }
 
     /// What has been written and dropped.
@@ -152,14 +167,14 @@ impl Sink {
             self.count_loss(lost_lines, lost_bytes, &error);
         } else if std::mem::take(&mut self.losing) {
             let dropped = self.position.dropped_lines;
-            tracing::info!(log = %self.path.display(), dropped, "the log can be written again");
+            tracing::info!(log = %self.name(), dropped, "the log can be written again");
         }
     }
 
     /// Counts output as lost.
     pub(crate) fn count_loss(&mut self, lines: u64, bytes: u64, error: &io::Error) {
         if !std::mem::replace(&mut self.losing, true) {
-            tracing::warn!(log = %self.path.display(), %error, "cannot write the log; output is dropped");
+            tracing::warn!(log = %self.name(), %error, "cannot write the log; output is dropped");
         }
         let position = &mut self.position;
         position.dropped_lines += lines;
@@ -193,7 +208,7 @@ impl Sink {
         match trimmed {
             Ok(len) => self.position.log_len = len,
             Err(error) => {
-                tracing::warn!(log = %self.path.display(), %error, "cannot cut a torn line off the log");
+                tracing::warn!(log = %self.name(), %error, "cannot cut a torn line off the log");
                 self.position.log_len += written as u64;
             }
         }

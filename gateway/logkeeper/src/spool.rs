@@ -10,7 +10,9 @@ use std::os::fd::AsFd;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
 
+use nix::errno::Errno;
 use nix::fcntl::{FallocateFlags, SpliceFFlags, fallocate, splice};
+use nix::unistd::{Whence, lseek};
 use switchyard_steps::{Step, reach};
 
 /// How many logged bytes may stay in a spool while its stream is busy.
@@ -47,7 +49,8 @@ impl Spool {
         let file =
             OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).open(path)?;
         let end = file.metadata()?.len();
-        Ok(Self { file, end, logged: logged.unwrap_or(end).min(end), freed: 0 })
+        let freed = first_byte(&file, end)?;
+        Ok(Self { file, end, logged: logged.unwrap_or(end).min(end), freed })
     }
 
     /// Moves up to `len` bytes from a FIFO to the end of the spool; 0 means that the FIFO has no writer.
@@ -83,10 +86,25 @@ impl Spool {
         self.logged = self.end.min(self.logged + len);
     }
 
-    /// Gives logged bytes back to the file system once there are more than `slack`.
-    pub(crate) fn release(&mut self, slack: u64) -> io::Result<()> {
-        let until = self.logged / PAGE * PAGE;
-        let len = until - self.freed;
+    /// Where the next bytes go: all before are in the spool or have been given back.
+    pub(crate) const fn end(&self) -> u64 {
+        self.end
+    }
+
+    /// Everything from here on is still in the spool.
+    pub(crate) const fn floor(&self) -> u64 {
+        self.freed
+    }
+
+    /// Another descriptor of the file, to read from.
+    pub(crate) fn reader(&self) -> io::Result<File> {
+        self.file.try_clone()
+    }
+
+    /// Gives logged bytes but the last `keep` back to the file system once there are more than `slack`.
+    pub(crate) fn release(&mut self, keep: u64, slack: u64) -> io::Result<()> {
+        let until = self.logged.saturating_sub(keep) / PAGE * PAGE;
+        let len = until.saturating_sub(self.freed);
         if len == 0 || len < slack {
             return Ok(());
         }
@@ -96,6 +114,16 @@ impl Spool {
         reach(Step::SpoolReleased);
         self.freed = until;
         Ok(())
+    }
+}
+
+/// The offset of the first byte that has not been given back.
+fn first_byte(file: &File, end: u64) -> io::Result<u64> {
+    match lseek(file, 0, Whence::SeekData) {
+        Ok(offset) => u64::try_from(offset).map_err(io::Error::other),
+        // Nothing but a hole is left.
+        Err(Errno::ENXIO) => Ok(end),
+        Err(error) => Err(error.into()),
     }
 }
 

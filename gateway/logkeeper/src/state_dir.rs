@@ -169,7 +169,7 @@ fn probe(path: &Path) -> io::Result<()> {
     let probed = Spool::create(path).and_then(|mut spool| {
         while spool.receive(&reader, page.len())? > 0 {}
         spool.advance(PAGE);
-        spool.release(PAGE)
+        spool.release(0, PAGE)
     });
     remove_if_there(path)?;
     match probed {

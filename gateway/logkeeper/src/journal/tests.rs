@@ -3,7 +3,7 @@
 use std::fs::{self, File, OpenOptions};
 use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
-use std::path::PathBuf;
+use std::path::Path;
 
 use nix::fcntl::OFlag;
 use nix::sys::stat::Mode;
@@ -20,6 +20,11 @@ struct Setup {
     scratch: Scratch,
 }
 
+/// The log of a container that has one.
+fn log(spec: &LogSpec) -> &Path {
+    spec.log.as_deref().unwrap()
+}
+
 impl Setup {
     fn new() -> Self {
         let dir = tempfile::tempdir().unwrap();
@@ -33,7 +38,7 @@ impl Setup {
             id: "c1".into(),
             stdout: Some(dir.path().join("out")),
             stderr: Some(dir.path().join("err")),
-            log: dir.path().join("logs/c1.log"),
+            log: Some(dir.path().join("logs/c1.log")),
             tty: false,
             max_line: 16,
         };
@@ -61,10 +66,10 @@ impl Setup {
 
     /// The log without its times.
     fn log(&self) -> String {
-        Self::read(&self.spec.log)
+        Self::read(log(&self.spec))
     }
 
-    fn read(path: &PathBuf) -> String {
+    fn read(path: &Path) -> String {
         let text = fs::read_to_string(path).unwrap();
         text.lines().map(|line| format!("{}\n", &line[STAMP..])).collect()
     }
@@ -108,20 +113,20 @@ fn check_killed_between_log_and_record(cut: usize, rename: bool) {
     let mut journal = setup.create();
     setup.write(Stream::Stdout, "same\n");
     setup.receive(&mut journal, Stream::Stdout);
-    let before = fs::metadata(&setup.spec.log).unwrap().len();
+    let before = fs::metadata(log(&setup.spec)).unwrap().len();
     let record = fs::read(&setup.paths.position).unwrap();
     // Equal lines: looking at content could not tell what was written.
     setup.write(Stream::Stdout, "same\nsame\n");
     setup.receive(&mut journal, Stream::Stdout);
     drop(journal);
     fs::write(&setup.paths.position, record).unwrap();
-    let log = OpenOptions::new().write(true).open(&setup.spec.log).unwrap();
-    let full = log.metadata().unwrap().len();
-    log.set_len(full - cut as u64).unwrap();
+    let file = OpenOptions::new().write(true).open(log(&setup.spec)).unwrap();
+    let full = file.metadata().unwrap().len();
+    file.set_len(full - cut as u64).unwrap();
     assert!(full - cut as u64 > before, "the batch was begun");
     let old = setup.dir.path().join("logs/c1.log.1");
     if rename {
-        fs::rename(&setup.spec.log, &old).unwrap();
+        fs::rename(log(&setup.spec), &old).unwrap();
     }
     let journal = setup.recover();
     if rename {
@@ -156,10 +161,10 @@ fn recovery_of_idle_files_changes_nothing_however_often() {
     setup.write(Stream::Stdout, "one\ntw");
     setup.receive(&mut journal, Stream::Stdout);
     drop(journal);
-    let before = fs::read(&setup.spec.log).unwrap();
+    let before = fs::read(log(&setup.spec)).unwrap();
     for _ in 0..3 {
         drop(setup.recover());
-        assert_eq!(fs::read(&setup.spec.log).unwrap(), before);
+        assert_eq!(fs::read(log(&setup.spec)).unwrap(), before);
     }
 }
 
@@ -203,7 +208,7 @@ fn a_batch_of_newlines_is_logged_whole() {
     setup.write(Stream::Stdout, &"\n".repeat(60_000));
     setup.receive(&mut journal, Stream::Stdout);
     assert_eq!(journal.counters().lines, 60_000);
-    let text = fs::read_to_string(&setup.spec.log).unwrap();
+    let text = fs::read_to_string(log(&setup.spec)).unwrap();
     let mut times: Vec<_> = text.lines().map(|line| &line[..STAMP]).collect();
     assert!(times.is_sorted(), "times go up");
     times.dedup();

@@ -7,7 +7,7 @@ use std::time::Duration;
 use switchyard_logkeeper::Hold;
 use switchyard_logkeeper::protocol::{FaultKind, Finished};
 
-use crate::support::{PATIENCE, Site, parse, texts};
+use crate::support::{PATIENCE, Site, log, parse, texts};
 
 #[tokio::test]
 async fn output_of_both_streams_is_logged() {
@@ -21,8 +21,8 @@ async fn output_of_both_streams_is_logged() {
     output.err("two\n");
     let finished = site.client.finish("c1", Duration::ZERO).await.unwrap();
     assert_eq!(finished, Finished { lines: 4, bytes: 7, dropped_lines: 0, dropped_bytes: 0 });
-    assert_eq!(texts(&spec.log), ["stdout F one", "stdout F ", "stdout F \0", "stderr F two"]);
-    let mode = fs::metadata(&spec.log).unwrap().permissions().mode();
+    assert_eq!(texts(log(&spec)), ["stdout F one", "stdout F ", "stdout F \0", "stderr F two"]);
+    let mode = fs::metadata(log(&spec)).unwrap().permissions().mode();
     assert_eq!(mode & 0o7777 & !0o640, 0, "{mode:o}");
     assert!(fs::read_dir(&site.config.state_dir).unwrap().count() <= 1, "only the lock is left");
     assert_eq!(site.client.list().await.unwrap(), []);
@@ -44,7 +44,7 @@ async fn open_is_idempotent_and_refuses_other_parameters() {
     assert_eq!(error.fault().unwrap().kind, FaultKind::Conflict);
     output.out("two\n");
     site.client.finish("c1", Duration::ZERO).await.unwrap();
-    assert_eq!(texts(&spec.log), ["stdout F one", "stdout F two"]);
+    assert_eq!(texts(log(&spec)), ["stdout F one", "stdout F two"]);
     keeper.stop().await;
 }
 
@@ -82,7 +82,7 @@ async fn finish_waits_for_the_writers_to_close_when_told_to() {
     output.err("later");
     drop(output);
     assert_eq!(finish.await.unwrap().lines, 2);
-    let mut lines = texts(&spec.log);
+    let mut lines = texts(log(&spec));
     lines.sort();
     assert_eq!(lines, ["stderr P later", "stdout F late"]);
     keeper.stop().await;
@@ -97,7 +97,7 @@ async fn finish_ends_at_its_deadline_though_writers_stay() {
     site.client.open(&spec).await.unwrap();
     output.out("one\ntwo");
     assert_eq!(site.client.finish("c1", Duration::from_millis(20)).await.unwrap().lines, 2);
-    assert_eq!(texts(&spec.log), ["stdout F one", "stdout P two"]);
+    assert_eq!(texts(log(&spec)), ["stdout F one", "stdout P two"]);
     keeper.stop().await;
 }
 
@@ -110,17 +110,17 @@ async fn the_renamed_log_never_grows_after_reopen() {
     site.client.open(&spec).await.unwrap();
     output.out("one\nhel");
     site.await_lines("c1", 1).await;
-    let old = spec.log.with_extension("log.old");
-    fs::rename(&spec.log, &old).unwrap();
+    let old = log(&spec).with_extension("log.old");
+    fs::rename(log(&spec), &old).unwrap();
     output.out("d\n");
     site.await_lines("c1", 2).await;
     assert_eq!(texts(&old).len(), 2, "until it is reopened the renamed file is written");
     site.client.reopen("c1").await.unwrap();
-    assert_eq!(texts(&spec.log).len(), 0, "the new file is there at once");
+    assert_eq!(texts(log(&spec)).len(), 0, "the new file is there at once");
     output.out("three\n");
     site.client.finish("c1", Duration::ZERO).await.unwrap();
     assert_eq!(texts(&old), ["stdout F one", "stdout F held"]);
-    assert_eq!(texts(&spec.log), ["stdout F three"]);
+    assert_eq!(texts(log(&spec)), ["stdout F three"]);
     let error = site.client.reopen("c1").await.unwrap_err();
     assert_eq!(error.fault().unwrap().kind, FaultKind::NotFound);
     keeper.stop().await;
@@ -133,13 +133,13 @@ async fn a_deleted_log_does_not_stop_the_container() {
     let spec = site.spec("c1");
     let mut output = site.output(&spec);
     site.client.open(&spec).await.unwrap();
-    fs::remove_dir_all(spec.log.parent().unwrap()).unwrap();
+    fs::remove_dir_all(log(&spec).parent().unwrap()).unwrap();
     output.out("into the deleted file\n");
     site.await_lines("c1", 1).await;
     site.client.reopen("c1").await.unwrap();
     output.out("two\n");
     site.client.finish("c1", Duration::ZERO).await.unwrap();
-    assert_eq!(texts(&spec.log), ["stdout F two"]);
+    assert_eq!(texts(log(&spec)), ["stdout F two"]);
     keeper.stop().await;
 }
 
@@ -166,7 +166,7 @@ async fn streams_that_write_at_once_never_tear_each_other() {
     }
     assert_eq!(site.client.finish("c1", PATIENCE).await.unwrap().lines, 2 * LINES as u64);
     let mut next = [0, 0];
-    for line in parse(&spec.log) {
+    for line in parse(log(&spec)) {
         let count = &mut next[usize::from(line.stream == "stderr")];
         let expected = format!("{} {count} {}", line.stream, "x".repeat(*count % 200));
         assert_eq!(String::from_utf8(line.content).unwrap(), expected);
@@ -192,7 +192,7 @@ async fn a_long_line_comes_in_chunks_and_a_held_tail_never_blocks_its_writer() {
     tokio::time::timeout(PATIENCE, writer).await.expect("the writer sleeps for good").unwrap();
     drop(output.stderr);
     site.client.finish("c1", PATIENCE).await.unwrap();
-    let lines = parse(&spec.log);
+    let lines = parse(log(&spec));
     assert!(lines[1..].iter().all(|line| line.tag == "P"));
     assert!(lines[1..lines.len() - 1].iter().all(|line| line.content.len() == 16384));
     assert_eq!(lines[1..].iter().map(|line| line.content.len()).sum::<usize>(), 5 + 3 * 1024 * 1024);
@@ -243,7 +243,7 @@ async fn a_new_keeper_takes_up_where_the_last_one_ended() {
     assert_eq!(site.client.stats().await.unwrap().recovered, 1);
     output.out("three\n");
     assert_eq!(site.client.finish("c1", Duration::ZERO).await.unwrap().lines, 3);
-    assert_eq!(texts(&spec.log), ["stdout F one", "stdout F held", "stdout F three"]);
+    assert_eq!(texts(log(&spec)), ["stdout F one", "stdout F held", "stdout F three"]);
     keeper.stop().await;
 }
 
@@ -261,7 +261,7 @@ async fn a_container_whose_fifos_are_gone_is_logged_to_its_end_and_forgotten() {
     fs::remove_file(spec.stderr.as_ref().unwrap()).unwrap();
     let keeper = site.start().await;
     assert_eq!(site.client.list().await.unwrap(), []);
-    assert_eq!(texts(&spec.log), ["stdout F one", "stdout P held"]);
+    assert_eq!(texts(log(&spec)), ["stdout F one", "stdout P held"]);
     assert!(fs::read_dir(&site.config.state_dir).unwrap().count() <= 1, "only the lock is left");
     keeper.stop().await;
 }
@@ -281,6 +281,6 @@ async fn last_output_written_while_no_keeper_runs_survives_the_shim_with_a_hold(
     // The hold does not count as a writer, so this ends as soon as all is read.
     assert_eq!(site.client.finish("c1", PATIENCE).await.unwrap().lines, 1);
     drop(hold);
-    assert_eq!(texts(&spec.log), ["stdout F last words"]);
+    assert_eq!(texts(log(&spec)), ["stdout F last words"]);
     keeper.stop().await;
 }

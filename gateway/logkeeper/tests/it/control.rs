@@ -9,7 +9,7 @@ use std::time::Duration;
 use switchyard_logkeeper::protocol::{FaultKind, VERSION};
 use switchyard_logkeeper::{Config, Error, LogSpec, Server};
 
-use crate::support::Site;
+use crate::support::{Site, log};
 
 #[tokio::test]
 async fn the_keeper_says_who_it_is() {
@@ -110,7 +110,7 @@ async fn malformed_parameters_are_refused_and_leave_nothing_behind() {
         assert_eq!(error.fault().map(|fault| fault.kind), Some(FaultKind::InvalidArgument), "{spec:?}");
     }
     assert!(fs::read_dir(&site.config.state_dir).unwrap().count() <= 1, "only the lock is left");
-    assert!(!good.log.exists());
+    assert!(!log(&good).exists());
     keeper.stop().await;
 }
 

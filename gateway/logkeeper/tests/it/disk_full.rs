@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 
-use crate::support::{PATIENCE, Site, parse};
+use crate::support::{PATIENCE, Site, log, parse};
 
 /// A small file system that is unmounted whatever happens.
 struct SmallDisk(PathBuf);
@@ -38,7 +38,7 @@ async fn check_full_disk(state_too: bool) {
     }
     let keeper = site.start().await;
     let mut spec = site.spec("c1");
-    spec.log = disk.0.join("c1/0.log");
+    spec.log = Some(disk.0.join("c1/0.log"));
     let output = site.output(&spec);
     site.client.open(&spec).await.unwrap();
     let mut fifo = output.stdout;
@@ -60,7 +60,7 @@ async fn check_full_disk(state_too: bool) {
         tokio::time::sleep(Duration::from_millis(2)).await;
     }
     let old = disk.0.join("c1/0.log.old");
-    fs::rename(&spec.log, &old).unwrap();
+    fs::rename(log(&spec), &old).unwrap();
     let before = parse(&old);
     fs::remove_file(&old).unwrap();
     site.client.reopen("c1").await.unwrap();
@@ -69,7 +69,7 @@ async fn check_full_disk(state_too: bool) {
     assert!(finished.dropped_lines > 0);
     assert_eq!(finished.bytes + finished.dropped_bytes, LINES as u64 * 99 + 5);
     // The logs tell of every line that was dropped, and hold every other one, in order.
-    let after = parse(&spec.log);
+    let after = parse(log(&spec));
     let (mut told, mut kept) = (0, Vec::new());
     for line in before.iter().chain(&after) {
         let text = String::from_utf8(line.content.clone()).unwrap();

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use switchyard_logkeeper::{Config, Hold};
 
-use crate::support::{PATIENCE, Site, parse};
+use crate::support::{PATIENCE, Site, log, parse};
 
 /// Where the keeper under test works; set only for the child process.
 const SITE: &str = "SWITCHYARD_TEST_KEEPER_SITE";
@@ -123,8 +123,8 @@ async fn no_kill_loses_tears_or_doubles_a_line() {
         }
         // The kubelet renames and reopens; a kill comes before, between and after.
         let rename = |logs: &mut Vec<PathBuf>| {
-            let old = spec.log.with_extension(format!("log.{kill:03}"));
-            fs::rename(&spec.log, &old).unwrap();
+            let old = log(&spec).with_extension(format!("log.{kill:03}"));
+            fs::rename(log(&spec), &old).unwrap();
             logs.push(old);
         };
         match kill % 4 {
@@ -143,7 +143,7 @@ async fn no_kill_loses_tears_or_doubles_a_line() {
     let written = writers.map(|writer| writer.join().unwrap());
     let finished = site.client.finish("c1", PATIENCE).await.unwrap();
     assert_eq!((finished.dropped_lines, finished.dropped_bytes), (0, 0));
-    logs.push(spec.log.clone());
+    logs.push(log(&spec).to_path_buf());
     let mut next = [0_u64, 0];
     let mut partial = [Vec::new(), Vec::new()];
     let (mut lines, mut bytes) = (0, 0);

@@ -6,6 +6,7 @@
     reason = "helpers of tests may fail and speak as tests do"
 )]
 
+mod attach;
 mod containers;
 mod control;
 mod disk_full;

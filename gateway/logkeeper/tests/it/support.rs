@@ -66,7 +66,7 @@ impl Site {
             id: id.into(),
             stdout: Some(self.dir.path().join(format!("{id}.out"))),
             stderr: Some(self.dir.path().join(format!("{id}.err"))),
-            log: self.dir.path().join(format!("logs/{id}/0.log")),
+            log: Some(self.dir.path().join(format!("logs/{id}/0.log"))),
             tty: false,
             max_line: 16384,
         }
@@ -120,6 +120,11 @@ impl Output {
     pub(crate) fn err(&mut self, text: impl AsRef<[u8]>) {
         self.stderr.write_all(text.as_ref()).unwrap();
     }
+}
+
+/// The log of a container that has one.
+pub(crate) fn log(spec: &LogSpec) -> &Path {
+    spec.log.as_deref().unwrap()
 }
 
 /// Parses a log and fails on anything that is not a CRI log line.

@@ -1,0 +1,130 @@
+//! The daemon's side of attaching: one output stream of a container, as it comes, across restarts of the keeper.
+
+use std::fmt;
+use std::io;
+use std::path::PathBuf;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use tokio::io::{AsyncRead, BufReader, ReadBuf};
+use tokio::net::UnixStream;
+use tokio::time::{Instant, sleep};
+
+use crate::Error;
+use crate::client::{RESTART, RESTART_POLL, greet, talk};
+use crate::format::Stream;
+use crate::protocol::{Attached, FaultKind, Reply, Request};
+use crate::wire;
+
+/// One output stream of a container from the moment of attaching on; it ends when the container is finished.
+///
+/// When the keeper ends it is asked again, for a few seconds, to go on where this was. What a slow reader has missed by then, or
+/// what a dead keeper's successor no longer has, is left out without a word: the log has it. Reading is cancel-safe.
+pub struct LiveOutput {
+    asked: Asked,
+    /// The offset of the next byte.
+    at: u64,
+    state: State,
+}
+
+/// What is attached to.
+#[derive(Debug, Clone)]
+struct Asked {
+    socket: PathBuf,
+    id: String,
+    stream: Stream,
+}
+
+enum State {
+    Open(BufReader<UnixStream>),
+    /// The connection has ended: the keeper is asked why.
+    Asking(Pin<Box<dyn Future<Output = Result<Connection, Error>> + Send>>),
+    Ended,
+}
+
+type Connection = Option<(BufReader<UnixStream>, u64)>;
+
+// === impl LiveOutput ===
+
+impl LiveOutput {
+    /// Attaches from now on.
+    pub(crate) async fn open(socket: PathBuf, id: String, stream: Stream) -> Result<Self, Error> {
+        let asked = Asked { socket, id, stream };
+        let (connection, at) = asked.connect(None).await?;
+        Ok(Self { asked, at, state: State::Open(connection) })
+    }
+}
+
+impl fmt::Debug for LiveOutput {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LiveOutput").field("asked", &self.asked).field("at", &self.at).finish_non_exhaustive()
+    }
+}
+
+impl AsyncRead for LiveOutput {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let this = &mut *self;
+        loop {
+            match &mut this.state {
+                State::Open(connection) => {
+                    let before = buffer.filled().len();
+                    // A connection that broke and one that ended are asked about alike.
+                    let read = ready!(Pin::new(connection).poll_read(cx, buffer));
+                    let len = buffer.filled().len() - before;
+                    if read.is_ok() && (len > 0 || buffer.remaining() == 0) {
+                        this.at += len as u64;
+                        return Poll::Ready(Ok(()));
+                    }
+                    let (asked, at) = (this.asked.clone(), this.at);
+                    this.state = State::Asking(Box::pin(async move { asked.resume(at).await }));
+                }
+                State::Asking(answer) => match ready!(answer.as_mut().poll(cx)) {
+                    Ok(Some((connection, at))) => {
+                        this.at = at;
+                        this.state = State::Open(connection);
+                    }
+                    Ok(None) => this.state = State::Ended,
+                    Err(error) => {
+                        this.state = State::Ended;
+                        return Poll::Ready(Err(io::Error::other(error)));
+                    }
+                },
+                State::Ended => return Poll::Ready(Ok(())),
+            }
+        }
+    }
+}
+
+// === impl Asked ===
+
+impl Asked {
+    async fn connect(&self, from: Option<u64>) -> Result<(BufReader<UnixStream>, u64), Error> {
+        const OP: &str = "attach";
+        let request = Request::Attach { id: self.id.clone(), stream: self.stream, from };
+        let line = wire::encode(&request).map_err(|source| Error::Encoding { op: OP, source })?;
+        let (mut connection, _welcome) = greet(&self.socket).await?;
+        let unavailable = |source| Error::Unavailable { socket: self.socket.clone(), source };
+        let reply = talk(&mut connection, &line).await.map_err(unavailable)?;
+        match wire::decode(&reply).map_err(|source| Error::Encoding { op: OP, source })? {
+            Reply::Ok(Attached { from }) => Ok((connection, from)),
+            Reply::Error(fault) => Err(Error::Refused { op: OP, fault }),
+        }
+    }
+
+    /// Goes on at this offset; `None` if the container is finished. A keeper that does not listen may be in the middle of a restart.
+    async fn resume(&self, at: u64) -> Result<Connection, Error> {
+        let began = Instant::now();
+        loop {
+            match self.connect(Some(at)).await {
+                Ok(connection) => return Ok(Some(connection)),
+                Err(Error::Refused { fault, .. }) if fault.kind == FaultKind::NotFound => return Ok(None),
+                Err(Error::Unavailable { .. }) if began.elapsed() < RESTART => sleep(RESTART_POLL).await,
+                Err(error) => return Err(error),
+            }
+        }
+    }
+}

@@ -1,0 +1,180 @@
+//! Clients that are attached to a container's output.
+
+use std::fs::File;
+use std::io::Write;
+use std::os::unix::fs::MetadataExt;
+use std::time::Duration;
+
+use switchyard_logkeeper::format::Stream;
+use switchyard_logkeeper::protocol::FaultKind;
+use tokio::io::AsyncReadExt;
+
+use crate::support::{PATIENCE, Site, log, texts};
+
+/// Reads this many bytes, as text.
+async fn read(from: &mut (impl tokio::io::AsyncRead + Unpin), len: usize) -> String {
+    let mut bytes = vec![0; len];
+    tokio::time::timeout(PATIENCE, from.read_exact(&mut bytes)).await.unwrap().unwrap();
+    String::from_utf8(bytes).unwrap()
+}
+
+/// Reads what there is to the end.
+async fn read_all(mut from: impl tokio::io::AsyncRead + Unpin) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    tokio::time::timeout(PATIENCE, from.read_to_end(&mut bytes)).await.unwrap().unwrap();
+    bytes
+}
+
+/// Writes numbered lines of 64 bytes from a thread of its own.
+fn write_numbers(mut fifo: File, numbers: std::ops::Range<u32>) -> std::thread::JoinHandle<File> {
+    std::thread::spawn(move || {
+        for number in numbers {
+            fifo.write_all(format!("{number:063}\n").as_bytes()).unwrap();
+        }
+        fifo
+    })
+}
+
+#[tokio::test]
+async fn all_who_are_attached_get_what_comes_from_then_on_to_the_end() {
+    let site = Site::new();
+    let keeper = site.start().await;
+    let spec = site.spec("c1");
+    let mut output = site.output(&spec);
+    site.client.open(&spec).await.unwrap();
+    output.out("before\n");
+    site.await_lines("c1", 1).await;
+    let mut first = site.client.attach("c1", Stream::Stdout).await.unwrap();
+    let mut errors = site.client.attach("c1", Stream::Stderr).await.unwrap();
+    output.out("one\n");
+    output.err("two\n");
+    assert_eq!((read(&mut first, 4).await.as_str(), read(&mut errors, 4).await.as_str()), ("one\n", "two\n"));
+    let second = site.client.attach("c1", Stream::Stdout).await.unwrap();
+    // No line end is needed to be shown.
+    output.out("$ ");
+    assert_eq!(read(&mut first, 2).await, "$ ");
+    output.out("exit");
+    site.client.finish("c1", Duration::ZERO).await.unwrap();
+    assert_eq!(read_all(first).await, b"exit");
+    assert_eq!(read_all(second).await, b"$ exit");
+    assert_eq!(read_all(errors).await, b"");
+    assert_eq!(texts(log(&spec)), ["stdout F before", "stdout F one", "stderr F two", "stdout P $ exit"]);
+    keeper.stop().await;
+}
+
+#[tokio::test]
+async fn a_client_that_does_not_read_keeps_nobody_waiting_and_misses_what_is_too_old() {
+    const LINES: u32 = 1 << 18;
+    let site = Site::new();
+    let keeper = site.start().await;
+    let spec = site.spec("c1");
+    let output = site.output(&spec);
+    site.client.open(&spec).await.unwrap();
+    let stuck = site.client.attach("c1", Stream::Stdout).await.unwrap();
+    let reading = tokio::spawn(read_all(site.client.attach("c1", Stream::Stdout).await.unwrap()));
+    let writer = write_numbers(output.stdout, 0..LINES);
+    site.await_lines("c1", u64::from(LINES)).await;
+    let spool = std::fs::metadata(site.config.state_dir.join("c1.stdout.spool")).unwrap();
+    assert!(spool.blocks() * 512 < 10 << 20, "the spool holds {} bytes", spool.blocks() * 512);
+    let fifo = writer.join().unwrap();
+    site.client.finish("c1", Duration::ZERO).await.unwrap();
+    drop(fifo);
+    let text = String::from_utf8(read_all(stuck).await).unwrap();
+    assert!(text.len() < 10 << 20, "{} bytes came", text.len());
+    // Only once something is missing, perhaps from the middle of a line, and then all is there to the end.
+    let numbers: Vec<u32> = text.lines().filter_map(|line| line.parse().ok()).collect();
+    let gaps = numbers.windows(2).filter(|pair| pair[1] != pair[0] + 1).count();
+    assert!(gaps <= 2, "{gaps} gaps");
+    assert_eq!((numbers.first(), numbers.last()), (Some(&0), Some(&(LINES - 1))));
+    let other = reading.await.unwrap();
+    assert!(other.ends_with(format!("{:063}\n", LINES - 1).as_bytes()));
+    let logged = texts(log(&spec)).len();
+    assert_eq!(logged, usize::try_from(LINES).unwrap(), "the log has all of it");
+    keeper.stop().await;
+}
+
+#[tokio::test]
+async fn a_client_outlives_the_keeper_and_goes_on_where_it_was() {
+    let site = Site::new();
+    let keeper = site.start().await;
+    let spec = site.spec("c1");
+    let mut output = site.output(&spec);
+    site.client.open(&spec).await.unwrap();
+    let mut client = site.client.attach("c1", Stream::Stdout).await.unwrap();
+    output.out("one\n");
+    assert_eq!(read(&mut client, 4).await, "one\n");
+    output.out("two\n");
+    site.await_lines("c1", 2).await;
+    keeper.stop().await;
+    output.out("three\n");
+    let keeper = site.start().await;
+    site.await_lines("c1", 3).await;
+    assert_eq!(read(&mut client, 10).await, "two\nthree\n");
+    site.client.finish("c1", Duration::ZERO).await.unwrap();
+    assert_eq!(read_all(client).await, b"");
+    keeper.stop().await;
+}
+
+#[tokio::test]
+async fn space_that_was_kept_for_a_client_is_given_back_when_it_leaves() {
+    let site = Site::new();
+    let keeper = site.start().await;
+    let spec = site.spec("c1");
+    let output = site.output(&spec);
+    site.client.open(&spec).await.unwrap();
+    let client = site.client.attach("c1", Stream::Stdout).await.unwrap();
+    let writer = write_numbers(output.stdout, 0..20_000);
+    site.await_lines("c1", 20_000).await;
+    let used = || std::fs::metadata(site.config.state_dir.join("c1.stdout.spool")).unwrap().blocks() * 512;
+    assert!(used() > 1 << 20, "only {} bytes are kept", used());
+    drop(client);
+    let deadline = tokio::time::Instant::now() + PATIENCE;
+    while used() > 8192 {
+        assert!(tokio::time::Instant::now() < deadline, "{} bytes are still kept", used());
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    drop(writer.join().unwrap());
+    keeper.stop().await;
+}
+
+#[tokio::test]
+async fn a_container_without_a_log_can_be_attached_to_also_after_a_restart() {
+    let site = Site::new();
+    let keeper = site.start().await;
+    let mut spec = site.spec("c1");
+    spec.log = None;
+    let mut output = site.output(&spec);
+    site.client.open(&spec).await.unwrap();
+    output.out("nobody hears\n");
+    let mut client = site.client.attach("c1", Stream::Stdout).await.unwrap();
+    output.out("hello\n");
+    // What was written just before may come or not.
+    let mut heard = String::new();
+    while !heard.ends_with("hello\n") {
+        heard.push_str(&read(&mut client, 1).await);
+    }
+    let refused = site.client.reopen("c1").await.unwrap_err();
+    assert_eq!(refused.fault().unwrap().kind, FaultKind::Io);
+    keeper.stop().await;
+    let keeper = site.start().await;
+    output.out("again\n");
+    assert_eq!(read(&mut client, 6).await, "again\n");
+    site.client.finish("c1", Duration::ZERO).await.unwrap();
+    assert_eq!(read_all(client).await, b"");
+    keeper.stop().await;
+}
+
+#[tokio::test]
+async fn what_is_not_there_cannot_be_attached_to() {
+    let site = Site::new();
+    let keeper = site.start().await;
+    let unknown = site.client.attach("c1", Stream::Stdout).await.unwrap_err();
+    assert_eq!(unknown.fault().unwrap().kind, FaultKind::NotFound);
+    let mut spec = site.spec("c1");
+    let _output = site.output(&spec);
+    spec.stderr = None;
+    site.client.open(&spec).await.unwrap();
+    let missing = site.client.attach("c1", Stream::Stderr).await.unwrap_err();
+    assert_eq!(missing.fault().unwrap().kind, FaultKind::InvalidArgument);
+    keeper.stop().await;
+}
