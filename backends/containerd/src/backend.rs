@@ -18,6 +18,7 @@ use switchyard_core::image::ImageStore;
 use switchyard_core::spec::{CgroupPlacement, ExecSpec, Resources, SandboxSpec, Signal, TaskSpec};
 use switchyard_core::state::Exit;
 use switchyard_core::stats::TaskStats;
+use switchyard_core::stream::{AttachSpec, Attachment, Dialled};
 use switchyard_core::{Error, Result};
 use switchyard_namespaces::files::write_atomic;
 use switchyard_proto::containerd::runc::v1 as runc;
@@ -443,6 +444,18 @@ impl Backend for Containerd {
 
     async fn exec(&self, id: TaskId, spec: &ExecSpec) -> Result<ExecProcess> {
         crate::exec::start(&self.inner, id, spec).await
+    }
+
+    async fn attach(&self, id: TaskId, spec: AttachSpec) -> Result<Attachment> {
+        self.inner.join(id, spec).await
+    }
+
+    async fn resize_task(&self, id: TaskId, width: u16, height: u16) -> Result<()> {
+        self.inner.resize_task(id, width, height).await
+    }
+
+    async fn dial(&self, id: SandboxId, port: u16) -> Result<Dialled> {
+        self.inner.dial(id, port).await
     }
 
     async fn reopen_log(&self, id: TaskId) -> Result<()> {

@@ -3,10 +3,9 @@
 //! Output comes through FIFOs that are opened before the process is made, and read once it runs: only then does the shim hold the
 //! other ends, so that the end of the stream is the end of the output.
 
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
-use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -14,10 +13,10 @@ use containerd_client::services::v1 as api;
 use switchyard_core::backend::{ExecControl, ExecProcess};
 use switchyard_core::id::TaskId;
 use switchyard_core::spec::{ExecSpec, Signal};
+use switchyard_core::stream::{Sink, Source};
 use switchyard_core::{Error, ErrorKind, Result};
 use switchyard_runtime_spec::process::exec_process;
 use switchyard_steps::{Step, reach};
-use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::unix::pipe;
 use tokio::sync::OnceCell;
 
@@ -25,6 +24,7 @@ use crate::backend::Inner;
 use crate::client::{Client, PROCESS_TYPE, QUICK, SLOW, call, gone_is_done, json_any};
 use crate::error::from_status;
 use crate::image::lease::getrandom_fill;
+use crate::input::{End, Input};
 use crate::task::{TaskEntry, make_fifos};
 use crate::text::{io_error, remove_tree};
 
@@ -32,6 +32,9 @@ use crate::text::{io_error, remove_tree};
 const PREFIX: &str = "exec-";
 /// How long a process that nobody wants any more may take to be gone.
 const END_PATIENCE: Duration = Duration::from_secs(10);
+
+/// Between two looks whether children of one that has ended still write.
+const LOOK: Duration = Duration::from_millis(250);
 
 /// Between two tries to end one, while its task runs.
 const AGAIN: Duration = Duration::from_secs(1);
@@ -97,9 +100,14 @@ async fn start_now(inner: &Arc<Inner>, task: TaskId, spec: &ExecSpec) -> Result<
     exec.run(spec, &process).await?;
     Ok(ExecProcess {
         stdin: stdin
-            .map(|pipe| Box::new(Input { pipe: Some(pipe), exec }) as Box<dyn AsyncWrite + Send + Unpin>),
-        stdout: Some(Box::new(stdout) as Box<dyn AsyncRead + Send + Unpin>),
-        stderr: stderr.map(|pipe| Box::new(pipe) as Box<dyn AsyncRead + Send + Unpin>),
+            .map(End::open)
+            .map(|end| match spec.tty {
+                true => Input::terminal(end),
+                false => Input::new(end, move || exec.close_input_soon()),
+            })
+            .map(|input| Box::new(input) as Sink),
+        stdout: Some(stdout.into()),
+        stderr: stderr.map(Source::from),
         control: Box::new(control),
     })
 }
@@ -234,6 +242,20 @@ impl Exec {
         gone_is_done(call(&what, limit, self.inner.client.tasks().kill(request)).await)
     }
 
+    /// Ends its input, in the background: whoever closes it waits for nothing.
+    fn close_input_soon(self: Arc<Self>) {
+        let inner = Arc::clone(&self.inner);
+        inner.tracker.spawn(async move {
+            if let Err(error) = self.close_input().await {
+                tracing::debug!(
+                    task.id = self.task,
+                    error = error.report(),
+                    "the input of an exec is not closed"
+                );
+            }
+        });
+    }
+
     async fn close_input(&self) -> Result<()> {
         let request =
             api::CloseIoRequest { container_id: self.task.clone(), exec_id: self.id.clone(), stdin: true };
@@ -261,8 +283,23 @@ impl Exec {
         entry.is_some_and(|entry| entry.exit().is_none())
     }
 
+    /// Whether something that it wrote waits to be read.
+    fn has_output(&self) -> bool {
+        let waits = |name: &str| {
+            let fifo = std::fs::OpenOptions::new()
+                .read(true)
+                .custom_flags(nix::fcntl::OFlag::O_NONBLOCK.bits())
+                .open(self.dir.join(name));
+            fifo.is_ok_and(|fifo| rustix::io::ioctl_fionread(fifo).is_ok_and(|bytes| bytes > 0))
+        };
+        waits("stdout") || waits("stderr")
+    }
+
     /// Ends and deletes a process that nobody controls any more.
     async fn abandon(&self) -> Result<()> {
+        if self.exit.initialized() {
+            return self.delete().await;
+        }
         let ended = async {
             loop {
                 match self.signal(Signal::KILL).await {
@@ -307,6 +344,25 @@ impl ExecControl for Control {
         gone_is_done(call(&what, QUICK, self.exec.inner.client.tasks().resize_pty(request)).await)
     }
 
+    async fn cut_output(&self, after: Duration) {
+        let mut silent = Duration::ZERO;
+        while silent < after {
+            tokio::time::sleep(LOOK).await;
+            // A reader that takes its time is no silence.
+            if !self.exec.has_output() {
+                silent += LOOK;
+            }
+        }
+        // The shim lets go of the FIFOs with the process, and that is their end.
+        if let Err(error) = self.exec.delete().await {
+            tracing::warn!(
+                task.id = self.exec.task,
+                error = error.report(),
+                "the output of an exec is not ended"
+            );
+        }
+    }
+
     async fn delete(&self) -> Result<()> {
         self.exec.delete().await
     }
@@ -339,58 +395,5 @@ impl Drop for Control {
                 );
             }
         });
-    }
-}
-
-/// Standard input of a further process. The shim holds the FIFO open too, so its end is told by a call.
-struct Input {
-    /// `None` once it is closed.
-    pipe: Option<pipe::Sender>,
-    exec: Arc<Exec>,
-}
-
-impl Input {
-    fn close(&mut self) {
-        if self.pipe.take().is_none() {
-            return;
-        }
-        let exec = Arc::clone(&self.exec);
-        self.exec.inner.tracker.spawn(async move {
-            if let Err(error) = exec.close_input().await {
-                tracing::debug!(
-                    task.id = exec.task,
-                    error = error.report(),
-                    "the input of an exec is not closed"
-                );
-            }
-        });
-    }
-}
-
-impl AsyncWrite for Input {
-    fn poll_write(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        bytes: &[u8],
-    ) -> Poll<std::io::Result<usize>> {
-        match self.pipe.as_mut() {
-            Some(pipe) => Pin::new(pipe).poll_write(cx, bytes),
-            None => Poll::Ready(Err(std::io::ErrorKind::BrokenPipe.into())),
-        }
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<std::io::Result<()>> {
-        self.pipe.as_mut().map_or(Poll::Ready(Ok(())), |pipe| Pin::new(pipe).poll_flush(cx))
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, _cx: &mut Context<'_>) -> Poll<std::io::Result<()>> {
-        self.close();
-        Poll::Ready(Ok(()))
-    }
-}
-
-impl Drop for Input {
-    fn drop(&mut self) {
-        self.close();
     }
 }

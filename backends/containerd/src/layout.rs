@@ -125,6 +125,11 @@ impl TaskDirs {
         self.run.join("stdin")
     }
 
+    /// Written before a client can say anything to a task that has its input once.
+    pub(crate) fn input_taken(&self) -> PathBuf {
+        self.run.join("input-taken")
+    }
+
     pub(crate) fn stdout(&self) -> PathBuf {
         self.run.join("stdout")
     }

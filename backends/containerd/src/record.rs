@@ -129,6 +129,7 @@ pub(crate) struct TaskRecord {
 #[serde(rename_all = "lowercase")]
 pub(crate) enum OutputRecord {
     Discard,
+    Live,
     Log(PathBuf),
     Fifos { stdout: PathBuf, stderr: PathBuf },
 }
@@ -265,6 +266,19 @@ impl TaskRecord {
         })
     }
 
+    /// Whether the logkeeper has its output.
+    pub(crate) const fn is_kept(&self) -> bool {
+        match self.output {
+            OutputRecord::Log(_) | OutputRecord::Live => true,
+            OutputRecord::Discard | OutputRecord::Fifos { .. } => false,
+        }
+    }
+
+    /// Whether its input ends with the first client that had it. A terminal has no end: closing it would hang up, and end the task.
+    pub(crate) const fn input_ends(&self) -> bool {
+        self.stdin && self.stdin_once && !self.tty
+    }
+
     pub(crate) fn details(&self) -> TaskDetails {
         TaskDetails {
             image_id: ImageId::new(self.image_id.clone()),
@@ -274,7 +288,7 @@ impl TaskRecord {
             resources: self.resources.to_core(),
             log_path: match &self.output {
                 OutputRecord::Log(path) => Some(path.clone()),
-                OutputRecord::Discard | OutputRecord::Fifos { .. } => None,
+                OutputRecord::Discard | OutputRecord::Live | OutputRecord::Fifos { .. } => None,
             },
         }
     }

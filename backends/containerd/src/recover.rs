@@ -25,7 +25,7 @@ use crate::backend::Inner;
 use crate::health::Contact;
 use crate::leftovers::Leftover;
 use crate::record::{
-    self, EXIT, ExitRecord, NetworkRecord, OutputRecord, PHASE, Phase, SandboxRecord, TaskRecord, from_ns,
+    self, EXIT, ExitRecord, NetworkRecord, PHASE, Phase, SandboxRecord, TaskRecord, from_ns,
 };
 use crate::sandbox::SandboxEntry;
 use crate::task::TaskEntry;
@@ -117,6 +117,7 @@ impl Inner {
             self.clear_soon(leftover);
         }
         for entry in running {
+            self.end_taken_input(&entry);
             let (inner, turn) = (Arc::clone(self), entry.take_turn().await);
             self.tracker.spawn(async move {
                 let _turn = turn;
@@ -319,32 +320,16 @@ impl Inner {
         self.hold_main(entry, started.pid);
         self.watch_oom(entry);
         self.clear_execs(entry);
-        let (output, tty, stdin) = {
-            let record = entry.record();
-            (record.output.clone(), record.tty, record.stdin && !record.stdin_once)
-        };
-        if let OutputRecord::Log(log) = output {
-            let spec = crate::task::log_spec(entry, log, tty);
-            if let Err(error) = crate::task::hold_output(entry, &spec) {
-                tracing::warn!(task.id = %entry.id, error = error.report(), "the output of a task is not held");
-            }
-        }
-        if stdin && let Err(error) = crate::task::hold_stdin(entry) {
-            tracing::warn!(task.id = %entry.id, error = error.report(), "standard input is not held open");
+        if let Some(spec) = crate::task::log_spec(entry)
+            && let Err(error) = crate::task::hold_output(entry, &spec)
+        {
+            tracing::warn!(task.id = %entry.id, error = error.report(), "the output of a task is not held");
         }
     }
 
     /// Has the logkeeper go on with a running task's log, should it not know of it.
     async fn resume_log(&self, entry: &Arc<TaskEntry>) {
-        let (output, tty) = {
-            let record = entry.record();
-            (record.output.clone(), record.tty)
-        };
-        let OutputRecord::Log(log) = output else { return };
-        if entry.exit().is_some() {
-            return;
-        }
-        let spec = crate::task::log_spec(entry, log, tty);
+        let Some(spec) = crate::task::log_spec(entry).filter(|_| entry.exit().is_none()) else { return };
         if let Err(fault) = self.logkeeper.open(&spec).await {
             tracing::warn!(task.id = %entry.id, error = %fault, "the log of a task may not go on");
         }

@@ -31,6 +31,7 @@ use crate::sandbox::SandboxEntry;
 use crate::steps::Step;
 use crate::text::blocking;
 
+mod attach;
 mod exit;
 mod oom;
 mod process;
@@ -39,7 +40,7 @@ mod start;
 mod update;
 mod volumes;
 
-pub(crate) use start::{hold_output, hold_stdin, log_spec, make_fifos, mark_started};
+pub(crate) use start::{hold_output, log_spec, make_fifos, mark_started};
 
 /// How long the host's file systems may take to be looked at.
 const LOOK: Duration = Duration::from_secs(30);
@@ -58,8 +59,8 @@ pub(crate) struct TaskEntry {
     started: Mutex<Option<Started>>,
     /// Holds the output FIFOs, whose content would be gone with their last reader should the logkeeper be away just then.
     hold: Mutex<Option<switchyard_logkeeper::Hold>>,
-    /// Held open, so that standard input does not end when an attached client leaves.
-    stdin: Mutex<Option<std::fs::File>>,
+    /// Who is attached to its standard input.
+    inputs: Mutex<attach::Inputs>,
     oom: Mutex<Option<oom::Oom>>,
     /// Its main process while it runs, unless a predecessor started it.
     process: Mutex<Option<process::MainProcess>>,
@@ -93,7 +94,7 @@ impl TaskEntry {
             mounts: Mutex::default(),
             started: Mutex::default(),
             hold: Mutex::default(),
-            stdin: Mutex::default(),
+            inputs: Mutex::default(),
             oom: Mutex::default(),
             process: Mutex::default(),
             log_finished: AtomicBool::new(false),
@@ -156,7 +157,6 @@ impl TaskEntry {
 
     /// Lets go of what is held for a process that runs, which it does no more.
     fn let_go(&self) {
-        self.stdin.lock().unwrap_or_else(PoisonError::into_inner).take();
         self.oom.lock().unwrap_or_else(PoisonError::into_inner).take();
         self.process.lock().unwrap_or_else(PoisonError::into_inner).take();
     }
@@ -363,6 +363,7 @@ fn task_record(
         stop_signal: spec.stop_signal.or(plan.config.stop_signal).unwrap_or(Signal::TERM).number(),
         output: match &spec.stdio.output {
             Output::Discard => OutputRecord::Discard,
+            Output::Live => OutputRecord::Live,
             Output::Log(path) => OutputRecord::Log(path.clone()),
             Output::Fifos { stdout, stderr } => {
                 OutputRecord::Fifos { stdout: stdout.clone(), stderr: stderr.clone() }

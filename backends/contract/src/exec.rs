@@ -5,7 +5,8 @@ use std::time::Duration;
 use switchyard_core::ErrorKind;
 use switchyard_core::backend::ExecProcess;
 use switchyard_core::spec::{ExecSpec, Signal};
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
+use switchyard_core::stream::Source;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use crate::lab::{ENDLESS, Lab, MadeTask, refused};
 use crate::{Fixture, MISSING_EXECUTABLE, specs};
@@ -21,7 +22,7 @@ async fn enter(lab: &Lab<'_>, task: &MadeTask, spec: &ExecSpec) -> ExecProcess {
     lab.backend.exec(task.id, spec).await.expect("exec")
 }
 
-async fn all(stream: Option<Box<dyn AsyncRead + Send + Unpin>>) -> String {
+async fn all(stream: Option<Source>) -> String {
     let mut text = Vec::new();
     stream.expect("the stream is connected").read_to_end(&mut text).await.expect("read");
     String::from_utf8(text).expect("the command writes UTF-8")
@@ -146,4 +147,29 @@ pub async fn a_terminal_merges_the_streams_and_can_be_resized(fixture: &dyn Fixt
     let (stdout, code) = tokio::join!(all(process.stdout.take()), process.control.wait());
     assert_eq!(stdout.split_whitespace().collect::<Vec<_>>(), ["out", "err"]);
     assert_eq!(code.expect("wait"), 2);
+}
+
+/// A child that goes on holds the output open, until it is cut.
+pub async fn output_that_a_child_holds_can_be_cut(fixture: &dyn Fixture) {
+    let (lab, task) = host(fixture).await;
+    let mut process = enter(&lab, &task, &specs::exec(&["sh", "-c", "echo said; sleep 1000 &"])).await;
+    assert_eq!(process.control.wait().await.expect("wait"), 0);
+    let (stdout, ()) =
+        tokio::join!(all(process.stdout.take()), process.control.cut_output(Duration::from_millis(300)));
+    assert_eq!(stdout, "said\n");
+    process.control.delete().await.expect("delete");
+}
+
+/// What was typed before is read first, and the process ends by itself.
+pub async fn the_end_of_what_is_typed_ends_a_process_with_a_terminal(fixture: &dyn Fixture) {
+    let (lab, task) = host(fixture).await;
+    let spec = ExecSpec { tty: true, stdin: true, ..specs::exec(&["cat"]) };
+    let mut process = enter(&lab, &task, &spec).await;
+    let mut stdin = process.stdin.take().expect("input was asked for");
+    stdin.write_all(b"typed\n").await.expect("write");
+    stdin.shutdown().await.expect("shut down");
+    drop(stdin);
+    let (stdout, code) = tokio::join!(all(process.stdout.take()), process.control.wait());
+    assert_eq!(code.expect("wait"), 0);
+    assert!(stdout.starts_with("typed"), "{stdout:?}");
 }

@@ -13,6 +13,7 @@ use switchyard_core::backend::Backend;
 use switchyard_core::id::Owner;
 use switchyard_core::spec::{SandboxSpec, Signal, TaskSpec};
 
+pub mod attach;
 pub mod exec;
 pub mod images;
 mod lab;
@@ -142,6 +143,17 @@ macro_rules! contract_tests {
             exec::a_task_that_does_not_run_cannot_be_entered;
             exec::a_command_that_does_not_exist_is_refused;
             exec::a_terminal_merges_the_streams_and_can_be_resized;
+            exec::output_that_a_child_holds_can_be_cut;
+            exec::the_end_of_what_is_typed_ends_a_process_with_a_terminal;
+            attach::what_one_client_says_is_heard_by_all_and_an_open_input_outlives_them;
+            attach::an_input_that_is_once_ends_with_its_client;
+            attach::output_ends_with_the_task;
+            attach::an_open_input_outlives_the_daemon;
+            attach::a_task_without_input_gives_none;
+            attach::a_terminal_gives_one_output_and_can_be_resized;
+            attach::output_that_goes_nowhere_cannot_be_attached_to;
+            attach::a_task_that_does_not_run_cannot_be_attached_to;
+            attach::a_port_that_nobody_listens_on_is_unavailable;
             images::pulling_twice_gives_the_same_id;
             images::pulls_at_the_same_time_give_the_same_id;
             images::an_image_is_found_by_each_of_its_names;

@@ -13,12 +13,13 @@ use switchyard_core::image::ImageStore;
 use switchyard_core::spec::{ExecSpec, Resources, SandboxSpec, Signal, TaskSpec};
 use switchyard_core::state::Exit;
 use switchyard_core::stats::{CpuUsage, DiskUsage, InterfaceStats, MemoryUsage, TaskStats, Usage};
+use switchyard_core::stream::{AttachSpec, Attachment, Dialled};
 use switchyard_core::table::{no_sandbox, no_task};
 use switchyard_core::{Error, Result};
 
 use crate::program::Command;
 use crate::session::Method;
-use crate::{Fake, exec};
+use crate::{Fake, attach, exec};
 
 #[async_trait]
 impl Backend for Fake {
@@ -125,6 +126,19 @@ impl Backend for Fake {
             }
         };
         self.session.act(Method::Exec, id, effect).await
+    }
+
+    async fn attach(&self, id: TaskId, spec: AttachSpec) -> Result<Attachment> {
+        self.session.act(Method::Attach, id, || attach::attach(&self.world, id, spec)).await
+    }
+
+    async fn resize_task(&self, id: TaskId, _width: u16, _height: u16) -> Result<()> {
+        let effect = || self.world.lock().tasks.get(&id).map(|_| ()).ok_or_else(|| no_task(id));
+        self.session.act(Method::ResizeTask, id, effect).await
+    }
+
+    async fn dial(&self, id: SandboxId, port: u16) -> Result<Dialled> {
+        self.session.act(Method::Dial, id, || attach::dial(&self.world, id, port)).await
     }
 
     async fn reopen_log(&self, id: TaskId) -> Result<()> {

@@ -2,13 +2,15 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
 use async_trait::async_trait;
 use switchyard_core::backend::{ExecControl, ExecProcess};
 use switchyard_core::spec::{ExecSpec, Signal};
 use switchyard_core::state::Exit;
+use switchyard_core::stream::{Sink, Source};
 use switchyard_core::{Error, Result};
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, DuplexStream};
+use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
 use tokio::sync::{mpsc, watch};
 use tokio::task::AbortHandle;
 
@@ -62,9 +64,9 @@ pub(crate) fn spawn(
     let alive = Alive(Arc::clone(count));
     let process = tokio::spawn(live(program, ours, inbox, end, report, alive)).abort_handle();
     ExecProcess {
-        stdin: theirs.stdin.map(|stream| Box::new(stream) as Box<dyn AsyncWrite + Send + Unpin>),
-        stdout: theirs.stdout.map(|stream| Box::new(stream) as Box<dyn AsyncRead + Send + Unpin>),
-        stderr: theirs.stderr.map(|stream| Box::new(stream) as Box<dyn AsyncRead + Send + Unpin>),
+        stdin: theirs.stdin.map(|stream| Box::new(stream) as Sink),
+        stdout: theirs.stdout.map(Source::new),
+        stderr: theirs.stderr.map(Source::new),
         control: Box::new(Control { signals, code, process }),
     }
 }
@@ -191,6 +193,11 @@ impl ExecControl for Control {
 
     async fn resize(&self, _width: u16, _height: u16) -> Result<()> {
         Ok(())
+    }
+
+    async fn cut_output(&self, after: Duration) {
+        tokio::time::sleep(after).await;
+        self.process.abort();
     }
 
     async fn delete(&self) -> Result<()> {

@@ -26,6 +26,7 @@ use switchyard_core::spec::Signal;
 use switchyard_core::state::{Exit, ExitCause};
 use switchyard_core::{Error, Result};
 
+mod attach;
 mod backend;
 mod exec;
 mod image;
@@ -34,6 +35,7 @@ mod reference;
 mod session;
 mod world;
 
+pub use attach::ECHO_PORT;
 pub use image::FakeImage;
 pub use session::{Call, Hold, Method};
 

@@ -35,6 +35,12 @@ pub enum Method {
     UpdateTask,
     /// [`Backend::exec`](switchyard_core::backend::Backend::exec).
     Exec,
+    /// [`Backend::attach`](switchyard_core::backend::Backend::attach).
+    Attach,
+    /// [`Backend::resize_task`](switchyard_core::backend::Backend::resize_task).
+    ResizeTask,
+    /// [`Backend::dial`](switchyard_core::backend::Backend::dial).
+    Dial,
     /// [`Backend::reopen_log`](switchyard_core::backend::Backend::reopen_log).
     ReopenLog,
     /// [`Backend::task_stats`](switchyard_core::backend::Backend::task_stats).
@@ -130,6 +136,9 @@ impl Method {
             | Self::SignalTask
             | Self::WaitTask
             | Self::Exec
+            | Self::Attach
+            | Self::ResizeTask
+            | Self::Dial
             | Self::ReopenLog
             | Self::TaskStats
             | Self::SandboxStats

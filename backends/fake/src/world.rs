@@ -19,6 +19,7 @@ use switchyard_core::{Error, Result};
 use tokio::sync::watch;
 use tokio::task::AbortHandle;
 
+use crate::attach::Live;
 use crate::image::Images;
 use crate::program::{Command, Course, Program};
 
@@ -54,11 +55,12 @@ pub(crate) struct FakeTask {
     meta: Arc<Meta>,
     pub(crate) details: TaskDetails,
     line: Vec<String>,
-    stdin_open: bool,
+    pub(crate) stdin_open: bool,
+    pub(crate) live: Live,
     pub(crate) state: TaskState,
     /// What `recover` says instead of the state.
     unknown: Option<String>,
-    program: Program,
+    pub(crate) program: Program,
     pub(crate) end: watch::Sender<Option<Exit>>,
     timer: Option<AbortHandle>,
     pub(crate) reads: u64,
@@ -242,7 +244,7 @@ impl State {
             resources: spec.resources.clone(),
             log_path: match &spec.stdio.output {
                 Output::Log(path) => Some(path.clone()),
-                Output::Discard | Output::Fifos { .. } => None,
+                Output::Discard | Output::Live | Output::Fifos { .. } => None,
             },
         };
         let (entrypoint, command) = (&local.image.entrypoint, &local.image.command);
@@ -257,6 +259,11 @@ impl State {
             details: details.clone(),
             line: first.iter().chain(last).cloned().collect(),
             stdin_open: spec.stdio.stdin != Stdin::Closed,
+            live: Live::new(
+                spec.stdio.stdin == Stdin::Once,
+                spec.stdio.tty,
+                matches!(spec.stdio.output, Output::Log(_) | Output::Live),
+            ),
             state: TaskState::Created,
             unknown: None,
             program: Program::default(),

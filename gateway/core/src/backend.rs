@@ -3,7 +3,7 @@
 //! # Call order
 //! [`Backend::recover`] is called once, before anything else. The gateway then calls the methods on one sandbox or task one at a
 //! time, except [`Backend::signal_task`], [`Backend::wait_end`], [`Backend::wait_task`], [`Backend::wait_sandbox`], [`Backend::exec`],
-//! [`Backend::reopen_log`] and the readers, which may overlap with anything. A sandbox outlives its tasks: it is stopped when none of
+//! [`Backend::attach`], [`Backend::resize_task`], [`Backend::dial`], [`Backend::reopen_log`] and the readers, which may overlap with anything. A sandbox outlives its tasks: it is stopped when none of
 //! their processes runs any more, and removed after they are.
 //!
 //! # Failure
@@ -18,10 +18,9 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::net::IpAddr;
 use std::path::PathBuf;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use async_trait::async_trait;
-use tokio::io::{AsyncRead, AsyncWrite};
 
 use crate::error::Result;
 use crate::id::{SandboxId, TaskId};
@@ -29,6 +28,7 @@ use crate::image::{ImageId, ImageStore};
 use crate::spec::{ExecSpec, Resources, SandboxSpec, Signal, TaskSpec};
 use crate::state::Exit;
 use crate::stats::{InterfaceStats, TaskStats, Usage};
+use crate::stream::{AttachSpec, Attachment, Dialled, Sink, Source};
 use crate::table::{Sandbox, Task};
 
 /// Runs sandboxes and tasks.
@@ -128,6 +128,25 @@ pub trait Backend: Send + Sync + 'static {
     /// # Errors
     /// `FailedPrecondition` if the task does not run; `InvalidArgument` if the command cannot be run. Nothing is left behind.
     async fn exec(&self, id: TaskId, spec: &ExecSpec) -> Result<ExecProcess>;
+
+    /// Joins the streams of a running task's main process. Any number of clients may; one that is slow holds up neither the task nor
+    /// its log nor another client: it misses output.
+    ///
+    /// # Errors
+    /// `FailedPrecondition` if the task does not run, or its output goes to somebody else alone; `Unavailable` if the logkeeper is away.
+    async fn attach(&self, id: TaskId, spec: AttachSpec) -> Result<Attachment>;
+
+    /// Sets the size of a running task's terminal, in characters; without a terminal: done.
+    ///
+    /// # Errors
+    /// `NotFound`; `Unavailable` if the runtime is away.
+    async fn resize_task(&self, id: TaskId, width: u16, height: u16) -> Result<()>;
+
+    /// Connects to whoever listens on a TCP port at the loopback address of a ready sandbox. Cancel-safe.
+    ///
+    /// # Errors
+    /// `NotFound` if there is no such sandbox; `Unavailable` if nobody listens.
+    async fn dial(&self, id: SandboxId, port: u16) -> Result<Dialled>;
 
     /// Makes the task's output go on in a new file under the same path.
     ///
@@ -301,12 +320,13 @@ pub struct Inspection {
 ///
 /// Dropping it kills the process and frees what it holds.
 pub struct ExecProcess {
-    /// Its standard input, if asked for; dropping it ends the input.
-    pub stdin: Option<Box<dyn AsyncWrite + Send + Unpin>>,
+    /// Its standard input, if asked for; shutting it down or dropping it ends the input. With a terminal only shutting it down does, as
+    /// if Ctrl-D were typed.
+    pub stdin: Option<Sink>,
     /// Its standard output, or its terminal.
-    pub stdout: Option<Box<dyn AsyncRead + Send + Unpin>>,
+    pub stdout: Option<Source>,
     /// Its standard error; none with a terminal.
-    pub stderr: Option<Box<dyn AsyncRead + Send + Unpin>>,
+    pub stderr: Option<Source>,
     /// Control over it.
     pub control: Box<dyn ExecControl>,
 }
@@ -337,6 +357,10 @@ pub trait ExecControl: Send + Sync {
     /// # Errors
     /// `Unavailable` if the runtime is away.
     async fn resize(&self, width: u16, height: u16) -> Result<()>;
+
+    /// Ends the output of a process that has ended, should children of it keep it open for this long while nothing waits to be read.
+    /// Returns when that is done, and never if the output ends by itself. Cancel-safe.
+    async fn cut_output(&self, after: Duration);
 
     /// Frees what the runtime holds of it; it has ended before. Idempotent.
     ///

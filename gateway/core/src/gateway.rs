@@ -23,6 +23,7 @@ use crate::turns::Turns;
 
 mod exec;
 mod sandbox;
+mod stream;
 mod task;
 
 pub use exec::ExecOutput;

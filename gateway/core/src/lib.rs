@@ -24,6 +24,7 @@ pub mod image;
 pub mod spec;
 pub mod state;
 pub mod stats;
+pub mod stream;
 pub mod table;
 mod turns;
 

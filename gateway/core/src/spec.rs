@@ -461,6 +461,8 @@ pub enum Output {
     /// Nowhere.
     #[default]
     Discard,
+    /// To whoever attaches, and nowhere else.
+    Live,
     /// To a log file in the CRI format, kept by the logkeeper.
     Log(PathBuf),
     /// Into FIFOs that somebody else reads; they are handed to the runtime as they are.

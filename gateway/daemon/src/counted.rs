@@ -14,6 +14,7 @@ use switchyard_core::image::{Image, ImageId, ImageStore, PullRequest};
 use switchyard_core::spec::{ExecSpec, Resources, SandboxSpec, Signal, TaskSpec};
 use switchyard_core::state::Exit;
 use switchyard_core::stats::{DiskUsage, TaskStats};
+use switchyard_core::stream::{AttachSpec, Attachment, Dialled};
 use switchyard_core::{ErrorKind, Result};
 
 use crate::metrics::Metrics;
@@ -146,6 +147,18 @@ impl Backend for Counted {
 
     async fn exec(&self, id: TaskId, spec: &ExecSpec) -> Result<ExecProcess> {
         self.inner.exec(id, spec).await
+    }
+
+    async fn attach(&self, id: TaskId, spec: AttachSpec) -> Result<Attachment> {
+        self.inner.attach(id, spec).await
+    }
+
+    async fn resize_task(&self, id: TaskId, width: u16, height: u16) -> Result<()> {
+        self.inner.resize_task(id, width, height).await
+    }
+
+    async fn dial(&self, id: SandboxId, port: u16) -> Result<Dialled> {
+        self.inner.dial(id, port).await
     }
 
     async fn reopen_log(&self, id: TaskId) -> Result<()> {

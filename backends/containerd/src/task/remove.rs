@@ -11,7 +11,6 @@ use super::TaskEntry;
 use super::start::from_logkeeper;
 use crate::backend::Inner;
 use crate::client::{QUICK, call, gone_is_done};
-use crate::record::OutputRecord;
 use crate::steps::Step;
 use crate::text::remove_tree;
 
@@ -31,11 +30,11 @@ impl Inner {
             self.end_process(&id).await?;
             entry.set_cleared();
         }
-        let (logged, location) = {
+        let (kept, location) = {
             let record = entry.record();
-            (matches!(record.output, OutputRecord::Log(_)), self.cgroup_location(&record))
+            (record.is_kept(), self.cgroup_location(&record))
         };
-        if logged && !entry.log_finished.load(Ordering::Acquire) && entry.dirs.run.exists() {
+        if kept && !entry.log_finished.load(Ordering::Acquire) && entry.dirs.run.exists() {
             self.logkeeper.finish(&id, std::time::Duration::ZERO).await.map_err(from_logkeeper)?;
         }
         if !entry.leaf {

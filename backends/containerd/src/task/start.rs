@@ -1,6 +1,5 @@
 //! Starting a task.
 
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
@@ -149,9 +148,9 @@ impl Inner {
 
     /// Makes a task's FIFOs and takes hold of them, before anything can write to them.
     async fn streams(&self, entry: &TaskEntry) -> Result<Streams> {
-        let (output, tty, stdin, stdin_once) = {
+        let (output, tty, stdin) = {
             let record = entry.record();
-            (record.output.clone(), record.tty, record.stdin, record.stdin_once)
+            (record.output.clone(), record.tty, record.stdin)
         };
         let text = |path: &Path| path.display().to_string();
         let (mut streams, mut fifos) = (Streams::default(), Vec::new());
@@ -170,19 +169,16 @@ impl Inner {
                 streams.stdout = text(&stdout);
                 streams.stderr = if tty { String::new() } else { text(&stderr) };
             }
-            OutputRecord::Log(log) => {
-                let spec = log_spec(entry, log, tty);
-                let paths = [&spec.stdout, &spec.stderr];
-                fifos.extend(paths.into_iter().flatten().cloned());
-                [streams.stdout, streams.stderr] =
-                    paths.map(|path| path.as_deref().map(text).unwrap_or_default());
-                streams.log = Some(spec);
-            }
+            OutputRecord::Log(_) | OutputRecord::Live => {}
+        }
+        if let Some(spec) = log_spec(entry) {
+            let paths = [&spec.stdout, &spec.stderr];
+            fifos.extend(paths.into_iter().flatten().cloned());
+            [streams.stdout, streams.stderr] =
+                paths.map(|path| path.as_deref().map(text).unwrap_or_default());
+            streams.log = Some(spec);
         }
         make_fifos(entry.dirs.run.clone(), fifos).await?;
-        if stdin && !stdin_once {
-            hold_stdin(entry)?;
-        }
         if let Some(spec) = &streams.log {
             self.faults.reach(Step::TaskFifos)?;
             hold_output(entry, spec)?;
@@ -223,16 +219,22 @@ pub(crate) async fn mark_started(entry: &TaskEntry, started: Started) -> Result<
     tokio::fs::write(&path, text).await.map_err(|fault| io_error("write", &path, fault))
 }
 
-/// What the logkeeper is told of a task.
-pub(crate) fn log_spec(entry: &TaskEntry, log: PathBuf, tty: bool) -> logkeeper::LogSpec {
-    logkeeper::LogSpec {
+/// What the logkeeper is told of a task, if it has the task's output.
+pub(crate) fn log_spec(entry: &TaskEntry) -> Option<logkeeper::LogSpec> {
+    let record = entry.record();
+    let log = match &record.output {
+        OutputRecord::Log(path) => Some(path.clone()),
+        OutputRecord::Live => None,
+        OutputRecord::Discard | OutputRecord::Fifos { .. } => return None,
+    };
+    Some(logkeeper::LogSpec {
         id: entry.id.to_string(),
         stdout: Some(entry.dirs.stdout()),
-        stderr: (!tty).then(|| entry.dirs.stderr()),
+        stderr: (!record.tty).then(|| entry.dirs.stderr()),
         log,
-        tty,
+        tty: record.tty,
         max_line: MAX_LOG_LINE,
-    }
+    })
 }
 
 /// Keeps a task's output FIFOs from being emptied by the kernel while the logkeeper is away.
@@ -240,19 +242,6 @@ pub(crate) fn hold_output(entry: &TaskEntry, spec: &logkeeper::LogSpec) -> Resul
     let hold =
         logkeeper::Hold::open(spec).map_err(|fault| io_error("hold the FIFOs in", &entry.dirs.run, fault))?;
     *entry.hold.lock().unwrap_or_else(PoisonError::into_inner) = Some(hold);
-    Ok(())
-}
-
-/// Keeps a task's standard input open from now on.
-pub(crate) fn hold_stdin(entry: &TaskEntry) -> Result<()> {
-    let path = entry.dirs.stdin();
-    let file = std::fs::OpenOptions::new()
-        .read(true)
-        .write(true)
-        .custom_flags(nix::fcntl::OFlag::O_NONBLOCK.bits())
-        .open(&path)
-        .map_err(|fault| io_error("open", &path, fault))?;
-    *entry.stdin.lock().unwrap_or_else(PoisonError::into_inner) = Some(file);
     Ok(())
 }
 

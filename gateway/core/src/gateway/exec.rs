@@ -3,12 +3,13 @@
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
-use tokio::io::{AsyncRead, AsyncReadExt};
+use tokio::io::AsyncReadExt;
 
 use super::Scope;
 use crate::backend::{ExecControl, ExecProcess};
 use crate::error::{Error, Result};
 use crate::spec::{ExecSpec, Signal};
+use crate::stream::Source;
 
 /// How much of each stream [`Scope::exec_sync`] keeps; the rest is read and dropped.
 pub(crate) const OUTPUT_LIMIT: usize = 16 << 20;
@@ -118,7 +119,7 @@ fn finish(code: i32, (stdout, stderr): (Result<Bytes>, Result<Bytes>)) -> Result
     Ok(ExecOutput { code, stdout: stdout?, stderr: stderr? })
 }
 
-async fn collect(stream: Option<Box<dyn AsyncRead + Send + Unpin>>) -> Result<Bytes> {
+async fn collect(stream: Option<Source>) -> Result<Bytes> {
     let Some(mut stream) = stream else {
         return Ok(Bytes::new());
     };

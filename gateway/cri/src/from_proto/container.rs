@@ -168,7 +168,7 @@ fn environment(envs: Vec<cri::KeyValue>) -> Result<Vec<EnvVar>> {
 /// Where output goes; without a directory or a path there is no log.
 fn output(directory: &str, log_path: &str) -> Result<Output> {
     if directory.is_empty() || log_path.is_empty() {
-        return Ok(Output::Discard);
+        return Ok(Output::Live);
     }
     let field = "config.log_path";
     text(field, log_path)?;

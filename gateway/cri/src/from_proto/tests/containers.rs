@@ -169,7 +169,7 @@ fn a_container_with_nothing_but_an_image_gets_the_defaults() {
     assert_eq!(spec.resources, Resources { oom_score_adj: Some(0), ..Resources::default() });
     assert_eq!(spec.security, Security::default());
     assert_eq!(spec.user, UserSpec::default());
-    assert_eq!(spec.stdio, Stdio::default());
+    assert_eq!(spec.stdio, Stdio { output: Output::Live, ..Stdio::default() });
     assert_eq!(spec.stop_signal, None);
 }
 
@@ -204,7 +204,7 @@ fn without_a_directory_or_a_path_there_is_no_log() {
     let mut config = app();
     config.log_path = "a.log".into();
     let spec = container_in(&sandbox, config, &Config::default()).expect("it is well formed");
-    assert_eq!(spec.stdio.output, Output::Discard);
+    assert_eq!(spec.stdio.output, Output::Live);
 }
 
 #[test]

@@ -1,0 +1,61 @@
+//! Connecting to a port inside a sandbox.
+//!
+//! A socket belongs for good to the network namespace it was made in. So only its making happens inside, on a thread of its own
+//! that ends at once; connecting and copying are ordinary work, and no thread and no process stays for a connection.
+
+use std::io;
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use switchyard_core::id::SandboxId;
+use switchyard_core::stream::{Dialled, Source};
+use switchyard_core::{Error, Result};
+use switchyard_namespaces::run_in_netns;
+use tokio::net::{TcpSocket, TcpStream};
+
+use crate::backend::Inner;
+use crate::sandbox::from_namespaces;
+use crate::text::blocking;
+
+/// How long connecting may take. On a loopback interface it takes no time, unless packets are dropped.
+const LIMIT: Duration = Duration::from_secs(10);
+
+impl Inner {
+    /// Connects to a port at the loopback address of a sandbox, of either family. Cancel-safe.
+    pub(crate) async fn dial(&self, id: SandboxId, port: u16) -> Result<Dialled> {
+        let netns = self.sandbox(id)?.netns();
+        let loopback = [SocketAddr::from((Ipv4Addr::LOCALHOST, port)), (Ipv6Addr::LOCALHOST, port).into()];
+        let mut refused = None;
+        for address in loopback {
+            match connect(netns.clone(), address).await? {
+                Ok(stream) => return Ok(dialled(stream)),
+                Err(fault) => {
+                    refused.get_or_insert(fault);
+                }
+            }
+        }
+        let refused = refused.unwrap_or_else(|| io::ErrorKind::NotConnected.into());
+        Err(Error::unavailable(format!("nobody answers on port {port} inside sandbox {id}"))
+            .with_source(refused))
+    }
+}
+
+/// Tries one address; the outer error is one of ours.
+async fn connect(netns: Option<PathBuf>, address: SocketAddr) -> Result<io::Result<TcpStream>> {
+    let make = move || if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() };
+    let socket = match netns {
+        None => make(),
+        Some(netns) => blocking(move || run_in_netns(&netns, make).map_err(from_namespaces)).await?,
+    };
+    let connected = async { socket?.connect(address).await };
+    Ok(tokio::time::timeout(LIMIT, connected).await.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into())))
+}
+
+fn dialled(stream: TcpStream) -> Dialled {
+    if let Err(fault) = stream.set_nodelay(true) {
+        tracing::debug!(error = %fault, "a forwarded connection may be slow to send little");
+    }
+    let (output, input) = stream.into_split();
+    Dialled { input: Box::new(input), output: Source::new(output) }
+}

@@ -1,0 +1,124 @@
+//! Standard input of processes. The shim holds the FIFO open too, so that no death of ours ends it; its end is told by a call.
+
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll, Waker, ready};
+
+use tokio::io::AsyncWrite;
+use tokio::net::unix::pipe;
+
+/// What is typed into a terminal to end the input of whoever reads it: Ctrl-D.
+const END_OF_TRANSMISSION: u8 = 4;
+
+/// What is done once the input has been closed.
+type OnClose = Box<dyn FnOnce() + Send + Sync>;
+
+/// One writer's end of a FIFO, which others may close.
+#[derive(Debug, Default)]
+pub(crate) struct End {
+    state: Mutex<EndState>,
+}
+
+#[derive(Debug, Default)]
+struct EndState {
+    /// `None` once it is closed.
+    pipe: Option<pipe::Sender>,
+    waiting: Option<Waker>,
+}
+
+/// A writer; it is closed by shutting it down and by dropping it.
+pub(crate) struct Input {
+    end: Arc<End>,
+    on_close: Option<OnClose>,
+    /// Whether its end is still to be typed.
+    types_end: bool,
+}
+
+// === impl End ===
+
+impl End {
+    pub(crate) fn open(pipe: pipe::Sender) -> Arc<Self> {
+        Arc::new(Self { state: Mutex::new(EndState { pipe: Some(pipe), waiting: None }) })
+    }
+
+    /// Writes fail from now on.
+    pub(crate) fn close(&self) {
+        let EndState { pipe, waiting } =
+            std::mem::take(&mut *self.state.lock().unwrap_or_else(PoisonError::into_inner));
+        drop(pipe);
+        if let Some(waiting) = waiting {
+            waiting.wake();
+        }
+    }
+
+    fn poll(
+        &self,
+        cx: &mut Context<'_>,
+        act: impl FnOnce(Pin<&mut pipe::Sender>, &mut Context<'_>) -> Poll<std::io::Result<usize>>,
+    ) -> Poll<std::io::Result<usize>> {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(pipe) = state.pipe.as_mut() else {
+            return Poll::Ready(Err(std::io::ErrorKind::BrokenPipe.into()));
+        };
+        let polled = act(Pin::new(pipe), cx);
+        if polled.is_pending() {
+            state.waiting = Some(cx.waker().clone());
+        }
+        polled
+    }
+}
+
+// === impl Input ===
+
+impl Input {
+    /// A writer to this end, which is the only one.
+    pub(crate) fn new(end: Arc<End>, on_close: impl FnOnce() + Send + Sync + 'static) -> Self {
+        Self { end, on_close: Some(Box::new(on_close)), types_end: false }
+    }
+
+    /// A writer to a terminal, which has no end: shutting it down types one. The shim would hang up instead, and end the process before
+    /// it has read what came before.
+    pub(crate) fn terminal(end: Arc<End>) -> Self {
+        Self { end, on_close: None, types_end: true }
+    }
+
+    /// A writer to an input that is closed already.
+    pub(crate) fn closed() -> Self {
+        Self { end: Arc::default(), on_close: None, types_end: false }
+    }
+
+    fn close(&mut self) {
+        self.end.close();
+        if let Some(on_close) = self.on_close.take() {
+            on_close();
+        }
+    }
+}
+
+impl AsyncWrite for Input {
+    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<std::io::Result<usize>> {
+        self.end.poll(cx, |pipe, cx| pipe.poll_write(cx, bytes))
+    }
+
+    /// Nothing is kept back.
+    fn poll_flush(self: Pin<&mut Self>, _cx: &mut Context<'_>) -> Poll<std::io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<std::io::Result<()>> {
+        if self.types_end {
+            // Whether anybody reads it is as little known as of anything that is typed.
+            let typed = ready!(self.end.poll(cx, |pipe, cx| pipe.poll_write(cx, &[END_OF_TRANSMISSION])));
+            self.types_end = false;
+            typed?;
+        }
+        self.close();
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl Drop for Input {
+    fn drop(&mut self) {
+        self.close();
+    }
+}

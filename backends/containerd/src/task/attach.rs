@@ -1,0 +1,158 @@
+//! Clients that join the streams of a task's main process.
+//!
+//! Output comes from the logkeeper, which has it anyhow. Input goes into the FIFO that the shim reads. The shim has that open for
+//! writing too, so standard input does not end when a client leaves or this process dies, but by a call: when the first client
+//! leaves that had the input of a task that is to have it once. That a client had it is on record before the client can say
+//! anything, so that the successor of a daemon that was killed ends the input as well: its client has left with it.
+
+use std::path::Path;
+use std::sync::{Arc, PoisonError, Weak};
+use std::time::Duration;
+
+use containerd_client::services::v1 as api;
+use nix::errno::Errno;
+use switchyard_core::id::TaskId;
+use switchyard_core::stream::{AttachSpec, Attachment, Sink, Source};
+use switchyard_core::{Error, Result};
+use switchyard_logkeeper::format::Stream;
+use tokio::net::unix::pipe;
+
+use super::TaskEntry;
+use super::start::from_logkeeper;
+use crate::backend::Inner;
+use crate::client::{QUICK, call, gone_is_done};
+use crate::input::{End, Input};
+use crate::text::io_error;
+
+/// Between two tries to end an input.
+const AGAIN: Duration = Duration::from_secs(1);
+
+/// The inputs of the clients that are attached to one task.
+#[derive(Debug, Default)]
+pub(crate) struct Inputs {
+    open: Vec<Weak<End>>,
+    /// Whether the task's input has ended.
+    ended: bool,
+}
+
+impl Inner {
+    /// Joins the streams of a running task.
+    pub(crate) async fn join(self: &Arc<Self>, id: TaskId, spec: AttachSpec) -> Result<Attachment> {
+        let entry = self.attachable(id)?;
+        let (kept, tty, stdin) = {
+            let record = entry.record();
+            (record.is_kept(), record.tty, record.stdin)
+        };
+        if !kept && (spec.stdout || spec.stderr) {
+            return Err(Error::failed_precondition(format!(
+                "the output of task {id} cannot be attached to: it was made to go elsewhere"
+            )));
+        }
+        let stdout = self.live_output(&entry, Stream::Stdout, spec.stdout).await?;
+        let stderr = self.live_output(&entry, Stream::Stderr, spec.stderr && !tty).await?;
+        let stdin = if spec.stdin && stdin { Some(self.join_input(&entry).await?) } else { None };
+        Ok(Attachment { stdin, stdout, stderr })
+    }
+
+    /// Sets the size of a running task's terminal.
+    pub(crate) async fn resize_task(&self, id: TaskId, width: u16, height: u16) -> Result<()> {
+        let entry = self.attachable(id)?;
+        if !entry.record().tty {
+            return Ok(());
+        }
+        let request = api::ResizePtyRequest {
+            container_id: id.to_string(),
+            exec_id: String::new(),
+            width: u32::from(width),
+            height: u32::from(height),
+        };
+        let what = format!("resize the terminal of task {id}");
+        gone_is_done(call(&what, QUICK, self.client.tasks().resize_pty(request)).await)
+    }
+
+    fn attachable(&self, id: TaskId) -> Result<Arc<TaskEntry>> {
+        let entry = self.task(id)?;
+        if entry.started().is_none() || entry.exit().is_some() {
+            return Err(Error::failed_precondition(format!("task {id} does not run")));
+        }
+        Ok(entry)
+    }
+
+    async fn live_output(&self, entry: &TaskEntry, stream: Stream, wanted: bool) -> Result<Option<Source>> {
+        if !wanted {
+            return Ok(None);
+        }
+        self.keeper_up_for(entry)?;
+        let output = self.logkeeper.attach(&entry.id.to_string(), stream).await.map_err(from_logkeeper)?;
+        Ok(Some(Source::new(output)))
+    }
+
+    /// A client's part in a task's input.
+    async fn join_input(self: &Arc<Self>, entry: &Arc<TaskEntry>) -> Result<Sink> {
+        let ends = entry.record().input_ends();
+        if ends {
+            let path = entry.dirs.input_taken();
+            tokio::fs::write(&path, "").await.map_err(|fault| io_error("write", &path, fault))?;
+        }
+        let mut inputs = entry.inputs.lock().unwrap_or_else(PoisonError::into_inner);
+        let pipe = if inputs.ended { None } else { open(&entry.dirs.stdin())? };
+        let Some(pipe) = pipe else { return Ok(Box::new(Input::closed())) };
+        let end = End::open(pipe);
+        inputs.open.retain(|end| end.strong_count() > 0);
+        inputs.open.push(Arc::downgrade(&end));
+        drop(inputs);
+        let (inner, entry) = (Arc::clone(self), Arc::clone(entry));
+        Ok(Box::new(Input::new(end, move || {
+            if ends {
+                inner.end_input(&entry);
+            }
+        })))
+    }
+
+    /// Ends the input of a task for all who are attached, and for the task, in the background.
+    pub(crate) fn end_input(self: &Arc<Self>, entry: &Arc<TaskEntry>) {
+        {
+            let mut inputs = entry.inputs.lock().unwrap_or_else(PoisonError::into_inner);
+            if std::mem::replace(&mut inputs.ended, true) {
+                return;
+            }
+            for end in inputs.open.drain(..).filter_map(|end| end.upgrade()) {
+                end.close();
+            }
+        }
+        let (inner, entry) = (Arc::clone(self), Arc::clone(entry));
+        self.tracker.spawn(async move {
+            while entry.exit().is_none() {
+                let request = api::CloseIoRequest {
+                    container_id: entry.id.to_string(),
+                    exec_id: String::new(),
+                    stdin: true,
+                };
+                let what = format!("close the input of task {}", entry.id);
+                let Err(error) =
+                    gone_is_done(call(&what, QUICK, inner.client.tasks().close_io(request)).await)
+                else {
+                    return;
+                };
+                tracing::warn!(task.id = %entry.id, error = error.report(), "its input is ended later");
+                tokio::time::sleep(AGAIN).await;
+            }
+        });
+    }
+
+    /// Ends the input of a task whose client has left together with a predecessor of ours.
+    pub(crate) fn end_taken_input(self: &Arc<Self>, entry: &Arc<TaskEntry>) {
+        if entry.record().input_ends() && entry.dirs.input_taken().exists() {
+            self.end_input(entry);
+        }
+    }
+}
+
+/// Opens a FIFO to write to; `None` if nobody reads it any more.
+fn open(path: &Path) -> Result<Option<pipe::Sender>> {
+    match pipe::OpenOptions::new().open_sender(path) {
+        Ok(pipe) => Ok(Some(pipe)),
+        Err(fault) if fault.raw_os_error() == Some(Errno::ENXIO as i32) => Ok(None),
+        Err(fault) => Err(io_error("open", path, fault)),
+    }
+}

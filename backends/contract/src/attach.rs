@@ -1,0 +1,158 @@
+//! Facts of joining a task's own streams, and of reaching ports of a sandbox.
+
+use std::time::Duration;
+
+use switchyard_core::ErrorKind;
+use switchyard_core::id::{SandboxId, TaskId};
+use switchyard_core::spec::{Output, Stdin, Stdio, TaskSpec};
+use switchyard_core::stream::{AttachSpec, Attachment, Sink, Source};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+use crate::Fixture;
+use crate::lab::{ENDLESS, Lab, MadeTask, refused};
+
+/// All streams.
+const ALL: AttachSpec = AttachSpec { stdin: true, stdout: true, stderr: true };
+/// How long something may take that must not happen.
+const MOMENT: Duration = Duration::from_millis(200);
+
+fn spec(fixture: &dyn Fixture, command: &[&str], stdin: Stdin) -> TaskSpec {
+    let stdio = Stdio { stdin, tty: false, output: Output::Live };
+    TaskSpec { stdio, ..fixture.task_spec("task", command) }
+}
+
+async fn running<'a>(fixture: &'a dyn Fixture, spec: TaskSpec) -> (Lab<'a>, MadeTask) {
+    let (lab, sandbox) = Lab::with_sandbox(fixture).await;
+    let task = lab.task_of(sandbox.id, spec).await;
+    lab.backend.start_task(task.id).await.expect("start");
+    (lab, task)
+}
+
+async fn join(lab: &Lab<'_>, id: TaskId) -> Attachment {
+    lab.backend.attach(id, ALL).await.expect("attach")
+}
+
+async fn say(to: &mut Attachment, text: &str) {
+    let stdin: &mut Sink = to.stdin.as_mut().expect("the task has an input");
+    stdin.write_all(text.as_bytes()).await.expect("write");
+    stdin.flush().await.expect("flush");
+}
+
+async fn hear(from: &mut Attachment, text: &str) {
+    let mut bytes = vec![0; text.len()];
+    from.stdout.as_mut().expect("it was asked for").read_exact(&mut bytes).await.expect("read");
+    assert_eq!(String::from_utf8_lossy(&bytes), text);
+}
+
+async fn rest(from: &mut Option<Source>) -> String {
+    let mut bytes = Vec::new();
+    from.as_mut().expect("it was asked for").read_to_end(&mut bytes).await.expect("read");
+    String::from_utf8(bytes).expect("the command writes UTF-8")
+}
+
+/// Clients come and go; none of them ends anything.
+pub async fn what_one_client_says_is_heard_by_all_and_an_open_input_outlives_them(fixture: &dyn Fixture) {
+    let (lab, task) = running(fixture, spec(fixture, &["cat"], Stdin::Open)).await;
+    let (mut one, mut other) = (join(&lab, task.id).await, join(&lab, task.id).await);
+    say(&mut one, "first\n").await;
+    hear(&mut one, "first\n").await;
+    hear(&mut other, "first\n").await;
+    say(&mut other, "second\n").await;
+    hear(&mut one, "second\n").await;
+    one.stdin.take().expect("it was there").shutdown().await.expect("shut down");
+    drop((one, other));
+    let ended = tokio::time::timeout(MOMENT, lab.backend.wait_task(task.id)).await;
+    assert!(ended.is_err(), "the task ended with its clients: {ended:?}");
+    let mut late = join(&lab, task.id).await;
+    say(&mut late, "third\n").await;
+    hear(&mut late, "third\n").await;
+}
+
+/// Also for who is attached besides; later clients have no input any more.
+pub async fn an_input_that_is_once_ends_with_its_client(fixture: &dyn Fixture) {
+    let (lab, task) = running(fixture, spec(fixture, &["cat"], Stdin::Once)).await;
+    let mut watcher = lab.backend.attach(task.id, AttachSpec { stdin: false, ..ALL }).await.expect("attach");
+    assert!(watcher.stdin.is_none());
+    let mut client = join(&lab, task.id).await;
+    let _other = join(&lab, task.id).await;
+    say(&mut client, "bye\n").await;
+    hear(&mut client, "bye\n").await;
+    client.stdin.take().expect("it was there").shutdown().await.expect("shut down");
+    assert_eq!(lab.wait(task.id).await.code, 0);
+    assert_eq!(
+        (rest(&mut client.stdout).await, rest(&mut client.stderr).await),
+        (String::new(), String::new())
+    );
+    assert_eq!(rest(&mut watcher.stdout).await, "bye\n");
+}
+
+/// Whatever ends it.
+pub async fn output_ends_with_the_task(fixture: &dyn Fixture) {
+    let (lab, task) = running(fixture, spec(fixture, ENDLESS, Stdin::Closed)).await;
+    let mut client = join(&lab, task.id).await;
+    lab.kill(task.id).await;
+    assert_eq!(
+        (rest(&mut client.stdout).await, rest(&mut client.stderr).await),
+        (String::new(), String::new())
+    );
+}
+
+/// A task does not see the end of its input because nobody of us lives.
+pub async fn an_open_input_outlives_the_daemon(fixture: &dyn Fixture) {
+    let (mut lab, task) = running(fixture, spec(fixture, &["cat"], Stdin::Open)).await;
+    let mut before = join(&lab, task.id).await;
+    say(&mut before, "before\n").await;
+    hear(&mut before, "before\n").await;
+    drop(before);
+    lab.reopen().await;
+    let mut after = join(&lab, task.id).await;
+    say(&mut after, "after\n").await;
+    hear(&mut after, "after\n").await;
+}
+
+/// That is no error: its output is wanted.
+pub async fn a_task_without_input_gives_none(fixture: &dyn Fixture) {
+    let (lab, task) = running(fixture, spec(fixture, ENDLESS, Stdin::Closed)).await;
+    assert!(join(&lab, task.id).await.stdin.is_none());
+    lab.backend.resize_task(task.id, 80, 24).await.expect("a size without a terminal is done");
+}
+
+/// What is typed is shown; the terminal does not end with who looks at it.
+pub async fn a_terminal_gives_one_output_and_can_be_resized(fixture: &dyn Fixture) {
+    let mut spec = spec(fixture, &["cat"], Stdin::Once);
+    spec.stdio.tty = true;
+    let (lab, task) = running(fixture, spec).await;
+    let mut client = join(&lab, task.id).await;
+    assert!(client.stderr.is_none());
+    lab.backend.resize_task(task.id, 132, 43).await.expect("resize");
+    say(&mut client, "typed\n").await;
+    hear(&mut client, "typed").await;
+    drop(client);
+    let ended = tokio::time::timeout(MOMENT, lab.backend.wait_task(task.id)).await;
+    assert!(ended.is_err(), "the task ended with its client: {ended:?}");
+}
+
+/// `FailedPrecondition`.
+pub async fn output_that_goes_nowhere_cannot_be_attached_to(fixture: &dyn Fixture) {
+    let (lab, sandbox) = Lab::with_sandbox(fixture).await;
+    let (task, _) = lab.running(sandbox.id, "task", ENDLESS).await;
+    assert_eq!(refused(lab.backend.attach(task.id, ALL).await), ErrorKind::FailedPrecondition);
+}
+
+/// `FailedPrecondition` before the start and after the end, `NotFound` for a task that does not exist.
+pub async fn a_task_that_does_not_run_cannot_be_attached_to(fixture: &dyn Fixture) {
+    let (lab, sandbox) = Lab::with_sandbox(fixture).await;
+    let task = lab.task_of(sandbox.id, spec(fixture, ENDLESS, Stdin::Open)).await;
+    assert_eq!(refused(lab.backend.attach(task.id, ALL).await), ErrorKind::FailedPrecondition);
+    lab.backend.start_task(task.id).await.expect("start");
+    lab.kill(task.id).await;
+    assert_eq!(refused(lab.backend.attach(task.id, ALL).await), ErrorKind::FailedPrecondition);
+    assert_eq!(refused(lab.backend.attach(TaskId::random(), ALL).await), ErrorKind::NotFound);
+}
+
+/// And a sandbox that does not exist is not found.
+pub async fn a_port_that_nobody_listens_on_is_unavailable(fixture: &dyn Fixture) {
+    let (lab, sandbox) = Lab::with_sandbox(fixture).await;
+    assert_eq!(refused(lab.backend.dial(sandbox.id, 1).await), ErrorKind::Unavailable);
+    assert_eq!(refused(lab.backend.dial(SandboxId::random(), 1).await), ErrorKind::NotFound);
+}

@@ -1,0 +1,163 @@
+//! Clients that join the streams of a task, and that reach a port of a sandbox.
+//!
+//! A main process that copies its input to its output does so for all who are attached; others write nothing. Whoever dials
+//! [`ECHO_PORT`] hears what it says; nobody listens on any other port.
+
+use std::sync::{Arc, Weak};
+
+use switchyard_core::id::{SandboxId, TaskId};
+use switchyard_core::state::Exit;
+use switchyard_core::stream::{AttachSpec, Attachment, Dialled, Sink, Source};
+use switchyard_core::table::{no_sandbox, no_task};
+use switchyard_core::{Error, Result};
+use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex, split};
+use tokio::sync::{broadcast, watch};
+
+use crate::program::Step;
+use crate::world::{World, exited};
+
+/// The port on which every sandbox gives back what it gets.
+pub const ECHO_PORT: u16 = 7;
+
+/// What a pipe holds before writing to it waits.
+const PIPE_BYTES: usize = 64 << 10;
+
+/// How many pieces of output a client may be behind before it misses some.
+const BEHIND: usize = 1024;
+
+/// What a task shares with those who are attached.
+pub(crate) struct Live {
+    pub(crate) output: broadcast::Sender<Vec<u8>>,
+    /// Whether its input ends with the first client that had it.
+    pub(crate) once: bool,
+    pub(crate) tty: bool,
+    /// Whether its output can be attached to.
+    pub(crate) kept: bool,
+    /// Whether its input has ended.
+    pub(crate) ended: bool,
+}
+
+impl Live {
+    pub(crate) fn new(once: bool, tty: bool, kept: bool) -> Self {
+        Self { output: broadcast::Sender::new(BEHIND), once, tty, kept, ended: false }
+    }
+}
+
+/// Joins the streams of a running task.
+pub(crate) fn attach(world: &Arc<World>, id: TaskId, spec: AttachSpec) -> Result<Attachment> {
+    let state = world.lock();
+    let task = state.tasks.get(&id).ok_or_else(|| no_task(id))?;
+    if !task.state.is_running() {
+        let word = task.state.as_str();
+        return Err(Error::failed_precondition(format!("task {id} is {word}, not running")));
+    }
+    let live = &task.live;
+    if !live.kept && (spec.stdout || spec.stderr) {
+        return Err(Error::failed_precondition(format!("the output of task {id} goes elsewhere")));
+    }
+    let stdout = spec.stdout.then(|| {
+        let (near, far) = duplex(PIPE_BYTES);
+        tokio::spawn(show(live.output.subscribe(), far, task.end.subscribe()));
+        Source::new(near)
+    });
+    let stderr = (spec.stderr && !live.tty).then(|| {
+        let (near, far) = duplex(PIPE_BYTES);
+        // Nothing is written there, but its end is that of the task.
+        tokio::spawn(show(broadcast::channel(1).1, far, task.end.subscribe()));
+        Source::new(near)
+    });
+    let stdin = (spec.stdin && task.stdin_open).then(|| {
+        let (near, far) = duplex(PIPE_BYTES);
+        if !live.ended {
+            tokio::spawn(hear(Arc::downgrade(world), id, far, task.end.subscribe()));
+        }
+        Box::new(near) as Sink
+    });
+    Ok(Attachment { stdin, stdout, stderr })
+}
+
+/// Connects to a port of a sandbox.
+pub(crate) fn dial(world: &World, id: SandboxId, port: u16) -> Result<Dialled> {
+    if !world.lock().sandboxes.contains_key(&id) {
+        return Err(no_sandbox(id));
+    }
+    if port != ECHO_PORT {
+        return Err(Error::unavailable(format!("nobody answers on port {port} inside sandbox {id}")));
+    }
+    let (near, far) = duplex(PIPE_BYTES);
+    tokio::spawn(async move {
+        let (mut from, mut to) = split(far);
+        // A client that goes ends it.
+        let _ = tokio::io::copy(&mut from, &mut to).await;
+        let _ = to.shutdown().await;
+    });
+    let (output, input) = split(near);
+    Ok(Dialled { input: Box::new(input), output: Source::new(output) })
+}
+
+/// Shows a client what is written, up to the end of the task.
+async fn show(
+    mut output: broadcast::Receiver<Vec<u8>>,
+    mut client: DuplexStream,
+    mut end: watch::Receiver<Option<Exit>>,
+) {
+    let ended = async { drop(end.wait_for(Option::is_some).await) };
+    tokio::pin!(ended);
+    let mut open = true;
+    loop {
+        let piece = tokio::select! {
+            biased;
+            piece = output.recv(), if open => piece,
+            () = &mut ended => return,
+        };
+        match piece {
+            Ok(piece) => {
+                if client.write_all(&piece).await.is_err() {
+                    return;
+                }
+            }
+            Err(broadcast::error::RecvError::Lagged(_)) => {}
+            Err(broadcast::error::RecvError::Closed) => open = false,
+        }
+    }
+}
+
+/// Hears what a client says, and ends the input with it where it should.
+async fn hear(
+    world: Weak<World>,
+    id: TaskId,
+    mut client: DuplexStream,
+    mut end: watch::Receiver<Option<Exit>>,
+) {
+    let ended = async { drop(end.wait_for(Option::is_some).await) };
+    tokio::pin!(ended);
+    let mut block = vec![0; PIPE_BYTES];
+    loop {
+        let read = tokio::select! {
+            read = client.read(&mut block) => read.unwrap_or(0),
+            () = &mut ended => return,
+        };
+        let Some(world) = world.upgrade() else { return };
+        let mut state = world.lock();
+        let Some(task) = state.tasks.get_mut(&id) else { return };
+        let copies = task.program.steps.contains(&Step::Cat);
+        match block.get(..read) {
+            Some(said) if read > 0 => {
+                if copies && !task.live.ended {
+                    // Nobody may be listening.
+                    let _ = task.live.output.send(said.to_vec());
+                }
+            }
+            _ => {
+                if task.live.once && !task.live.tty {
+                    task.live.ended = true;
+                    if copies {
+                        // It may have ended just now.
+                        let _ = state.end(id, exited(0));
+                    }
+                }
+                return;
+            }
+        }
+    }
+}

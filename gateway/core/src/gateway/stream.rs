@@ -1,0 +1,58 @@
+//! Joining the streams of a task, and reaching a port inside a sandbox.
+
+use std::sync::Arc;
+
+use super::Scope;
+use crate::error::Result;
+use crate::stream::{AttachSpec, Attachment, Dialled};
+use crate::table::{Sandbox, Task, sandbox_not_ready};
+
+impl Scope {
+    /// The task of this id, which must run.
+    ///
+    /// # Errors
+    /// As for [`Scope::task`]; `FailedPrecondition` if it does not run.
+    pub fn task_that_runs(&self, id: &str) -> Result<Arc<Task>> {
+        self.running_task(id)
+    }
+
+    /// The sandbox of this id, which must be ready.
+    ///
+    /// # Errors
+    /// As for [`Scope::sandbox`]; `FailedPrecondition` if it is not ready.
+    pub fn sandbox_that_is_ready(&self, id: &str) -> Result<Arc<Sandbox>> {
+        let sandbox = self.sandbox(id)?;
+        if sandbox.state.is_ready() {
+            Ok(sandbox)
+        } else {
+            Err(sandbox_not_ready(sandbox.id, &sandbox.state))
+        }
+    }
+
+    /// Joins the streams of a running task. Dropping what it gives leaves the task.
+    ///
+    /// # Errors
+    /// `NotFound`; `FailedPrecondition` if it does not run; those of [`Backend::attach`](crate::backend::Backend::attach).
+    pub async fn attach(&self, id: &str, spec: AttachSpec) -> Result<Attachment> {
+        let task = self.running_task(id)?;
+        self.gateway.shared.backend.attach(task.id, spec).await
+    }
+
+    /// Sets the size of a running task's terminal, in characters.
+    ///
+    /// # Errors
+    /// `NotFound`; `FailedPrecondition` if it does not run; `Unavailable` if the runtime is away.
+    pub async fn resize_task(&self, id: &str, width: u16, height: u16) -> Result<()> {
+        let task = self.running_task(id)?;
+        self.gateway.shared.backend.resize_task(task.id, width, height).await
+    }
+
+    /// Connects to whoever listens on a TCP port at the loopback address of a ready sandbox. Cancel-safe.
+    ///
+    /// # Errors
+    /// `NotFound`; `FailedPrecondition` if it is not ready; `Unavailable` if nobody listens.
+    pub async fn dial(&self, id: &str, port: u16) -> Result<Dialled> {
+        let sandbox = self.sandbox_that_is_ready(id)?;
+        self.gateway.shared.backend.dial(sandbox.id, port).await
+    }
+}
