@@ -27,6 +27,7 @@ mod runtime;
 mod samples;
 mod service;
 mod status;
+mod streaming;
 mod to_proto;
 
 pub use config::{Config, UnsetSeccomp};

@@ -1,13 +1,14 @@
 //! `runtime.v1.RuntimeService`: decode, call the core, encode.
 //!
-//! The calls themselves are in the modules below, by what they are about; here they meet the trait that tonic serves. Streams
-//! (Exec, Attach, PortForward), container events, metrics and checkpoints answer `Unimplemented`.
+//! The calls themselves are in the modules below and in [`streaming`](crate::streaming), by what they are about; here they meet the
+//! trait that tonic serves. Container events, metrics and checkpoints answer `Unimplemented`.
 
 use switchyard_core::backend::Handler;
 use switchyard_core::gateway::Scope;
 use switchyard_core::id::{SandboxId, TaskId};
 use switchyard_core::{Error, Result};
 use switchyard_proto::cri::v1 as cri;
+use switchyard_streaming::Sessions;
 use tonic::Request;
 
 use crate::batch;
@@ -25,19 +26,22 @@ mod stats;
 /// Serves `runtime.v1.RuntimeService` over one scope.
 #[derive(Debug)]
 pub struct Runtime {
-    scope: Scope,
-    config: Config,
-    records: Records,
+    pub(crate) scope: Scope,
+    pub(crate) config: Config,
+    pub(crate) records: Records,
+    /// Where streaming sessions wait for their clients.
+    pub(crate) sessions: Option<Sessions>,
     encoded: Encoded,
     task_rates: Samples<TaskId>,
     sandbox_rates: Samples<SandboxId>,
 }
 
 impl Runtime {
-    pub(crate) fn new(scope: Scope, config: Config) -> Self {
+    pub(crate) fn new(scope: Scope, config: Config, sessions: Option<Sessions>) -> Self {
         Self {
             scope,
             config,
+            sessions,
             records: Records::default(),
             encoded: Encoded::default(),
             task_rates: Samples::default(),
@@ -225,18 +229,18 @@ impl cri::runtime_service_server::RuntimeService for Runtime {
     }
 
     async fn exec(&self, request: Request<cri::ExecRequest>) -> Answer<cri::ExecResponse> {
-        answer(request, |_| async { absent("Exec") }).await
+        answer(request, |request| async { self.exec(request) }).await
     }
 
     async fn attach(&self, request: Request<cri::AttachRequest>) -> Answer<cri::AttachResponse> {
-        answer(request, |_| async { absent("Attach") }).await
+        answer(request, |request| async { self.attach(request) }).await
     }
 
     async fn port_forward(
         &self,
         request: Request<cri::PortForwardRequest>,
     ) -> Answer<cri::PortForwardResponse> {
-        answer(request, |_| async { absent("PortForward") }).await
+        answer(request, |request| async { self.port_forward(request) }).await
     }
 
     // --- usage ---

@@ -8,6 +8,7 @@ use switchyard_core::Error;
 use switchyard_core::gateway::Scope;
 use switchyard_proto::cri::v1::image_service_server::ImageServiceServer;
 use switchyard_proto::cri::v1::runtime_service_server::RuntimeServiceServer;
+use switchyard_streaming::Sessions;
 use tonic::codegen::{Body, BoxFuture, Service, StdError, http};
 use tonic::server::{Grpc, NamedService};
 use tonic_prost::ProstCodec;
@@ -37,12 +38,13 @@ pub struct RuntimeService {
     limit: usize,
 }
 
-/// The CRI services over `scope`, which ought to be that of [`Owner::Kubernetes`](switchyard_core::id::Owner::Kubernetes).
+/// The CRI services over `scope`, which ought to be that of [`Owner::Kubernetes`](switchyard_core::id::Owner::Kubernetes). Without
+/// `sessions`, Exec, Attach and PortForward are refused.
 #[must_use]
-pub fn services(scope: Scope, config: Config) -> Services {
+pub fn services(scope: Scope, config: Config, sessions: Option<Sessions>) -> Services {
     let limit = config.max_message_bytes;
     let images = Images::new(scope.clone());
-    let runtime = Arc::new(Runtime::new(scope, config));
+    let runtime = Arc::new(Runtime::new(scope, config, sessions));
     let generated = RuntimeServiceServer::from_arc(Arc::clone(&runtime)).max_decoding_message_size(limit);
     Services {
         runtime: RuntimeService { runtime, generated, limit },

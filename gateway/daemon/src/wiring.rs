@@ -73,6 +73,6 @@ pub fn cri(scope: Scope, config: &Config) -> Routes {
         exec_drain_seconds,
         max_message_bytes,
     };
-    let switchyard_cri::Services { runtime, image } = switchyard_cri::services(scope, settings);
+    let switchyard_cri::Services { runtime, image } = switchyard_cri::services(scope, settings, None);
     Routes::new(runtime).add_service(image)
 }

@@ -179,12 +179,15 @@ impl Runtime {
         Ok(cri::ReopenContainerLogResponse {})
     }
 
-    /// CRI v1 ExecSync. No time, or a negative one, is no limit. A command that fails is an answer, not an error.
+    /// CRI v1 ExecSync. No time is no limit. A command that fails is an answer, not an error.
     pub(super) async fn exec_sync(&self, request: cri::ExecSyncRequest) -> Result<cri::ExecSyncResponse> {
         let cri::ExecSyncRequest { container_id, cmd, timeout } = request;
         let limit = match u64::try_from(timeout) {
-            Ok(0) | Err(_) => None,
+            Ok(0) => None,
             Ok(seconds) => Some(Duration::from_secs(seconds)),
+            Err(_) => {
+                return Err(Error::invalid("timeout", format!("{timeout} is negative; 0 is for no limit")));
+            }
         };
         let spec = ExecSpec {
             command: cmd,

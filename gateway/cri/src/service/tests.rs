@@ -27,7 +27,7 @@ impl Node {
     fn new() -> Self {
         let gateway = Gateway::new(Arc::new(Fake::with_busybox()), Limits::default());
         let scope = gateway.scope(Owner::Kubernetes);
-        let service = services(scope.clone(), Config::default()).runtime;
+        let service = services(scope.clone(), Config::default(), None).runtime;
         Self { gateway, service, images: Images::new(scope) }
     }
 

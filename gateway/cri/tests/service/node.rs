@@ -79,9 +79,6 @@ async fn what_is_not_served_says_so() {
         };
     }
     absent!(
-        exec(ExecRequest),
-        attach(AttachRequest),
-        port_forward(PortForwardRequest),
         update_pod_sandbox_resources(UpdatePodSandboxResourcesRequest),
         list_metric_descriptors(ListMetricDescriptorsRequest),
         list_pod_sandbox_metrics(ListPodSandboxMetricsRequest),

@@ -56,7 +56,7 @@ impl Node {
         let path = dir.path().join("cri.sock");
         let listener = UnixListener::bind(&path).expect("the path is free");
         let gateway = Gateway::new(Arc::new(fake.clone()), Limits::default());
-        let served = services(gateway.scope(Owner::Kubernetes), Config::default());
+        let served = services(gateway.scope(Owner::Kubernetes), Config::default(), None);
         let server = tokio::spawn(async move {
             Server::builder()
                 .add_service(served.runtime)

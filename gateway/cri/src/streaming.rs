@@ -1,0 +1,122 @@
+//! Exec, Attach and PortForward: each is answered with a URL, at which a session of the streaming server waits for its client.
+//!
+//! What is asked for is checked before the answer, and again when the client comes: a container may have ended meanwhile.
+
+use std::num::NonZeroU16;
+use std::sync::Arc;
+
+use switchyard_core::spec::ExecSpec;
+use switchyard_core::stream::{AttachSpec, Source};
+use switchyard_core::{Error, ErrorKind, Result};
+use switchyard_proto::cri::v1 as cri;
+use switchyard_streaming::{Output, Refusal, Sessions, Streams, TooMany};
+
+use crate::runtime::Runtime;
+
+mod attach;
+mod exec;
+mod forward;
+
+impl Runtime {
+    /// CRI v1 Exec.
+    pub(crate) fn exec(&self, request: cri::ExecRequest) -> Result<cri::ExecResponse> {
+        let cri::ExecRequest { container_id, cmd, tty, stdin, stdout, stderr } = request;
+        let streams = checked(Streams { stdin, stdout, stderr, tty })?;
+        given("container_id", &container_id)?;
+        if cmd.is_empty() {
+            return Err(Error::invalid("cmd", "a command is needed"));
+        }
+        let task = self.scope.task_that_runs(&container_id)?;
+        let drain = self.config.exec_drain();
+        let spec = ExecSpec { command: cmd, tty, stdin, env: Vec::new(), cwd: None, drain };
+        let start = exec::Start { scope: self.scope.clone(), task: task.id, spec };
+        let url = self.sessions()?.exec(streams, Box::new(start)).map_err(too_many)?;
+        Ok(cri::ExecResponse { url: url.into() })
+    }
+
+    /// CRI v1 Attach.
+    pub(crate) fn attach(&self, request: cri::AttachRequest) -> Result<cri::AttachResponse> {
+        let cri::AttachRequest { container_id, stdin, tty, stdout, stderr } = request;
+        let streams = checked(Streams { stdin, stdout, stderr, tty })?;
+        given("container_id", &container_id)?;
+        let task = self.scope.task_that_runs(&container_id)?;
+        let record = self.records.task(&task);
+        let config = record.as_ref().and_then(|record| record.config.as_ref());
+        // An input that is for one client ends with it, and what the container says to that is still for the client.
+        let until_the_end = config.is_some_and(|config| config.stdin_once && !config.tty);
+        let join = attach::Join {
+            scope: self.scope.clone(),
+            task: task.id,
+            spec: AttachSpec { stdin, stdout, stderr },
+            until_the_end,
+        };
+        let url = self.sessions()?.attach(streams, Box::new(join)).map_err(too_many)?;
+        Ok(cri::AttachResponse { url: url.into() })
+    }
+
+    /// CRI v1 PortForward. The ports are for clients that cannot name theirs later.
+    pub(crate) fn port_forward(&self, request: cri::PortForwardRequest) -> Result<cri::PortForwardResponse> {
+        let cri::PortForwardRequest { pod_sandbox_id, port } = request;
+        given("pod_sandbox_id", &pod_sandbox_id)?;
+        let number = |port: i32| u16::try_from(port).ok().and_then(NonZeroU16::new).map(NonZeroU16::get);
+        let ports = port.into_iter().map(|port| {
+            number(port).ok_or_else(|| Error::invalid("port", format!("{port} is not from 1 to 65535")))
+        });
+        let ports = ports.collect::<Result<Vec<u16>>>()?;
+        let sandbox = self.scope.sandbox_that_is_ready(&pod_sandbox_id)?;
+        let dial = forward::Ports { scope: self.scope.clone(), sandbox: sandbox.id };
+        let url = self.sessions()?.port_forward(ports, Arc::new(dial)).map_err(too_many)?;
+        Ok(cri::PortForwardResponse { url: url.into() })
+    }
+
+    fn sessions(&self) -> Result<&Sessions> {
+        self.sessions.as_ref().ok_or_else(|| Error::unimplemented("this daemon has no streaming server"))
+    }
+}
+
+/// Refuses what no client can want.
+fn checked(streams: Streams) -> Result<Streams> {
+    let Streams { stdin, stdout, stderr, tty } = streams;
+    if tty && stderr {
+        return Err(Error::invalid("stderr", "with tty all output is on stdout: ask for one of the two"));
+    }
+    if !(stdin || stdout || stderr) {
+        return Err(Error::invalid("stdin, stdout, stderr", "one of them must be asked for"));
+    }
+    Ok(streams)
+}
+
+fn given(field: &str, id: &str) -> Result<()> {
+    if id.is_empty() { Err(Error::invalid(field, "it is empty")) } else { Ok(()) }
+}
+
+fn too_many(error: TooMany) -> Error {
+    Error::new(ErrorKind::ResourceExhausted, "no streaming session").with_source(error)
+}
+
+/// What a client is told whose session cannot be opened.
+fn refusal(error: &Error) -> Refusal {
+    Refusal(error.report())
+}
+
+fn output(source: Source) -> Output {
+    match source {
+        Source::Pipe(pipe) => pipe.into(),
+        Source::Reader(reader) => Output::new(reader),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_terminal_has_no_error_stream_and_some_stream_is_needed() {
+        let all = Streams { stdin: true, stdout: true, stderr: true, tty: false };
+        assert_eq!(checked(all).expect("all streams"), all);
+        let kind = |streams| checked(streams).expect_err("it is refused").kind();
+        assert_eq!(kind(Streams { tty: true, ..all }), ErrorKind::InvalidArgument);
+        assert_eq!(kind(Streams::default()), ErrorKind::InvalidArgument);
+        assert_eq!(kind(Streams { tty: true, ..Streams::default() }), ErrorKind::InvalidArgument);
+    }
+}

@@ -1,0 +1,148 @@
+//! A client that is attached to a container: the container does not notice when it comes or goes, but for an input that is for
+//! one client only.
+//!
+//! A client that ends its input and leaves it at that has said what it had to say: it hears what the container answers for a
+//! moment more, and then its session ends, as clients know it from other runtimes. Otherwise a client that is fed from a pipe
+//! would stay for as long as the container runs.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use switchyard_core::ErrorKind;
+use switchyard_core::gateway::Scope;
+use switchyard_core::id::TaskId;
+use switchyard_core::stream::{AttachSpec, Attachment, Sink, Source};
+use switchyard_streaming::{Command, Control, Input, Outcome, Output, Process, Refusal, Size};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
+
+use super::refusal;
+
+/// How long a client that says nothing more still listens.
+const ANSWER: Duration = Duration::from_secs(1);
+
+/// A client of an attach who has not come yet.
+#[derive(Debug)]
+pub(super) struct Join {
+    pub(super) scope: Scope,
+    pub(super) task: TaskId,
+    pub(super) spec: AttachSpec,
+    /// Whether it stays to the end of the container although it says nothing more.
+    pub(super) until_the_end: bool,
+}
+
+/// A client that is attached.
+struct Attached {
+    scope: Scope,
+    task: TaskId,
+    /// The client says nothing more, and does not stay for that.
+    said: CancellationToken,
+    /// Its session is over.
+    over: CancellationToken,
+}
+
+/// The container's input, as one client has it.
+struct Saying {
+    sink: Sink,
+    said: CancellationToken,
+    until_the_end: bool,
+}
+
+/// The container's output, until the session is over.
+struct Hearing {
+    source: Source,
+    over: Pin<Box<WaitForCancellationFutureOwned>>,
+}
+
+#[async_trait]
+impl Command for Join {
+    async fn open(self: Box<Self>) -> Result<Process, Refusal> {
+        let Self { scope, task, spec, until_the_end } = *self;
+        let joined = scope.attach(&task.to_string(), spec).await.map_err(|error| refusal(&error))?;
+        let Attachment { stdin, stdout, stderr } = joined;
+        let (said, over) = (CancellationToken::new(), CancellationToken::new());
+        let hearing =
+            |source| Output::new(Hearing { source, over: Box::pin(over.clone().cancelled_owned()) });
+        // What a client says to a container without an input is heard by nobody.
+        let saying = match stdin {
+            Some(sink) => Input::new(Saying { sink, said: said.clone(), until_the_end }),
+            None => Input::new(tokio::io::sink()),
+        };
+        Ok(Process {
+            stdin: spec.stdin.then_some(saying),
+            stdout: stdout.map(hearing),
+            stderr: stderr.map(hearing),
+            control: Arc::new(Attached { scope, task, said, over }),
+        })
+    }
+}
+
+#[async_trait]
+impl Control for Attached {
+    async fn resize(&self, size: Size) -> Result<(), Refusal> {
+        let (width, height) = (size.width.get(), size.height.get());
+        let resized = self.scope.resize_task(&self.task.to_string(), width, height).await;
+        resized.map_err(|error| refusal(&error))
+    }
+
+    async fn wait(&self) -> Outcome {
+        let silent = async {
+            self.said.cancelled().await;
+            tokio::time::sleep(ANSWER).await;
+        };
+        let task = self.task.to_string();
+        let outcome = tokio::select! {
+            ended = self.scope.wait_task(&task) => match ended {
+                Err(error) if error.kind() != ErrorKind::NotFound => Outcome::Failed(error.report()),
+                // The outputs end by themselves, when all has been heard.
+                Ok(_) | Err(_) => return Outcome::Exited(0),
+            },
+            () = silent => Outcome::Exited(0),
+        };
+        self.over.cancel();
+        outcome
+    }
+
+    async fn hang_up(&self) {
+        self.over.cancel();
+    }
+}
+
+impl AsyncWrite for Saying {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<std::io::Result<usize>> {
+        Pin::new(&mut self.sink).poll_write(cx, bytes)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<std::io::Result<()>> {
+        Pin::new(&mut self.sink).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<std::io::Result<()>> {
+        if !self.until_the_end {
+            self.said.cancel();
+        }
+        Pin::new(&mut self.sink).poll_shutdown(cx)
+    }
+}
+
+impl AsyncRead for Hearing {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<std::io::Result<()>> {
+        let read = Pin::new(&mut self.source).poll_read(cx, buffer);
+        // What is there is given first; nothing read is the end.
+        if read.is_pending() && self.over.as_mut().poll(cx).is_ready() {
+            return Poll::Ready(Ok(()));
+        }
+        read
+    }
+}

@@ -1,0 +1,79 @@
+//! A command that is run for a client: it is started when the client comes and killed when it goes.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use switchyard_core::backend::{ExecControl, ExecProcess};
+use switchyard_core::gateway::Scope;
+use switchyard_core::id::TaskId;
+use switchyard_core::spec::{ExecSpec, Signal};
+use switchyard_streaming::{Command, Control, Input, Outcome, Process, Refusal, Size};
+use tokio::task::AbortHandle;
+
+use super::{output, refusal};
+
+/// A command that waits for its client.
+#[derive(Debug)]
+pub(super) struct Start {
+    pub(super) scope: Scope,
+    pub(super) task: TaskId,
+    pub(super) spec: ExecSpec,
+}
+
+/// A command that runs. Dropped, it is killed if need be and cleared away.
+struct Running {
+    process: Arc<dyn ExecControl>,
+    drain: Duration,
+    /// Ends the output that children of the command hold open.
+    cut: Mutex<Option<AbortHandle>>,
+}
+
+#[async_trait]
+impl Command for Start {
+    async fn open(self: Box<Self>) -> Result<Process, Refusal> {
+        let Self { scope, task, spec } = *self;
+        let started = scope.exec(&task.to_string(), &spec).await.map_err(|error| refusal(&error))?;
+        let ExecProcess { stdin, stdout, stderr, control } = started;
+        let running = Running { process: control.into(), drain: spec.drain, cut: Mutex::default() };
+        Ok(Process {
+            stdin: stdin.map(Input::new),
+            stdout: stdout.map(output),
+            stderr: stderr.map(output),
+            control: Arc::new(running),
+        })
+    }
+}
+
+#[async_trait]
+impl Control for Running {
+    async fn resize(&self, size: Size) -> Result<(), Refusal> {
+        self.process.resize(size.width.get(), size.height.get()).await.map_err(|error| refusal(&error))
+    }
+
+    async fn wait(&self) -> Outcome {
+        match self.process.wait().await {
+            Ok(code) => {
+                let (process, drain) = (Arc::clone(&self.process), self.drain);
+                let cut = tokio::spawn(async move { process.cut_output(drain).await });
+                *self.cut.lock().unwrap_or_else(PoisonError::into_inner) = Some(cut.abort_handle());
+                Outcome::Exited(code)
+            }
+            Err(error) => Outcome::Failed(error.report()),
+        }
+    }
+
+    async fn hang_up(&self) {
+        if let Err(error) = self.process.signal(Signal::KILL).await {
+            tracing::debug!(error = error.report(), "a command whose client has gone is killed later");
+        }
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        if let Some(cut) = self.cut.lock().unwrap_or_else(PoisonError::into_inner).take() {
+            cut.abort();
+        }
+    }
+}
