@@ -333,7 +333,9 @@ impl State {
             meta: Arc::clone(&task.meta),
             details: task.details.clone(),
             state: match &task.unknown {
-                Some(reason) => TaskState::Unknown { reason: reason.clone() },
+                Some(reason) => {
+                    TaskState::Unknown { started_at: task.state.started_at(), reason: reason.clone() }
+                }
                 None => task.state.clone(),
             },
         });

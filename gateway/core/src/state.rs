@@ -98,6 +98,8 @@ pub enum TaskState {
     },
     /// Contact is lost: it may run or not.
     Unknown {
+        /// When it had started, if it ever did.
+        started_at: Option<SystemTime>,
         /// Why.
         reason: String,
     },
@@ -198,7 +200,7 @@ impl TaskState {
             (Self::Running { started_at, .. } | Self::Stopping { started_at, .. }, E::Exited(exit)) => {
                 Self::Exited { started_at: Some(started_at), exit }
             }
-            (Self::Unknown { .. }, E::Exited(exit)) => Self::Exited { started_at: None, exit },
+            (Self::Unknown { started_at, .. }, E::Exited(exit)) => Self::Exited { started_at, exit },
             // The first word on how it ended stands; a stop after the end has nothing to do.
             (state @ Self::Exited { .. }, E::Exited(_) | E::StopRequested | E::Lost { .. }) => state,
             (state @ Self::Unknown { .. }, E::StopRequested) => state,
@@ -211,14 +213,13 @@ impl TaskState {
                 Self::Exited { started_at, exit }
             }
             (Self::Removing { exit: None, .. }, E::RemoveFailed) => Self::Created,
-            (
-                Self::Created
-                | Self::Starting
-                | Self::Running { .. }
-                | Self::Stopping { .. }
-                | Self::Unknown { .. },
-                E::Lost { reason },
-            ) => Self::Unknown { reason },
+            (Self::Created | Self::Starting, E::Lost { reason }) => {
+                Self::Unknown { started_at: None, reason }
+            }
+            (Self::Running { started_at, .. } | Self::Stopping { started_at, .. }, E::Lost { reason }) => {
+                Self::Unknown { started_at: Some(started_at), reason }
+            }
+            (Self::Unknown { started_at, .. }, E::Lost { reason }) => Self::Unknown { started_at, reason },
             _ => return Err(illegal),
         })
     }
@@ -260,6 +261,18 @@ impl TaskState {
             | Self::Exited { .. }
             | Self::Removing { .. }
             | Self::Unknown { .. } => None,
+        }
+    }
+
+    /// When the main process had started, as far as is known.
+    #[must_use]
+    pub const fn started_at(&self) -> Option<SystemTime> {
+        match self {
+            Self::Running { started_at, .. } | Self::Stopping { started_at, .. } => Some(*started_at),
+            Self::Exited { started_at, .. }
+            | Self::Removing { started_at, .. }
+            | Self::Unknown { started_at, .. } => *started_at,
+            Self::Created | Self::Starting => None,
         }
     }
 

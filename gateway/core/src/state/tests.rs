@@ -132,3 +132,15 @@ fn a_refusal_names_the_state_and_the_wish() {
     let refused = TaskState::Created.apply(TaskEvent::StopRequested).unwrap_err();
     assert_eq!(refused.to_string(), "it is created: cannot stop");
 }
+
+#[test]
+fn a_task_out_of_sight_keeps_its_start() {
+    let lost = || TaskEvent::Lost { reason: "gone".into() };
+    let running = TaskState::Running { pid: 1, started_at: at(5) };
+    let unknown = running.apply(lost()).unwrap().apply(lost()).unwrap();
+    assert_eq!(unknown.started_at(), Some(at(5)));
+    let exit = Exit { code: 0, finished_at: at(9), cause: ExitCause::Exited };
+    let exited = unknown.apply(TaskEvent::Exited(exit)).unwrap();
+    assert_eq!(exited.started_at(), Some(at(5)));
+    assert_eq!(TaskState::Created.apply(lost()).unwrap().started_at(), None);
+}

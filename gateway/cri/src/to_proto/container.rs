@@ -99,9 +99,12 @@ fn life(state: &TaskState) -> Life {
         TaskState::Exited { started_at, exit } | TaskState::Removing { started_at, exit: Some(exit) } => {
             ended(*started_at, exit)
         }
-        TaskState::Unknown { reason } => {
-            Life { exit_code: LOST_CODE, reason: "Unknown", message: reason.clone(), ..begun(0) }
-        }
+        TaskState::Unknown { started_at, reason } => Life {
+            exit_code: LOST_CODE,
+            reason: "Unknown",
+            message: reason.clone(),
+            ..begun(started_at.map_or(0, nanoseconds))
+        },
     }
 }
 
@@ -145,7 +148,7 @@ pub(super) fn annotations(record: Option<&ContainerRecord>) -> BTreeMap<String, 
 }
 
 /// The image as the user wrote it, never empty.
-fn image(task: &Task, record: Option<&ContainerRecord>) -> cri::ImageSpec {
+pub(super) fn image(task: &Task, record: Option<&ContainerRecord>) -> cri::ImageSpec {
     let mut spec = config(record).and_then(|config| config.image.clone()).unwrap_or_default();
     if !spec.user_specified_image.is_empty() {
         spec.image.clone_from(&spec.user_specified_image);
@@ -204,7 +207,9 @@ mod tests {
             TaskState::Removing { started_at: Some(at(5)), exit: Some(exit(0, ExitCause::Exited)) };
         check(removing, (C::ContainerExited, 5, 9, 0, "Completed"));
         check(TaskState::Removing { started_at: None, exit: None }, (C::ContainerCreated, 0, 0, 0, ""));
-        check(TaskState::Unknown { reason: "gone".into() }, (C::ContainerUnknown, 0, 0, 255, "Unknown"));
+        let unknown = |started_at| TaskState::Unknown { started_at, reason: "gone".into() };
+        check(unknown(None), (C::ContainerUnknown, 0, 0, 255, "Unknown"));
+        check(unknown(Some(at(5))), (C::ContainerUnknown, 5, 0, 255, "Unknown"));
     }
 
     #[test]
