@@ -14,3 +14,4 @@ mod processes;
 mod programs;
 mod recovery;
 mod retries;
+mod watching;

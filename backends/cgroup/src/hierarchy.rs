@@ -128,6 +128,12 @@ impl Hierarchy {
         mount.map(|mount| mount.dir(group))
     }
 
+    /// The directory of `group` in the v2 tree, where one is mounted; in a hybrid layout it has no controllers.
+    #[must_use]
+    pub fn unified(&self, group: &Group) -> Option<PathBuf> {
+        self.mounts.iter().find(|mount| mount.controllers.is_empty()).map(|mount| mount.dir(group))
+    }
+
     /// The directories of `group` in all hierarchies, whether they exist or not.
     pub fn dirs(&self, group: &Group) -> impl Iterator<Item = PathBuf> {
         self.mounts.iter().map(|mount| mount.dir(group))

@@ -5,12 +5,14 @@
 //!
 //! - [`Hierarchy`] says where the hierarchies are mounted.
 //! - [`Reader`] reads usage and processes, and removes.
+//! - [`Pass`] reads what is dearer than usage, of many groups at once.
 //! - [`Moves`] has the kernel ready for a process that is about to be put into a cgroup.
 //! - [`OomWatch`] keeps an eye on a cgroup that may be gone by the time its end is told.
-//! - [`net::parse`] reads the traffic of a network namespace.
+//! - [`net::parse`] reads the traffic of a network namespace, [`process`] what a process has open.
 //!
 //! A cgroup that is gone is `None`, a value that the kernel has no source for is `None`, and neither is an error.
 
+mod detail;
 mod error;
 mod group;
 mod hierarchy;
@@ -18,10 +20,12 @@ mod moves;
 pub mod net;
 mod oom;
 pub mod parse;
+pub mod process;
 mod reader;
 mod remove;
 mod usage;
 
+pub use detail::{Pass, device_name};
 pub use error::{Error, Result};
 pub use group::Group;
 pub use hierarchy::{CgroupMode, Hierarchy, Mount};

@@ -13,15 +13,19 @@ fn parse_line(line: &str) -> Option<InterfaceStats> {
     let (name, numbers) = line.rsplit_once(':')?;
     let numbers: Vec<u64> = numbers.split_whitespace().map_while(|word| word.parse().ok()).collect();
     let name = name.trim();
-    if name.is_empty() || numbers.len() < 11 {
+    if name.is_empty() || numbers.len() < 12 {
         return None;
     }
     Some(InterfaceStats {
         name: name.to_owned(),
         rx_bytes: numbers[0],
+        rx_packets: numbers[1],
         rx_errors: numbers[2],
+        rx_dropped: numbers[3],
         tx_bytes: numbers[8],
+        tx_packets: numbers[9],
         tx_errors: numbers[10],
+        tx_dropped: numbers[11],
     })
 }
 
@@ -39,7 +43,7 @@ Inter-|   Receive                                                |  Transmit
 ";
 
     #[test]
-    fn bytes_and_errors_of_each_interface_are_read() {
+    fn bytes_packets_errors_and_drops_of_each_interface_are_read() {
         let read = parse(TEXT);
         assert_eq!(read.iter().map(|link| link.name.as_str()).collect::<Vec<_>>(), ["lo", "eth0"]);
         let eth0 = &read[1];
@@ -47,6 +51,7 @@ Inter-|   Receive                                                |  Transmit
             (eth0.rx_bytes, eth0.rx_errors, eth0.tx_bytes, eth0.tx_errors),
             (1_215_645, 4, 1_782_404, 5)
         );
+        assert_eq!((eth0.rx_packets, eth0.rx_dropped, eth0.tx_packets, eth0.tx_dropped), (2751, 0, 4324, 6));
     }
 
     #[test]

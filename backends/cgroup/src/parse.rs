@@ -17,6 +17,33 @@ pub fn flat_keyed(text: &str) -> BTreeMap<&str, u64> {
         .collect()
 }
 
+/// The lines `major:minor operation number` of the `blkio` files of v1. The sum over all devices at their end is left out.
+pub fn device_operations(text: &str) -> impl Iterator<Item = ((u64, u64), &str, u64)> {
+    text.lines().filter_map(|line| {
+        let mut words = line.split_whitespace();
+        let (device, operation, value) = (words.next()?, words.next()?, words.next()?);
+        Some((device_number(device)?, operation, value.parse().ok()?))
+    })
+}
+
+/// The lines `major:minor key=number …` of `io.stat`.
+pub fn nested_keyed(text: &str) -> impl Iterator<Item = ((u64, u64), Vec<(&str, u64)>)> {
+    text.lines().filter_map(|line| {
+        let mut words = line.split_whitespace();
+        let device = device_number(words.next()?)?;
+        let pairs = words.filter_map(|word| {
+            let (key, value) = word.split_once('=')?;
+            Some((key, value.parse().ok()?))
+        });
+        Some((device, pairs.collect()))
+    })
+}
+
+fn device_number(text: &str) -> Option<(u64, u64)> {
+    let (major, minor) = text.split_once(':')?;
+    Some((major.parse().ok()?, minor.parse().ok()?))
+}
+
 /// The one number of a file; a negative one is 0.
 #[must_use]
 pub fn number(text: &str) -> Option<u64> {
@@ -102,10 +129,21 @@ mod tests {
         assert_eq!(pids("1\n0\nx\n22\n"), [1, 22]);
     }
 
+    #[test]
+    fn io_is_told_by_device_and_operation() {
+        let text = "254:0 Read 4096\n254:0 Total 4096\n8:16 Write 512\nTotal 4608\n";
+        let read: Vec<_> = device_operations(text).collect();
+        assert_eq!(read, [((254, 0), "Read", 4096), ((254, 0), "Total", 4096), ((8, 16), "Write", 512)]);
+        let text = "254:0 rbytes=4096 wbytes=0 rios=1 bad wios=x\nnone rbytes=1\n8:16\n";
+        let read: Vec<_> = nested_keyed(text).collect();
+        assert_eq!(read, [((254, 0), vec![("rbytes", 4096), ("wbytes", 0), ("rios", 1)]), ((8, 16), vec![])]);
+    }
+
     proptest! {
         #[test]
         fn no_text_makes_them_panic(text in "([a-z0-9= .\n-]|some |full |avg10=|total=|\\PC){0,80}") {
             let _ = (flat_keyed(&text), number(&text), limit_v1(&text), limit_v2(&text), pressure(&text), pids(&text));
+            let _ = (device_operations(&text).count(), nested_keyed(&text).count());
         }
     }
 }

@@ -8,6 +8,7 @@ use std::time::SystemTime;
 use nix::errno::Errno;
 use switchyard_core::stats::Usage;
 
+use crate::detail::Pass;
 use crate::error::{Error, Result};
 use crate::group::Group;
 use crate::hierarchy::{CgroupMode, Hierarchy};
@@ -64,11 +65,13 @@ impl Reader {
             CgroupMode::V1 => {
                 let dir = |controller| self.existing(controller, group);
                 let (cpuacct, cpu, memory, pids) = (dir("cpuacct"), dir("cpu"), dir("memory"), dir("pids"));
+                let unified = self.hierarchy.unified(group).filter(|dir| dir.is_dir());
                 let dirs = V1Dirs {
                     cpuacct: cpuacct.as_deref(),
                     cpu: cpu.as_deref(),
                     memory: memory.as_deref(),
                     pids: pids.as_deref(),
+                    unified: unified.as_deref(),
                 };
                 v1(dirs, at)?
             }
@@ -76,6 +79,12 @@ impl Reader {
         // A group that went while it was read has no files any more, nor has one that never was.
         let empty = usage.cpu.is_none() && usage.memory.is_none() && usage.pids.is_none();
         Ok(if empty && !self.hierarchy.exists(group) { None } else { Some(usage) })
+    }
+
+    /// A pass over many groups, for what is dearer to read than usage.
+    #[must_use]
+    pub fn pass(&self) -> Pass<'_> {
+        Pass::new(self)
     }
 
     /// How many processes of `group` the kernel has killed for want of memory; `None` if it is gone.
@@ -140,7 +149,7 @@ impl Reader {
         first
     }
 
-    fn existing(&self, controller: &str, group: &Group) -> Option<PathBuf> {
+    pub(crate) fn existing(&self, controller: &str, group: &Group) -> Option<PathBuf> {
         self.hierarchy.dir(controller, group).filter(|dir| dir.is_dir())
     }
 }

@@ -21,19 +21,32 @@ pub(crate) struct V1Dirs<'a> {
     pub(crate) cpu: Option<&'a Path>,
     pub(crate) memory: Option<&'a Path>,
     pub(crate) pids: Option<&'a Path>,
+    /// In the v2 tree of a hybrid layout, which tells pressure although it has no controllers.
+    pub(crate) unified: Option<&'a Path>,
 }
 
 /// Usage from the v1 hierarchies.
 pub(crate) fn v1(dirs: V1Dirs<'_>, at: SystemTime) -> Result<Usage> {
-    let (memory, swap) = match dirs.memory {
+    let (mut memory, swap) = match dirs.memory {
         Some(dir) => v1_memory(dir, at)?,
         None => (None, None),
     };
+    let mut cpu = v1_cpu(dirs.cpuacct, dirs.cpu, at)?;
+    let mut io = None;
+    if let Some(dir) = dirs.unified {
+        if let Some(cpu) = &mut cpu {
+            cpu.pressure = read_parsed(&dir.join("cpu.pressure"), pressure)?;
+        }
+        if let Some(memory) = &mut memory {
+            memory.pressure = read_parsed(&dir.join("memory.pressure"), pressure)?;
+        }
+        io = v2_io(dir, at)?;
+    }
     let pids = match dirs.pids {
         Some(dir) => read_parsed(&dir.join("pids.current"), number)?,
         None => None,
     };
-    Ok(Usage { cpu: v1_cpu(dirs.cpuacct, dirs.cpu, at)?, memory, swap, io: None, pids })
+    Ok(Usage { cpu, memory, swap, io, pids })
 }
 
 fn v1_cpu(cpuacct: Option<&Path>, cpu: Option<&Path>, at: SystemTime) -> Result<Option<CpuUsage>> {
@@ -52,6 +65,7 @@ fn v1_cpu(cpuacct: Option<&Path>, cpu: Option<&Path>, at: SystemTime) -> Result<
         total_ns,
         user_ns: ticks("user"),
         system_ns: ticks("system"),
+        periods: throttled.get("nr_periods").copied(),
         throttled_periods: throttled.get("nr_throttled").copied(),
         throttled_ns: throttled.get("throttled_time").copied(),
         pressure: None,
@@ -79,9 +93,14 @@ fn v1_memory(dir: &Path, at: SystemTime) -> Result<(Option<MemoryUsage>, Option<
         available_bytes: limit.map(|limit| limit.saturating_sub(working_set_bytes)),
         rss_bytes: value("rss"),
         cache_bytes: value("cache"),
+        mapped_bytes: value("mapped_file"),
+        kernel_bytes: read_parsed(&dir.join("memory.kmem.usage_in_bytes"), number)?,
         peak_bytes: read_parsed(&dir.join("memory.max_usage_in_bytes"), number)?,
+        limit_hits: read_parsed(&dir.join("memory.failcnt"), number)?,
         page_faults: value("pgfault"),
         major_page_faults: value("pgmajfault"),
+        own_page_faults: stat.get("pgfault").copied(),
+        own_major_page_faults: stat.get("pgmajfault").copied(),
         pressure: None,
     };
     let sum_limit = read_parsed(&dir.join("memory.memsw.limit_in_bytes"), limit_v1)?;
@@ -108,14 +127,18 @@ fn least(a: Option<u64>, b: Option<u64>) -> Option<u64> {
 
 /// Usage from the unified hierarchy.
 pub(crate) fn v2(dir: &Path, at: SystemTime) -> Result<Usage> {
-    let io = read_parsed(&dir.join("io.pressure"), pressure)?;
     Ok(Usage {
         cpu: v2_cpu(dir, at)?,
         memory: v2_memory(dir, at)?,
         swap: v2_swap(dir, at)?,
-        io: io.map(|pressure| IoUsage { at, pressure: Some(pressure) }),
+        io: v2_io(dir, at)?,
         pids: read_parsed(&dir.join("pids.current"), number)?,
     })
+}
+
+fn v2_io(dir: &Path, at: SystemTime) -> Result<Option<IoUsage>> {
+    let read = read_parsed(&dir.join("io.pressure"), pressure)?;
+    Ok(read.map(|pressure| IoUsage { at, pressure: Some(pressure) }))
 }
 
 fn v2_cpu(dir: &Path, at: SystemTime) -> Result<Option<CpuUsage>> {
@@ -128,6 +151,7 @@ fn v2_cpu(dir: &Path, at: SystemTime) -> Result<Option<CpuUsage>> {
         total_ns,
         user_ns: ns("user_usec"),
         system_ns: ns("system_usec"),
+        periods: stat.get("nr_periods").copied(),
         throttled_periods: stat.get("nr_throttled").copied(),
         throttled_ns: ns("throttled_usec"),
         pressure: read_parsed(&dir.join("cpu.pressure"), pressure)?,
@@ -140,6 +164,7 @@ fn v2_memory(dir: &Path, at: SystemTime) -> Result<Option<MemoryUsage>> {
     let stat = flat_keyed(&text);
     let working_set_bytes = usage_bytes.saturating_sub(stat.get("inactive_file").copied().unwrap_or(0));
     let limit = read_parsed(&dir.join("memory.max"), limit_v2)?;
+    let hits = |text: &str| flat_keyed(text).get("max").copied();
     Ok(Some(MemoryUsage {
         at,
         usage_bytes,
@@ -147,9 +172,15 @@ fn v2_memory(dir: &Path, at: SystemTime) -> Result<Option<MemoryUsage>> {
         available_bytes: limit.map(|limit| limit.saturating_sub(working_set_bytes)),
         rss_bytes: stat.get("anon").copied(),
         cache_bytes: stat.get("file").copied(),
+        mapped_bytes: stat.get("file_mapped").copied(),
+        kernel_bytes: stat.get("kernel").copied(),
         peak_bytes: read_parsed(&dir.join("memory.peak"), number)?,
+        limit_hits: read_parsed(&dir.join("memory.events"), hits)?,
         page_faults: stat.get("pgfault").copied(),
         major_page_faults: stat.get("pgmajfault").copied(),
+        // The unified hierarchy counts faults of a group and those inside in one.
+        own_page_faults: None,
+        own_major_page_faults: None,
         pressure: read_parsed(&dir.join("memory.pressure"), pressure)?,
     }))
 }

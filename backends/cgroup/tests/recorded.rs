@@ -5,7 +5,7 @@
 use std::path::{Path, PathBuf};
 
 use switchyard_cgroup::{CgroupMode, Group, Hierarchy, Reader};
-use switchyard_core::stats::Usage;
+use switchyard_core::stats::{Detail, HugepageUsage, Usage};
 
 fn reader(tree: &str) -> Reader {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/trees").join(tree);
@@ -32,7 +32,7 @@ fn usage_of_a_v1_group_is_read_with_the_totals_of_the_groups_below() {
         (cpu.total_ns, cpu.user_ns, cpu.system_ns),
         (123_456_789_012, Some(10_000_000_000), Some(2_340_000_000))
     );
-    assert_eq!((cpu.throttled_periods, cpu.throttled_ns, cpu.pressure), (Some(7), Some(987_654_321), None));
+    assert_eq!((cpu.throttled_periods, cpu.throttled_ns), (Some(7), Some(987_654_321)));
     let memory = usage.memory.unwrap();
     assert_eq!((memory.usage_bytes, memory.working_set_bytes), (50_000_000, 40_000_000));
     assert_eq!(memory.available_bytes, Some(67_108_864 - 40_000_000));
@@ -46,7 +46,18 @@ fn usage_of_a_v1_group_is_read_with_the_totals_of_the_groups_below() {
         (swap.usage_bytes, swap.available_bytes),
         (1_000_000, Some(100_000_000 - 67_108_864 - 1_000_000))
     );
-    assert_eq!((usage.pids, usage.io), (Some(3), None));
+    assert_eq!(
+        (memory.mapped_bytes, memory.kernel_bytes, memory.limit_hits),
+        (Some(8192), Some(70_000), Some(4))
+    );
+    assert_eq!((memory.own_page_faults, memory.own_major_page_faults), (Some(5), Some(6)));
+    assert_eq!(usage.pids, Some(3));
+    // Of the v2 tree beside it, which has no controllers.
+    let stalled = [cpu.pressure, memory.pressure, usage.io.and_then(|io| io.pressure)];
+    assert_eq!(
+        stalled.map(|pressure| pressure.map(|pressure| pressure.some.total_us)),
+        [Some(11), Some(12), Some(13)]
+    );
 }
 
 #[test]
@@ -85,6 +96,47 @@ fn usage_of_a_v2_scope_is_read_with_its_pressure() {
     assert_eq!(usage.io.unwrap().pressure.unwrap().some.total_us, 5);
     let swap = usage.swap.unwrap();
     assert_eq!((swap.usage_bytes, swap.available_bytes, usage.pids), (1000, Some(4000), Some(2)));
+    let more = (memory.mapped_bytes, memory.kernel_bytes, memory.limit_hits, memory.own_page_faults);
+    assert_eq!(more, (Some(4096), Some(90_000), Some(9), None));
+}
+
+fn detail(tree: &str, name: &str) -> Detail {
+    reader(tree).pass().detail(&group(name), None).unwrap().unwrap()
+}
+
+#[test]
+fn what_is_in_a_v1_group_is_told_by_device_and_page_size() {
+    let Detail { oom_kills, devices, hugepages, processes, threads_limit, .. } =
+        detail("v1", "/kubepods/pod1");
+    assert_eq!((oom_kills, processes), (Some(3), Some(3)));
+    // Its own limit is none; the one above counts.
+    assert_eq!(threads_limit, Some(900));
+    let [device] = devices.as_slice() else { panic!("{devices:?}") };
+    // No node has a device of these numbers.
+    assert_eq!((device.device.as_str(), device.major, device.minor), ("254:999", 254, 999));
+    let pairs =
+        |counts: &[(String, u64)]| counts.iter().map(|(op, n)| format!("{op} {n}")).collect::<Vec<_>>();
+    assert_eq!(pairs(&device.bytes), ["Read 8192", "Write 4096", "Total 12288"]);
+    assert_eq!(pairs(&device.operations), ["Read 2", "Write 1"]);
+    let pages = HugepageUsage { page_size: "2MB".into(), usage_bytes: 2 << 20, peak_bytes: Some(4 << 20) };
+    assert_eq!(hugepages, [pages]);
+}
+
+#[test]
+fn what_is_in_a_v2_scope_is_told_without_peaks_that_nobody_counts() {
+    let Detail { oom_kills, devices, hugepages, processes, threads_limit, .. } = detail("v2", SCOPE);
+    assert_eq!((oom_kills, processes, threads_limit), (Some(2), Some(1), Some(77)));
+    assert_eq!(devices[0].bytes[0], ("Read".to_owned(), 4096));
+    assert_eq!(devices[0].operations[1], ("Write".to_owned(), 2));
+    assert_eq!(hugepages, [HugepageUsage { page_size: "1GB".into(), usage_bytes: 0, peak_bytes: None }]);
+}
+
+#[test]
+fn a_group_whose_processes_are_gone_tells_of_no_files() {
+    // The numbers in the recorded lists are those of processes elsewhere; these are of none.
+    let read = detail("v1", "/kubepods/pod1/inner");
+    assert_eq!(read.open_files_limit, None);
+    assert_eq!(reader("v1").pass().detail(&group("/kubepods/none"), None).unwrap(), None);
 }
 
 #[test]

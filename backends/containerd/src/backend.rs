@@ -17,7 +17,7 @@ use switchyard_core::id::{SandboxId, TaskId};
 use switchyard_core::image::ImageStore;
 use switchyard_core::spec::{CgroupPlacement, ExecSpec, Resources, SandboxSpec, Signal, TaskSpec};
 use switchyard_core::state::Exit;
-use switchyard_core::stats::TaskStats;
+use switchyard_core::stats::{InterfaceStats, TaskMetrics, TaskStats};
 use switchyard_core::stream::{AttachSpec, Attachment, Dialled};
 use switchyard_core::{Error, Result};
 use switchyard_namespaces::files::write_atomic;
@@ -464,6 +464,14 @@ impl Backend for Containerd {
 
     async fn task_stats(&self, ids: &[TaskId]) -> Result<BTreeMap<TaskId, TaskStats>> {
         self.inner.task_stats(ids).await
+    }
+
+    async fn task_metrics(&self, ids: &[TaskId]) -> Result<BTreeMap<TaskId, TaskMetrics>> {
+        self.inner.task_metrics(ids).await
+    }
+
+    async fn sandbox_traffic(&self, ids: &[SandboxId]) -> Result<BTreeMap<SandboxId, Vec<InterfaceStats>>> {
+        self.inner.sandbox_traffic(ids).await
     }
 
     async fn sandbox_stats(&self, id: SandboxId) -> Result<SandboxStats> {

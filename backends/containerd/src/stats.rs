@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
 use containerd_client::services::v1::snapshots as snap;
+use futures::stream::{self, StreamExt};
 use switchyard_cgroup::{Group, net};
 use switchyard_core::backend::{Inspection, SandboxStats};
 use switchyard_core::id::{SandboxId, TaskId};
@@ -19,8 +20,13 @@ use crate::record::TaskRecord;
 use crate::task::TaskEntry;
 use crate::text::{blocking, io_error};
 
+mod metrics;
+
 /// How old a measurement of a writable layer may be: measuring walks the whole tree.
 const LAYER_AGE: Duration = Duration::from_secs(10);
+
+/// How many layers are measured at once.
+const MEASURES: usize = 8;
 
 /// Measurements of writable layers, and where snapshotters keep them.
 #[derive(Debug, Default)]
@@ -89,16 +95,23 @@ impl Inner {
                 .collect()
         })
         .await?;
-        let mut stats = BTreeMap::new();
-        for ((id, usage), entry) in usages.into_iter().zip(&entries) {
-            let writable_layer = self.writable_layer(entry).await.unwrap_or_else(|error| {
-                tracing::warn!(task.id = %id, error = error.report(), "the writable layer of a task cannot be measured");
+        let layers = self.writable_layers(&entries).await;
+        let all = usages.into_iter().zip(layers);
+        Ok(all.map(|((id, usage), writable_layer)| (id, TaskStats { usage, writable_layer })).collect())
+    }
+
+    /// The sizes of writable layers, in order. One that cannot be measured must not hide the others.
+    async fn writable_layers(&self, entries: &[Arc<TaskEntry>]) -> Vec<Option<DiskUsage>> {
+        let measure = async |entry: &TaskEntry| {
+            self.writable_layer(entry).await.unwrap_or_else(|error| {
+                tracing::warn!(task.id = %entry.id, error = error.report(), "the writable layer of a task cannot be measured");
                 None
-            });
-            stats.insert(id, TaskStats { usage, writable_layer });
-        }
+            })
+        };
+        let measures: Vec<_> = entries.iter().map(|entry| measure(entry)).collect();
+        let measured = stream::iter(measures).buffered(MEASURES).collect().await;
         self.forget_layers();
-        Ok(stats)
+        measured
     }
 
     /// The size of a task's writable layer; `None` while its snapshot is not there.

@@ -31,6 +31,7 @@ pub async fn stop_and_removal_of_an_unknown_sandbox_are_done(fixture: &dyn Fixtu
 pub async fn an_unknown_sandbox_has_no_stats_and_no_facts(fixture: &dyn Fixture) {
     let lab = Lab::open(fixture).await;
     assert_eq!(refused(lab.backend.sandbox_stats(SandboxId::random()).await), ErrorKind::NotFound);
+    assert!(lab.backend.sandbox_traffic(&[SandboxId::random()]).await.expect("traffic").is_empty());
     assert_eq!(refused(lab.backend.inspect_sandbox(SandboxId::random()).await), ErrorKind::NotFound);
 }
 
@@ -78,6 +79,9 @@ pub async fn a_ready_sandbox_has_stats_and_facts(fixture: &dyn Fixture) {
     let sandbox = lab.sandbox("pod").await;
     let stats = lab.backend.sandbox_stats(sandbox.id).await.expect("stats");
     assert_eq!(stats.interfaces.is_empty(), sandbox.details.ips.is_empty(), "{stats:?}");
+    let traffic = lab.backend.sandbox_traffic(&[sandbox.id, SandboxId::random()]).await.expect("traffic");
+    assert_eq!(traffic.contains_key(&sandbox.id), sandbox.details.netns.is_some(), "{traffic:?}");
+    assert!(traffic.len() <= 1, "{traffic:?}");
     let facts = lab.backend.inspect_sandbox(sandbox.id).await.expect("facts");
     assert_eq!(facts.pid, sandbox.details.pid);
 }

@@ -180,13 +180,19 @@ pub async fn only_a_running_task_has_usage(fixture: &dyn Fixture) {
     let cpu = running.usage.cpu.expect("processor time");
     let memory = running.usage.memory.expect("memory");
     assert!(memory.usage_bytes > 0 && memory.working_set_bytes <= memory.usage_bytes, "{memory:?}");
-    let created = stats.remove(&created.id).map_or_else(Usage::default, |stats| stats.usage);
-    assert_eq!(created, Usage::default());
+    let not_yet = stats.remove(&created.id).map_or_else(Usage::default, |stats| stats.usage);
+    assert_eq!(not_yet, Usage::default());
+    let metrics = lab.backend.task_metrics(&[task.id, created.id]).await.expect("metrics");
+    assert_eq!(metrics.keys().collect::<Vec<_>>(), [&task.id], "only what runs has metrics");
+    let detail = &metrics[&task.id].detail;
+    assert!(detail.processes.is_some_and(|processes| processes > 0), "{detail:?}");
+    assert!(detail.threads_limit.is_some_and(|limit| limit > 1), "{detail:?}");
     let again = lab.backend.task_stats(&[task.id]).await.expect("stats again");
     let later = again[&task.id].usage.cpu.clone().expect("processor time again");
     assert!(later.total_ns >= cpu.total_ns && later.at >= cpu.at, "{later:?} after {cpu:?}");
     lab.kill(task.id).await;
     let ended = lab.backend.task_stats(&[task.id]).await.expect("stats after the end");
+    assert!(lab.backend.task_metrics(&[task.id]).await.expect("metrics after the end").is_empty());
     assert_eq!(ended.get(&task.id).map(|stats| stats.usage.clone()).unwrap_or_default(), Usage::default());
 }
 

@@ -1,7 +1,6 @@
 //! The backend itself: each method is a logged call with an effect on the world.
 
 use std::collections::BTreeMap;
-use std::time::SystemTime;
 
 use async_trait::async_trait;
 use switchyard_core::backend::{
@@ -12,13 +11,14 @@ use switchyard_core::id::{SandboxId, TaskId};
 use switchyard_core::image::ImageStore;
 use switchyard_core::spec::{ExecSpec, Resources, SandboxSpec, Signal, TaskSpec};
 use switchyard_core::state::Exit;
-use switchyard_core::stats::{CpuUsage, DiskUsage, InterfaceStats, MemoryUsage, TaskStats, Usage};
+use switchyard_core::stats::{InterfaceStats, TaskMetrics, TaskStats};
 use switchyard_core::stream::{AttachSpec, Attachment, Dialled};
 use switchyard_core::table::{no_sandbox, no_task};
 use switchyard_core::{Error, Result};
 
 use crate::program::Command;
 use crate::session::Method;
+use crate::usage::{task_metrics, task_stats, traffic, usage};
 use crate::{Fake, attach, exec};
 
 #[async_trait]
@@ -168,18 +168,44 @@ impl Backend for Fake {
         self.session.act(Method::TaskStats, "", effect).await
     }
 
+    async fn task_metrics(&self, ids: &[TaskId]) -> Result<BTreeMap<TaskId, TaskMetrics>> {
+        let effect = || {
+            let mut state = self.world.lock();
+            let mut metrics = BTreeMap::new();
+            for id in ids {
+                if let Some(task) = state.tasks.get_mut(id).filter(|task| task.state.is_running()) {
+                    task.reads += 1;
+                    metrics.insert(*id, task_metrics(task.reads));
+                }
+            }
+            Ok(metrics)
+        };
+        self.session.act(Method::TaskMetrics, "", effect).await
+    }
+
+    async fn sandbox_traffic(&self, ids: &[SandboxId]) -> Result<BTreeMap<SandboxId, Vec<InterfaceStats>>> {
+        let effect = || {
+            let mut state = self.world.lock();
+            let mut all = BTreeMap::new();
+            for id in ids {
+                let home = state.sandboxes.get_mut(id).filter(|home| home.details.netns.is_some());
+                if let Some(home) = home {
+                    home.reads += 1;
+                    all.insert(*id, vec![traffic(home.reads)]);
+                }
+            }
+            Ok(all)
+        };
+        self.session.act(Method::SandboxTraffic, "", effect).await
+    }
+
     async fn sandbox_stats(&self, id: SandboxId) -> Result<SandboxStats> {
         let effect = || {
             let mut state = self.world.lock();
             let sandbox = state.sandboxes.get_mut(&id).ok_or_else(|| no_sandbox(id))?;
             sandbox.reads += 1;
-            let traffic = InterfaceStats {
-                name: "eth0".into(),
-                rx_bytes: sandbox.reads * 1000,
-                tx_bytes: sandbox.reads * 500,
-                ..InterfaceStats::default()
-            };
-            let interfaces = if sandbox.details.ips.is_empty() { Vec::new() } else { vec![traffic] };
+            let interfaces =
+                if sandbox.details.ips.is_empty() { Vec::new() } else { vec![traffic(sandbox.reads)] };
             Ok(SandboxStats { usage: usage(sandbox.reads), interfaces })
         };
         self.session.act(Method::SandboxStats, id, effect).await
@@ -216,48 +242,5 @@ impl Backend for Fake {
 
     fn images(&self) -> &dyn ImageStore {
         self
-    }
-}
-
-/// Numbers that grow with each reading.
-fn usage(reads: u64) -> Usage {
-    let at = SystemTime::now();
-    Usage {
-        cpu: Some(CpuUsage {
-            at,
-            total_ns: reads * 10_000_000,
-            user_ns: Some(reads * 7_000_000),
-            system_ns: Some(reads * 3_000_000),
-            throttled_periods: None,
-            throttled_ns: None,
-            pressure: None,
-        }),
-        memory: Some(MemoryUsage {
-            at,
-            usage_bytes: (2 << 20) + reads * 4096,
-            working_set_bytes: (1 << 20) + reads * 4096,
-            available_bytes: None,
-            rss_bytes: Some(1 << 20),
-            cache_bytes: Some(1 << 20),
-            peak_bytes: None,
-            page_faults: Some(reads * 10),
-            major_page_faults: Some(reads),
-            pressure: None,
-        }),
-        swap: None,
-        io: None,
-        pids: Some(1),
-    }
-}
-
-fn task_stats(reads: u64, runs: bool) -> TaskStats {
-    TaskStats {
-        usage: if runs { usage(reads) } else { Usage::default() },
-        writable_layer: Some(DiskUsage {
-            at: SystemTime::now(),
-            mountpoint: "/var/lib/switchyard/fake".into(),
-            used_bytes: reads * 1024,
-            inodes_used: Some(reads),
-        }),
     }
 }

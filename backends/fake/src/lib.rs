@@ -33,6 +33,7 @@ mod image;
 mod program;
 mod reference;
 mod session;
+mod usage;
 mod world;
 
 pub use attach::ECHO_PORT;

@@ -45,6 +45,10 @@ pub enum Method {
     ReopenLog,
     /// [`Backend::task_stats`](switchyard_core::backend::Backend::task_stats).
     TaskStats,
+    /// [`Backend::task_metrics`](switchyard_core::backend::Backend::task_metrics).
+    TaskMetrics,
+    /// [`Backend::sandbox_traffic`](switchyard_core::backend::Backend::sandbox_traffic).
+    SandboxTraffic,
     /// [`Backend::sandbox_stats`](switchyard_core::backend::Backend::sandbox_stats).
     SandboxStats,
     /// [`Backend::inspect_task`](switchyard_core::backend::Backend::inspect_task).
@@ -141,6 +145,8 @@ impl Method {
             | Self::Dial
             | Self::ReopenLog
             | Self::TaskStats
+            | Self::TaskMetrics
+            | Self::SandboxTraffic
             | Self::SandboxStats
             | Self::InspectTask
             | Self::InspectSandbox

@@ -32,4 +32,4 @@ pub use error::Error;
 pub use ns::{Ns, is_namespace_file};
 pub use pin::{Pins, Want};
 pub use sysctl::{SysctlPath, sysctl_namespace};
-pub use within::run_in_netns;
+pub use within::{run_in_each_netns, run_in_netns};

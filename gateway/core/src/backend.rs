@@ -27,7 +27,7 @@ use crate::id::{SandboxId, TaskId};
 use crate::image::{ImageId, ImageStore};
 use crate::spec::{ExecSpec, Resources, SandboxSpec, Signal, TaskSpec};
 use crate::state::Exit;
-use crate::stats::{InterfaceStats, TaskStats, Usage};
+use crate::stats::{InterfaceStats, TaskMetrics, TaskStats, Usage};
 use crate::stream::{AttachSpec, Attachment, Dialled, Sink, Source};
 use crate::table::{Sandbox, Task};
 
@@ -159,6 +159,18 @@ pub trait Backend: Send + Sync + 'static {
     /// # Errors
     /// `Unavailable` if nothing can be read at all.
     async fn task_stats(&self, ids: &[TaskId]) -> Result<BTreeMap<TaskId, TaskStats>>;
+
+    /// All that can be told of these tasks, in one pass; one that does not run is left out.
+    ///
+    /// # Errors
+    /// `Unavailable` if nothing can be read at all.
+    async fn task_metrics(&self, ids: &[TaskId]) -> Result<BTreeMap<TaskId, TaskMetrics>>;
+
+    /// Traffic of the interfaces of these sandboxes, in one pass; one that is gone or has the host's network is left out.
+    ///
+    /// # Errors
+    /// `Unavailable` if nothing can be read at all.
+    async fn sandbox_traffic(&self, ids: &[SandboxId]) -> Result<BTreeMap<SandboxId, Vec<InterfaceStats>>>;
 
     /// Usage of a sandbox: of its cgroup parent, and its interfaces.
     ///

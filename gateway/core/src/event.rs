@@ -3,12 +3,15 @@
 //! Each subscriber has a bounded queue. One that is too slow loses the oldest events and is told how many ([`Lagged`]); it must
 //! then read the table again. Publishing never waits for a subscriber.
 
+use std::sync::Arc;
 use std::time::SystemTime;
 
 use tokio::sync::broadcast;
+use tokio_util::sync::CancellationToken;
 
 use crate::id::{Owner, SandboxId, TaskId};
 use crate::state::Exit;
+use crate::table::Sandbox;
 
 /// How many events a subscriber may be behind.
 pub const QUEUE: usize = 1024;
@@ -16,12 +19,14 @@ pub const QUEUE: usize = 1024;
 /// Something that happened.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Event {
-    /// When.
+    /// When: later than every event before it, whatever is done to the clock.
     pub at: SystemTime,
     /// Whose object.
     pub owner: Owner,
     /// What.
     pub kind: EventKind,
+    /// The sandbox that it is about, or that the task is in, as it was then: also where it is gone by now.
+    pub sandbox: Option<Arc<Sandbox>>,
 }
 
 /// What happened, and to which object.
@@ -66,6 +71,17 @@ pub struct Subscription {
     owner: Option<Owner>,
 }
 
+/// What there is at one moment, and what happens from then on.
+#[derive(Debug)]
+pub struct Following {
+    /// The moment: every event comes after it.
+    pub since: SystemTime,
+    /// The sandboxes there were, by id.
+    pub sandboxes: Vec<SandboxId>,
+    pub(crate) events: Subscription,
+    pub(crate) ended: CancellationToken,
+}
+
 // === impl EventBus ===
 
 impl Default for EventBus {
@@ -107,12 +123,29 @@ impl Subscription {
     }
 }
 
+// === impl Following ===
+
+impl Following {
+    /// The next event; `None` once the gateway is gone or about to go. Cancel-safe.
+    ///
+    /// # Errors
+    /// [`Lagged`] if events were lost: follow anew, from what there is then.
+    pub async fn next(&mut self) -> Result<Option<Event>, Lagged> {
+        tokio::select! {
+            biased;
+            () = self.ended.cancelled() => Ok(None),
+            event = self.events.next() => event,
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     fn event(owner: Owner) -> Event {
-        Event { at: SystemTime::UNIX_EPOCH, owner, kind: EventKind::TaskCreated(TaskId::from_bytes([1; 32])) }
+        let kind = EventKind::TaskCreated(TaskId::from_bytes([1; 32]));
+        Event { at: SystemTime::UNIX_EPOCH, owner, kind, sandbox: None }
     }
 
     #[tokio::test]

@@ -22,6 +22,7 @@ use crate::table::{Counts, Sandbox, Table, Task};
 use crate::turns::Turns;
 
 mod exec;
+mod look;
 mod sandbox;
 mod stream;
 mod task;

@@ -29,7 +29,9 @@ pub struct CpuUsage {
     pub user_ns: Option<u64>,
     /// Of that in the kernel, ns.
     pub system_ns: Option<u64>,
-    /// Periods in which the quota ran out.
+    /// Periods in which a quota was counted.
+    pub periods: Option<u64>,
+    /// Of those, the ones in which it ran out.
     pub throttled_periods: Option<u64>,
     /// Time spent waiting for quota, ns.
     pub throttled_ns: Option<u64>,
@@ -52,12 +54,22 @@ pub struct MemoryUsage {
     pub rss_bytes: Option<u64>,
     /// Page cache.
     pub cache_bytes: Option<u64>,
+    /// Files mapped into the memory of processes.
+    pub mapped_bytes: Option<u64>,
+    /// Memory of the kernel's own.
+    pub kernel_bytes: Option<u64>,
     /// Highest usage seen.
     pub peak_bytes: Option<u64>,
-    /// Page faults.
+    /// How often it came up against the limit.
+    pub limit_hits: Option<u64>,
+    /// Page faults, those of cgroups inside included.
     pub page_faults: Option<u64>,
-    /// Page faults that needed I/O.
+    /// Page faults that needed I/O, those of cgroups inside included.
     pub major_page_faults: Option<u64>,
+    /// Page faults without those of cgroups inside, where the kernel counts them apart.
+    pub own_page_faults: Option<u64>,
+    /// The same of those that needed I/O.
+    pub own_major_page_faults: Option<u64>,
     /// Stall time.
     pub pressure: Option<Pressure>,
 }
@@ -133,10 +145,89 @@ pub struct InterfaceStats {
     pub name: String,
     /// Bytes received.
     pub rx_bytes: u64,
+    /// Packets received.
+    pub rx_packets: u64,
     /// Receive errors.
     pub rx_errors: u64,
+    /// Packets dropped as they came.
+    pub rx_dropped: u64,
     /// Bytes sent.
     pub tx_bytes: u64,
+    /// Packets sent.
+    pub tx_packets: u64,
     /// Send errors.
     pub tx_errors: u64,
+    /// Packets dropped on their way out.
+    pub tx_dropped: u64,
+}
+
+/// All that can be told of one task that runs, for whoever keeps metrics; dearer to read than [`TaskStats`].
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct TaskMetrics {
+    /// Of its cgroup, and of its writable layer.
+    pub stats: TaskStats,
+    /// What is in its cgroup.
+    pub detail: Detail,
+    /// The file system that its writable layer is on.
+    pub file_system: Option<FileSystem>,
+}
+
+/// What is in a cgroup, beyond its usage.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Detail {
+    /// Processes that the kernel killed for want of memory.
+    pub oom_kills: Option<u64>,
+    /// Block I/O; empty where the kernel counts none.
+    pub devices: Vec<DeviceIo>,
+    /// Huge pages; empty where the kernel counts none.
+    pub hugepages: Vec<HugepageUsage>,
+    /// Processes; [`Usage::pids`] counts their threads.
+    pub processes: Option<u64>,
+    /// How many threads there may be: the least of its own limit, those above it and the node's.
+    pub threads_limit: Option<u64>,
+    /// Open files of all its processes.
+    pub open_files: Option<u64>,
+    /// Sockets among them.
+    pub sockets: Option<u64>,
+    /// How many files its main process may have open; `None` if as many as it likes.
+    pub open_files_limit: Option<u64>,
+}
+
+/// Block I/O of one device, by what was done (`Read`, `Write`, …), as the kernel calls it.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct DeviceIo {
+    /// Its path, `/dev/sda`; its numbers where it has none.
+    pub device: String,
+    /// Major number.
+    pub major: u64,
+    /// Minor number.
+    pub minor: u64,
+    /// Bytes.
+    pub bytes: Vec<(String, u64)>,
+    /// Operations.
+    pub operations: Vec<(String, u64)>,
+}
+
+/// Huge pages of one size.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct HugepageUsage {
+    /// Size as the kernel names it, `2MB`.
+    pub page_size: String,
+    /// In use, in bytes.
+    pub usage_bytes: u64,
+    /// Most that was in use, in bytes.
+    pub peak_bytes: Option<u64>,
+}
+
+/// A file system.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct FileSystem {
+    /// What it is on, `/dev/sda1`; its numbers where that has no path.
+    pub device: String,
+    /// Its size in bytes.
+    pub size_bytes: u64,
+    /// How many inodes it has; `None` if it makes them as it goes.
+    pub inodes: Option<u64>,
+    /// How many of them are free.
+    pub inodes_free: Option<u64>,
 }

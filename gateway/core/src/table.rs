@@ -6,14 +6,15 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use tokio::sync::watch;
 
 use crate::backend::{Recovered, SandboxDetails, TaskDetails};
 use crate::error::{Error, Result};
-use crate::event::{Event, EventBus, EventKind};
+use crate::event::{Event, EventBus, EventKind, Subscription};
 use crate::id::{Owner, SandboxId, TaskId};
 use crate::spec::{Meta, Resources};
 use crate::state::{SandboxEvent, SandboxState, TaskEvent, TaskState};
@@ -53,6 +54,19 @@ pub struct Task {
 pub struct Table {
     objects: Mutex<Objects>,
     events: EventBus,
+    /// The latest time that was told, ns since the epoch.
+    told_ns: AtomicU64,
+}
+
+/// A sandbox with its tasks, all at one moment.
+#[derive(Debug, Clone)]
+pub struct Household {
+    /// The moment: later than every event that is in it, earlier than every one that is not.
+    pub at: SystemTime,
+    /// The sandbox.
+    pub sandbox: Arc<Sandbox>,
+    /// Its tasks, by id.
+    pub tasks: Vec<Arc<Task>>,
 }
 
 #[derive(Default)]
@@ -69,6 +83,12 @@ impl fmt::Debug for Objects {
     }
 }
 
+impl Objects {
+    fn sandbox(&self, id: SandboxId) -> Option<Arc<Sandbox>> {
+        self.sandboxes.get(&id).map(|cell| cell.borrow().clone())
+    }
+}
+
 /// How many objects there are of each owner and state; for metrics.
 pub type Counts = BTreeMap<(Owner, &'static str), u64>;
 
@@ -78,7 +98,7 @@ impl Table {
     /// An empty table that publishes to `events`.
     #[must_use]
     pub fn new(events: EventBus) -> Self {
-        Self { objects: Mutex::default(), events }
+        Self { objects: Mutex::default(), events, told_ns: AtomicU64::new(0) }
     }
 
     /// Where changes are published.
@@ -92,8 +112,19 @@ impl Table {
         self.objects.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn publish(&self, owner: Owner, kind: EventKind) {
-        self.events.publish(Event { at: SystemTime::now(), owner, kind });
+    /// Tells everybody; who changes the table holds its lock, so that events come in the order of the changes.
+    fn publish(&self, owner: Owner, kind: EventKind, sandbox: Option<Arc<Sandbox>>) {
+        self.events.publish(Event { at: self.tick(), owner, kind, sandbox });
+    }
+
+    /// The time, later than any that was told before: a clock that is set back must not change the order of events.
+    fn tick(&self) -> SystemTime {
+        let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        let now = u64::try_from(since.as_nanos()).unwrap_or(u64::MAX);
+        let later = |told: u64| Some(now.max(told.saturating_add(1)));
+        let told = self.told_ns.fetch_update(Ordering::AcqRel, Ordering::Acquire, later);
+        let told = told.ok().and_then(later).unwrap_or(now);
+        SystemTime::UNIX_EPOCH + Duration::from_nanos(told)
     }
 
     /// Fills an empty table with what a backend recovered. Publishes nothing: nothing happened.
@@ -144,10 +175,29 @@ impl Table {
             .collect()
     }
 
+    /// A sandbox with its tasks.
+    #[must_use]
+    pub fn household(&self, sandbox: SandboxId) -> Option<Household> {
+        let objects = self.lock();
+        let home = objects.sandbox(sandbox)?;
+        let tasks = objects.tasks.values().map(|cell| cell.borrow().clone());
+        let tasks = tasks.filter(|task| task.sandbox == sandbox).collect();
+        Some(Household { at: self.tick(), sandbox: home, tasks })
+    }
+
+    /// The sandboxes of an owner now, by id, and its events from now on.
+    #[must_use]
+    pub fn follow(&self, owner: Owner) -> (SystemTime, Vec<SandboxId>, Subscription) {
+        let objects = self.lock();
+        let owned = objects.sandboxes.iter().filter(|(_, cell)| cell.borrow().meta.owner == owner);
+        let sandboxes = owned.map(|(id, _)| *id).collect();
+        (self.tick(), sandboxes, self.events.subscribe(Some(owner)))
+    }
+
     /// One sandbox.
     #[must_use]
     pub fn sandbox(&self, id: SandboxId) -> Option<Arc<Sandbox>> {
-        self.lock().sandboxes.get(&id).map(|cell| cell.borrow().clone())
+        self.lock().sandbox(id)
     }
 
     /// One task.
@@ -215,7 +265,7 @@ impl Table {
         let sandbox = Arc::new(sandbox);
         objects.sandbox_names.insert(key, sandbox.id);
         objects.sandboxes.insert(sandbox.id, watch::Sender::new(Arc::clone(&sandbox)));
-        self.publish(sandbox.meta.owner, EventKind::SandboxReady(sandbox.id));
+        self.publish(sandbox.meta.owner, EventKind::SandboxReady(sandbox.id), Some(Arc::clone(&sandbox)));
         Ok(sandbox)
     }
 
@@ -238,7 +288,8 @@ impl Table {
         let task = Arc::new(task);
         objects.task_names.insert(key, task.id);
         objects.tasks.insert(task.id, watch::Sender::new(Arc::clone(&task)));
-        self.publish(task.meta.owner, EventKind::TaskCreated(task.id));
+        let home = objects.sandbox(task.sandbox);
+        self.publish(task.meta.owner, EventKind::TaskCreated(task.id), home);
         Ok(task)
     }
 
@@ -260,20 +311,21 @@ impl Table {
         }
         let after = Arc::new(Task { state, ..(*before).clone() });
         cell.send_replace(Arc::clone(&after));
-        match &after.state {
-            TaskState::Running { .. } if !before.state.is_running() => {
-                self.publish(after.meta.owner, EventKind::TaskStarted(id));
-            }
+        let told = match &after.state {
+            TaskState::Running { .. } if !before.state.is_running() => Some(EventKind::TaskStarted(id)),
             TaskState::Exited { exit, .. } if !matches!(before.state, TaskState::Removing { .. }) => {
-                self.publish(after.meta.owner, EventKind::TaskExited(id, exit.clone()));
+                Some(EventKind::TaskExited(id, exit.clone()))
             }
-            TaskState::Unknown { .. } => self.publish(after.meta.owner, EventKind::TaskUnknown(id)),
+            TaskState::Unknown { .. } => Some(EventKind::TaskUnknown(id)),
             TaskState::Created
             | TaskState::Starting
             | TaskState::Running { .. }
             | TaskState::Stopping { .. }
             | TaskState::Exited { .. }
-            | TaskState::Removing { .. } => {}
+            | TaskState::Removing { .. } => None,
+        };
+        if let Some(kind) = told {
+            self.publish(after.meta.owner, kind, objects.sandbox(after.sandbox));
         }
         Ok((before, after))
     }
@@ -311,7 +363,7 @@ impl Table {
         let after = Arc::new(Sandbox { state, ..(*before).clone() });
         cell.send_replace(Arc::clone(&after));
         if was_ready {
-            self.publish(after.meta.owner, EventKind::SandboxStopped(id));
+            self.publish(after.meta.owner, EventKind::SandboxStopped(id), Some(Arc::clone(&after)));
         }
         Ok(after)
     }
@@ -322,7 +374,8 @@ impl Table {
         if let Some(cell) = objects.tasks.remove(&id) {
             let task = cell.borrow().clone();
             objects.task_names.remove(&(task.meta.owner, task.meta.name.clone()));
-            self.publish(task.meta.owner, EventKind::TaskRemoved(id));
+            let home = objects.sandbox(task.sandbox);
+            self.publish(task.meta.owner, EventKind::TaskRemoved(id), home);
         }
     }
 
@@ -332,7 +385,7 @@ impl Table {
         if let Some(cell) = objects.sandboxes.remove(&id) {
             let sandbox = cell.borrow().clone();
             objects.sandbox_names.remove(&(sandbox.meta.owner, sandbox.meta.name.clone()));
-            self.publish(sandbox.meta.owner, EventKind::SandboxRemoved(id));
+            self.publish(sandbox.meta.owner, EventKind::SandboxRemoved(id), Some(sandbox));
         }
     }
 }

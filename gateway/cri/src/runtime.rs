@@ -1,7 +1,9 @@
 //! `runtime.v1.RuntimeService`: decode, call the core, encode.
 //!
 //! The calls themselves are in the modules below and in [`streaming`](crate::streaming), by what they are about; here they meet the
-//! trait that tonic serves. Container events, metrics and checkpoints answer `Unimplemented`.
+//! trait that tonic serves. Checkpoints answer `Unimplemented`.
+
+use std::sync::Arc;
 
 use switchyard_core::backend::Handler;
 use switchyard_core::gateway::Scope;
@@ -17,8 +19,11 @@ use crate::deadline::{Answer, answer};
 use crate::encoded::Encoded;
 use crate::record::Records;
 use crate::samples::Samples;
+use crate::to_proto;
 
 mod container;
+mod events;
+mod metrics;
 mod node;
 mod sandbox;
 mod stats;
@@ -28,7 +33,7 @@ mod stats;
 pub struct Runtime {
     pub(crate) scope: Scope,
     pub(crate) config: Config,
-    pub(crate) records: Records,
+    pub(crate) records: Arc<Records>,
     /// Where streaming sessions wait for their clients.
     pub(crate) sessions: Option<Sessions>,
     encoded: Encoded,
@@ -42,7 +47,7 @@ impl Runtime {
             scope,
             config,
             sessions,
-            records: Records::default(),
+            records: Arc::default(),
             encoded: Encoded::default(),
             task_rates: Samples::default(),
             sandbox_rates: Samples::default(),
@@ -303,34 +308,46 @@ impl cri::runtime_service_server::RuntimeService for Runtime {
         .await
     }
 
-    // --- what is not served: the metrics all or none, for clients take one as a promise of the others ---
+    // --- metrics and events ---
 
     async fn list_metric_descriptors(
         &self,
         request: Request<cri::ListMetricDescriptorsRequest>,
     ) -> Answer<cri::ListMetricDescriptorsResponse> {
-        answer(request, |_| async { absent("ListMetricDescriptors") }).await
+        answer(request, |cri::ListMetricDescriptorsRequest {}| async {
+            Ok(cri::ListMetricDescriptorsResponse { descriptors: to_proto::descriptors() })
+        })
+        .await
     }
 
     async fn list_pod_sandbox_metrics(
         &self,
         request: Request<cri::ListPodSandboxMetricsRequest>,
     ) -> Answer<cri::ListPodSandboxMetricsResponse> {
-        answer(request, |_| async { absent("ListPodSandboxMetrics") }).await
+        answer(request, |cri::ListPodSandboxMetricsRequest {}| async {
+            Ok(cri::ListPodSandboxMetricsResponse { pod_metrics: self.metrics().await? })
+        })
+        .await
     }
 
     async fn stream_pod_sandbox_metrics(
         &self,
         request: Request<cri::StreamPodSandboxMetricsRequest>,
     ) -> Answer<Self::StreamPodSandboxMetricsStream> {
-        answer(request, |_| async { absent("StreamPodSandboxMetrics") }).await
+        answer(request, |cri::StreamPodSandboxMetricsRequest {}| async {
+            let all = self.metrics().await?;
+            Ok(batch::stream(all, |pod_sandbox_metrics| cri::StreamPodSandboxMetricsResponse {
+                pod_sandbox_metrics,
+            }))
+        })
+        .await
     }
 
     async fn get_container_events(
         &self,
         request: Request<cri::GetEventsRequest>,
     ) -> Answer<Self::GetContainerEventsStream> {
-        answer(request, |_| async { absent("GetContainerEvents") }).await
+        answer(request, |cri::GetEventsRequest {}| async { self.events() }).await
     }
 
     async fn checkpoint_container(

@@ -13,7 +13,7 @@ use switchyard_core::id::{SandboxId, TaskId};
 use switchyard_core::image::{Image, ImageId, ImageStore, PullRequest};
 use switchyard_core::spec::{ExecSpec, Resources, SandboxSpec, Signal, TaskSpec};
 use switchyard_core::state::Exit;
-use switchyard_core::stats::{DiskUsage, TaskStats};
+use switchyard_core::stats::{DiskUsage, InterfaceStats, TaskMetrics, TaskStats};
 use switchyard_core::stream::{AttachSpec, Attachment, Dialled};
 use switchyard_core::{ErrorKind, Result};
 
@@ -167,6 +167,14 @@ impl Backend for Counted {
 
     async fn task_stats(&self, ids: &[TaskId]) -> Result<BTreeMap<TaskId, TaskStats>> {
         self.inner.task_stats(ids).await
+    }
+
+    async fn task_metrics(&self, ids: &[TaskId]) -> Result<BTreeMap<TaskId, TaskMetrics>> {
+        self.inner.task_metrics(ids).await
+    }
+
+    async fn sandbox_traffic(&self, ids: &[SandboxId]) -> Result<BTreeMap<SandboxId, Vec<InterfaceStats>>> {
+        self.inner.sandbox_traffic(ids).await
     }
 
     async fn sandbox_stats(&self, id: SandboxId) -> Result<SandboxStats> {

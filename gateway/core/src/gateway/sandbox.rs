@@ -5,13 +5,12 @@ use std::sync::Arc;
 use futures::future;
 
 use super::{Gateway, Op, Scope, Shared, gone_is_done};
-use crate::backend::{Inspection, SandboxStats};
 use crate::error::{Error, Result};
 use crate::flight::Decision;
 use crate::id::SandboxId;
 use crate::spec::SandboxSpec;
 use crate::state::{SandboxEvent, SandboxState};
-use crate::table::{Sandbox, no_sandbox};
+use crate::table::Sandbox;
 
 impl Scope {
     /// Makes a sandbox ready. Idempotent under its name: the same request joins the one in flight or gets the sandbox that it made.
@@ -76,24 +75,6 @@ impl Scope {
         let gateway = self.gateway.clone();
         let work = move || remove_sandbox(gateway, id);
         self.gateway.shared.sandbox_ops.run(Op::Remove(id), b"", || Decision::Begin, work).await
-    }
-
-    /// Usage of a sandbox.
-    ///
-    /// # Errors
-    /// `NotFound`; `Unavailable` if it cannot be read.
-    pub async fn sandbox_stats(&self, id: SandboxId) -> Result<SandboxStats> {
-        let id = self.sandbox_by_id(id)?.id;
-        self.gateway.shared.backend.sandbox_stats(id).await
-    }
-
-    /// Facts of a sandbox for people.
-    ///
-    /// # Errors
-    /// `NotFound`; `Unavailable` if they cannot be read.
-    pub async fn inspect_sandbox(&self, id: SandboxId) -> Result<Inspection> {
-        let id = self.sandbox_by_id(id)?.id;
-        self.gateway.shared.backend.inspect_sandbox(id).await
     }
 }
 
@@ -215,19 +196,4 @@ async fn remove_sandbox(gateway: Gateway, id: SandboxId) -> Result<()> {
 /// The first error among these, if any; a task that is gone meanwhile is none.
 fn first_error(results: Vec<Result<()>>) -> Result<()> {
     results.into_iter().try_for_each(gone_is_done)
-}
-
-impl Scope {
-    /// The sandbox of a task, if it still stands.
-    ///
-    /// # Errors
-    /// `NotFound`.
-    pub fn sandbox_by_id(&self, id: SandboxId) -> Result<Arc<Sandbox>> {
-        self.gateway
-            .ready()?
-            .table
-            .sandbox(id)
-            .filter(|sandbox| sandbox.meta.owner == self.owner)
-            .ok_or_else(|| no_sandbox(id))
-    }
 }

@@ -1,6 +1,5 @@
 //! Making, starting, stopping and removing tasks.
 
-use std::collections::BTreeMap;
 use std::future::Future;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -8,13 +7,12 @@ use std::time::{Duration, SystemTime};
 use tokio::time::Instant;
 
 use super::{Gateway, NewTask, Op, Scope, Shared, gone_is_done};
-use crate::backend::{Condition, Inspection};
+use crate::backend::Condition;
 use crate::error::{Error, ErrorKind, Result};
 use crate::flight::Decision;
 use crate::id::{SandboxId, TaskId};
 use crate::spec::{PidMode, Resources, Signal, TaskSpec};
 use crate::state::{Exit, TaskEvent, TaskState};
-use crate::stats::TaskStats;
 use crate::table::{Task, no_sandbox, no_task, sandbox_not_ready};
 use crate::turns::Turn;
 
@@ -147,26 +145,6 @@ impl Scope {
     pub async fn reopen_log(&self, id: &str) -> Result<()> {
         let task = self.running_task(id)?;
         self.gateway.shared.backend.reopen_log(task.id).await
-    }
-
-    /// Usage of these tasks; one that is gone is left out.
-    ///
-    /// # Errors
-    /// `Unavailable` if nothing can be read.
-    pub async fn task_stats(&self, ids: &[TaskId]) -> Result<BTreeMap<TaskId, TaskStats>> {
-        let table = &self.gateway.ready()?.table;
-        let own = |id: &TaskId| table.task(*id).is_some_and(|task| task.meta.owner == self.owner);
-        let ids: Vec<TaskId> = ids.iter().copied().filter(own).collect();
-        self.gateway.shared.backend.task_stats(&ids).await
-    }
-
-    /// Facts of a task for people.
-    ///
-    /// # Errors
-    /// `NotFound`; `Unavailable` if they cannot be read.
-    pub async fn inspect_task(&self, id: TaskId) -> Result<Inspection> {
-        let id = self.task(&id.to_string())?.id;
-        self.gateway.shared.backend.inspect_task(id).await
     }
 }
 

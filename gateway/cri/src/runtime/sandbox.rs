@@ -58,20 +58,22 @@ impl Runtime {
         request: cri::PodSandboxStatusRequest,
     ) -> Result<cri::PodSandboxStatusResponse> {
         let cri::PodSandboxStatusRequest { pod_sandbox_id, verbose } = request;
-        let sandbox = self.scope.sandbox(&pod_sandbox_id)?;
-        let record = self.records.sandbox(&sandbox);
+        let id = self.scope.sandbox(&pod_sandbox_id)?.id;
+        let home = self.scope.household(id)?;
+        let sandbox = &home.sandbox;
+        let record = self.records.sandbox(sandbox);
         let info = if verbose {
             let inspection = self.scope.inspect_sandbox(sandbox.id).await?;
-            to_proto::sandbox_info(&sandbox, record.as_deref(), &inspection)
+            to_proto::sandbox_info(sandbox, record.as_deref(), &inspection)
         } else {
             BTreeMap::new()
         };
         Ok(cri::PodSandboxStatusResponse {
-            status: Some(to_proto::sandbox_status(&sandbox, record.as_deref())),
+            status: Some(to_proto::sandbox_status(sandbox, record.as_deref())),
             info,
-            // Only for kubelets that follow events, which are not served: they would trust the time more than the list.
-            containers_statuses: Vec::new(),
-            timestamp: 0,
+            // For kubelets that follow events: they take the later of what an event and what this call says.
+            containers_statuses: super::events::container_statuses(&home, &self.records),
+            timestamp: to_proto::nanoseconds(home.at),
         })
     }
 

@@ -138,7 +138,18 @@ fn network(interfaces: &[InterfaceStats], now: SystemTime) -> Option<cri::Networ
         .find(|interface| interface.name == DEFAULT_INTERFACE)
         .or_else(|| interfaces.iter().find(|interface| interface.name != "lo"))?;
     let usage = |interface: &InterfaceStats| {
-        let InterfaceStats { name, rx_bytes, rx_errors, tx_bytes, tx_errors } = interface;
+        let InterfaceStats {
+            name,
+            rx_bytes,
+            rx_errors,
+            tx_bytes,
+            tx_errors,
+            // CRI has words for these among the metrics only.
+            rx_packets: _,
+            rx_dropped: _,
+            tx_packets: _,
+            tx_dropped: _,
+        } = interface;
         cri::NetworkInterfaceUsage {
             name: name.clone(),
             rx_bytes: value(Some(*rx_bytes)),

@@ -28,7 +28,7 @@ fn meta(labels: &[(&str, &str)]) -> Arc<Meta> {
     })
 }
 
-fn sandbox(state: SandboxState) -> Sandbox {
+pub(super) fn sandbox(state: SandboxState) -> Sandbox {
     Sandbox {
         id: SandboxId::from_bytes([1; 32]),
         meta: meta(&[("io.kubernetes.pod.name", "pod"), ("io.kubernetes.pod.namespace", "ns")]),
@@ -42,7 +42,7 @@ fn sandbox(state: SandboxState) -> Sandbox {
     }
 }
 
-fn task() -> Task {
+pub(super) fn task() -> Task {
     Task {
         id: TaskId::from_bytes([2; 32]),
         sandbox: SandboxId::from_bytes([1; 32]),
@@ -64,7 +64,7 @@ fn task() -> Task {
     }
 }
 
-fn record(image: &str, user_specified_image: &str) -> ContainerRecord {
+pub(super) fn record(image: &str, user_specified_image: &str) -> ContainerRecord {
     ContainerRecord {
         config: Some(cri::ContainerConfig {
             metadata: Some(cri::ContainerMetadata { name: "app".into(), attempt: 3 }),
@@ -203,6 +203,7 @@ fn processor_use_comes_with_its_rate() {
         total_ns: 9,
         user_ns: None,
         system_ns: None,
+        periods: None,
         throttled_periods: None,
         throttled_ns: None,
         pressure: None,

@@ -5,3 +5,4 @@ mod images;
 mod node;
 mod pods;
 mod support;
+mod watching;

@@ -80,10 +80,6 @@ async fn what_is_not_served_says_so() {
     }
     absent!(
         update_pod_sandbox_resources(UpdatePodSandboxResourcesRequest),
-        list_metric_descriptors(ListMetricDescriptorsRequest),
-        list_pod_sandbox_metrics(ListPodSandboxMetricsRequest),
-        stream_pod_sandbox_metrics(StreamPodSandboxMetricsRequest),
-        get_container_events(GetEventsRequest),
         checkpoint_container(CheckpointContainerRequest),
         checkpoint_pod(CheckpointPodRequest),
         restore_pod(RestorePodRequest),

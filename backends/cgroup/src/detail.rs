@@ -1,0 +1,208 @@
+//! What is in a cgroup beyond its usage: processes, open files, devices, huge pages. One pass reads many groups, and what they have in
+//! common once.
+
+use std::collections::HashMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use switchyard_core::stats::{Detail, DeviceIo, HugepageUsage};
+
+use crate::error::Result;
+use crate::group::Group;
+use crate::hierarchy::CgroupMode;
+use crate::parse::{device_operations, limit_v2, nested_keyed, number};
+use crate::process::{open_files, open_files_limit};
+use crate::reader::{Reader, read_if_there, read_parsed};
+
+/// What limits the threads of the whole node.
+const NODE_LIMITS: [&str; 2] = ["/proc/sys/kernel/threads-max", "/proc/sys/kernel/pid_max"];
+
+/// One pass over many groups. What it has read stands for as long as it lives, so make a new one each time.
+#[derive(Debug)]
+pub struct Pass<'a> {
+    reader: &'a Reader,
+    /// The least limit on threads at and above a directory.
+    thread_limits: HashMap<PathBuf, Option<u64>>,
+    device_names: HashMap<(u64, u64), String>,
+    /// The sizes of huge pages that a directory of a group has files for.
+    page_sizes: Option<Vec<String>>,
+}
+
+impl<'a> Pass<'a> {
+    pub(crate) fn new(reader: &'a Reader) -> Self {
+        Self { reader, thread_limits: HashMap::new(), device_names: HashMap::new(), page_sizes: None }
+    }
+
+    /// What is in `group`, whose main process is `main`; `None` if it is gone. Blocks on nothing but the kernel.
+    ///
+    /// # Errors
+    /// [`Error::File`](crate::Error::File) if a file that is there cannot be read.
+    pub fn detail(&mut self, group: &Group, main: Option<u32>) -> Result<Option<Detail>> {
+        let Some(pids) = self.reader.procs(group)? else { return Ok(None) };
+        // One that ended since the list was read has closed its files.
+        let open: Vec<_> = pids.iter().filter_map(|pid| open_files(*pid)).collect();
+        let seen = !open.is_empty();
+        Ok(Some(Detail {
+            oom_kills: self.reader.oom_kills(group)?,
+            devices: self.devices(group)?,
+            hugepages: self.hugepages(group)?,
+            processes: u64::try_from(pids.len()).ok(),
+            threads_limit: self.threads_limit(group)?,
+            open_files: seen.then(|| open.iter().map(|open| open.files).sum()),
+            sockets: seen.then(|| open.iter().map(|open| open.sockets).sum()),
+            open_files_limit: main.and_then(open_files_limit),
+        }))
+    }
+
+    fn devices(&mut self, group: &Group) -> Result<Vec<DeviceIo>> {
+        let Some(dir) = self.reader.existing("blkio", group).or_else(|| self.reader.existing("io", group))
+        else {
+            return Ok(Vec::new());
+        };
+        let mut devices = match self.reader.hierarchy().mode() {
+            CgroupMode::V1 => v1_devices(&dir)?,
+            CgroupMode::V2 => v2_devices(&dir)?,
+        };
+        for device in &mut devices {
+            let number = (device.major, device.minor);
+            let name = self.device_names.entry(number).or_insert_with(|| device_name(number.0, number.1));
+            device.device.clone_from(name);
+        }
+        Ok(devices)
+    }
+
+    fn hugepages(&mut self, group: &Group) -> Result<Vec<HugepageUsage>> {
+        // A hybrid layout may have this controller in its v2 tree.
+        let own = self.reader.existing("hugetlb", group);
+        let Some(dir) = own.or_else(|| self.reader.hierarchy().unified(group)) else { return Ok(Vec::new()) };
+        let sizes = self.page_sizes.get_or_insert_with(|| page_sizes(&dir));
+        let mut all = Vec::new();
+        for size in sizes {
+            let file = |name: &str| dir.join(format!("hugetlb.{size}.{name}"));
+            let usage = match read_parsed(&file("current"), number)? {
+                Some(usage) => Some(usage),
+                None => read_parsed(&file("usage_in_bytes"), number)?,
+            };
+            let Some(usage_bytes) = usage else { continue };
+            let peak_bytes = read_parsed(&file("max_usage_in_bytes"), number)?;
+            all.push(HugepageUsage { page_size: size.clone(), usage_bytes, peak_bytes });
+        }
+        Ok(all)
+    }
+
+    /// The least limit on threads: of the group, the groups above, and the node.
+    fn threads_limit(&mut self, group: &Group) -> Result<Option<u64>> {
+        let own = match self.reader.existing("pids", group) {
+            Some(dir) => read_parsed(&dir.join("pids.max"), limit_v2)?,
+            None => None,
+        };
+        let above = match group.parent() {
+            Some(parent) => self.limit_above(&parent)?,
+            None => node_limit()?,
+        };
+        Ok(least(own, above))
+    }
+
+    /// The same of a group that has others inside, which will ask as well.
+    fn limit_above(&mut self, group: &Group) -> Result<Option<u64>> {
+        if let Some(known) = self.thread_limits.get(group.relative()) {
+            return Ok(*known);
+        }
+        let limit = self.threads_limit(group)?;
+        self.thread_limits.insert(group.relative().to_owned(), limit);
+        Ok(limit)
+    }
+}
+
+fn node_limit() -> Result<Option<u64>> {
+    let mut limit = None;
+    for file in NODE_LIMITS {
+        limit = least(limit, read_parsed(Path::new(file), number)?);
+    }
+    Ok(limit)
+}
+
+fn least(a: Option<u64>, b: Option<u64>) -> Option<u64> {
+    match (a, b) {
+        (Some(a), Some(b)) => Some(a.min(b)),
+        (a, b) => a.or(b),
+    }
+}
+
+/// The path of a block device, by its numbers; the numbers themselves where it has none, as those of network file systems.
+#[must_use]
+pub fn device_name(major: u64, minor: u64) -> String {
+    let facts = fs::read_to_string(format!("/sys/dev/block/{major}:{minor}/uevent")).unwrap_or_default();
+    match facts.lines().find_map(|line| line.strip_prefix("DEVNAME=")) {
+        Some(name) => format!("/dev/{name}"),
+        None => format!("{major}:{minor}"),
+    }
+}
+
+/// The sizes of huge pages that are counted, by the names of the files of a group.
+fn page_sizes(dir: &Path) -> Vec<String> {
+    let entries = fs::read_dir(dir).into_iter().flatten().flatten();
+    let mut sizes: Vec<String> = entries
+        .filter_map(|entry| {
+            let name = entry.file_name().into_string().ok()?;
+            let size = name.strip_prefix("hugetlb.")?;
+            let size = size.strip_suffix(".current").or_else(|| size.strip_suffix(".usage_in_bytes"))?;
+            // Reservations are counted apart, as `2MB.rsvd`.
+            (!size.contains('.')).then(|| size.to_owned())
+        })
+        .collect();
+    sizes.sort();
+    sizes
+}
+
+/// I/O by device from `blkio`, with that of the groups inside where the kernel adds it up.
+fn v1_devices(dir: &Path) -> Result<Vec<DeviceIo>> {
+    let read = |name: &str| {
+        let whole = read_if_there(&dir.join(format!("blkio.throttle.{name}_recursive")))?;
+        match whole {
+            Some(text) => Ok(Some(text)),
+            None => read_if_there(&dir.join(format!("blkio.throttle.{name}"))),
+        }
+    };
+    let mut devices: Vec<DeviceIo> = Vec::new();
+    let bytes = read("io_service_bytes")?.unwrap_or_default();
+    for (number, operation, value) in device_operations(&bytes) {
+        of(&mut devices, number).bytes.push((operation.to_owned(), value));
+    }
+    let operations = read("io_serviced")?.unwrap_or_default();
+    for (number, operation, value) in device_operations(&operations) {
+        of(&mut devices, number).operations.push((operation.to_owned(), value));
+    }
+    Ok(devices)
+}
+
+/// I/O by device from `io.stat`.
+fn v2_devices(dir: &Path) -> Result<Vec<DeviceIo>> {
+    let text = read_if_there(&dir.join("io.stat"))?.unwrap_or_default();
+    let mut devices = Vec::new();
+    for (number, values) in nested_keyed(&text) {
+        for (key, value) in values {
+            let device = of(&mut devices, number);
+            match key {
+                "rbytes" => device.bytes.push(("Read".to_owned(), value)),
+                "wbytes" => device.bytes.push(("Write".to_owned(), value)),
+                "dbytes" => device.bytes.push(("Discard".to_owned(), value)),
+                "rios" => device.operations.push(("Read".to_owned(), value)),
+                "wios" => device.operations.push(("Write".to_owned(), value)),
+                "dios" => device.operations.push(("Discard".to_owned(), value)),
+                _ => {}
+            }
+        }
+    }
+    Ok(devices)
+}
+
+/// The entry of a device, made if it is not there.
+fn of(devices: &mut Vec<DeviceIo>, (major, minor): (u64, u64)) -> &mut DeviceIo {
+    let at = devices.iter().position(|device| (device.major, device.minor) == (major, minor));
+    let at = at.unwrap_or_else(|| {
+        devices.push(DeviceIo { major, minor, ..DeviceIo::default() });
+        devices.len() - 1
+    });
+    &mut devices[at]
+}

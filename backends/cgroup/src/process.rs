@@ -1,0 +1,80 @@
+//! What a process has open and may have open, from `/proc`.
+
+use std::fs;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+/// Open files of some processes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct OpenFiles {
+    /// All.
+    pub files: u64,
+    /// Sockets among them.
+    pub sockets: u64,
+}
+
+/// The open files of this process; `None` if it is gone, or may not be looked at.
+#[must_use]
+pub fn open_files(pid: u32) -> Option<OpenFiles> {
+    let mut open = OpenFiles::default();
+    for entry in fs::read_dir(format!("/proc/{pid}/fd")).ok()? {
+        // One that was closed meanwhile has no target.
+        let Some(target) = entry.ok().and_then(|entry| fs::read_link(entry.path()).ok()) else { continue };
+        open.files += 1;
+        open.sockets += u64::from(is_socket(&target));
+    }
+    Some(open)
+}
+
+fn is_socket(target: &Path) -> bool {
+    target.as_os_str().as_bytes().starts_with(b"socket:")
+}
+
+/// How many files this process may have open before it must ask for more; `None` if it is gone or as many as it likes.
+#[must_use]
+pub fn open_files_limit(pid: u32) -> Option<u64> {
+    soft_limit(&fs::read_to_string(format!("/proc/{pid}/limits")).ok()?)
+}
+
+/// The same in the text of a `limits` file.
+fn soft_limit(text: &str) -> Option<u64> {
+    let line = text.lines().find_map(|line| line.strip_prefix("Max open files"))?;
+    line.split_whitespace().next()?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_soft_limit_is_the_first_of_its_line() {
+        let text = "\
+Limit                     Soft Limit           Hard Limit           Units
+Max processes             96551                96551                processes
+Max open files            1024                 524288               files
+";
+        assert_eq!(soft_limit(text), Some(1024));
+        assert_eq!(
+            soft_limit("Max open files            unlimited            unlimited            files\n"),
+            None
+        );
+        assert_eq!(soft_limit(""), None);
+    }
+
+    #[test]
+    fn a_socket_that_this_process_opens_is_counted() {
+        let pid = std::process::id();
+        let _file = fs::File::open("/dev/null").unwrap();
+        let _sockets: Vec<_> =
+            (0..64).map(|_| std::os::unix::net::UnixDatagram::unbound().unwrap()).collect();
+        let open = open_files(pid).unwrap();
+        assert!(open.sockets >= 64 && open.files > open.sockets, "{open:?}");
+        assert!(open_files_limit(pid).is_none_or(|limit| limit >= open.files));
+    }
+
+    #[test]
+    fn a_process_that_is_gone_has_nothing() {
+        // No process has this number.
+        assert_eq!((open_files(u32::MAX), open_files_limit(u32::MAX)), (None, None));
+    }
+}

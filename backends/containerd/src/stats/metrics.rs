@@ -1,0 +1,125 @@
+//! All that can be told of tasks, and the traffic of sandboxes: each in one pass on one thread.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use nix::sys::stat::{major, minor, stat};
+use nix::sys::statvfs::statvfs;
+use switchyard_cgroup::{Group, device_name, net};
+use switchyard_core::Result;
+use switchyard_core::id::{SandboxId, TaskId};
+use switchyard_core::stats::{Detail, FileSystem, InterfaceStats, TaskMetrics, TaskStats, Usage};
+use switchyard_namespaces::run_in_each_netns;
+
+use crate::backend::Inner;
+use crate::task::TaskEntry;
+use crate::text::{blocking, io_error};
+
+/// What there is to read of one task.
+struct Target {
+    id: TaskId,
+    group: Group,
+    main: u32,
+}
+
+impl Inner {
+    pub(crate) async fn task_metrics(&self, ids: &[TaskId]) -> Result<BTreeMap<TaskId, TaskMetrics>> {
+        let (entries, targets): (Vec<Arc<TaskEntry>>, Vec<Target>) = {
+            let tasks = self.tasks();
+            let running = ids.iter().filter_map(|id| tasks.get(id)).filter_map(|entry| {
+                let main = entry.started().filter(|_| entry.exit().is_none())?.pid;
+                let group = self.cgroup_location(&entry.record())?;
+                Some((Arc::clone(entry), Target { id: entry.id, group, main }))
+            });
+            running.unzip()
+        };
+        let cgroups = Arc::clone(&self.cgroups);
+        let read: Vec<Option<(Usage, Detail)>> = blocking(move || {
+            let mut pass = cgroups.pass();
+            let both = |target: &Target| {
+                let usage = cgroups.usage(&target.group)?;
+                Ok::<_, switchyard_cgroup::Error>(usage.zip(pass.detail(&target.group, Some(target.main))?))
+            };
+            let told = targets.iter().map(both).zip(&targets).map(|(read, target)| {
+                // One that cannot be read must not hide the others.
+                read.unwrap_or_else(|fault| {
+                    tracing::warn!(task.id = %target.id, error = %fault, "a task cannot be read for its metrics");
+                    None
+                })
+            });
+            Ok(told.collect())
+        })
+        .await?;
+        let layers = self.writable_layers(&entries).await;
+        let mut file_systems = BTreeMap::new();
+        let mut all = BTreeMap::new();
+        for ((entry, read), writable_layer) in entries.iter().zip(read).zip(layers) {
+            // It ended meanwhile.
+            let Some((usage, detail)) = read else { continue };
+            let root = self.snapshotter_root(&entry.snapshotter).await?;
+            if !file_systems.contains_key(&root) {
+                file_systems.insert(root.clone(), self.file_system(root.clone()).await?);
+            }
+            let file_system = file_systems.get(&root).cloned().flatten();
+            let stats = TaskStats { usage, writable_layer };
+            all.insert(entry.id, TaskMetrics { stats, detail, file_system });
+        }
+        Ok(all)
+    }
+
+    /// The file system below a directory; `None` if the directory is not one of this node's.
+    async fn file_system(&self, root: PathBuf) -> Result<Option<FileSystem>> {
+        blocking(move || {
+            if !root.exists() {
+                return Ok(None);
+            }
+            let failed = |fault: nix::Error| io_error("look at the file system of", &root, fault.into());
+            let device = stat(&root).map_err(failed)?.st_dev;
+            let facts = statvfs(&root).map_err(failed)?;
+            // Those that make inodes as they go tell of none.
+            let inodes = (facts.files() > 0).then(|| facts.files());
+            Ok(Some(FileSystem {
+                device: device_name(major(device), minor(device)),
+                size_bytes: facts.blocks().saturating_mul(facts.fragment_size()),
+                inodes,
+                inodes_free: inodes.map(|_| facts.files_free()),
+            }))
+        })
+        .await
+    }
+
+    pub(crate) async fn sandbox_traffic(
+        &self,
+        ids: &[SandboxId],
+    ) -> Result<BTreeMap<SandboxId, Vec<InterfaceStats>>> {
+        let (ids, namespaces): (Vec<SandboxId>, Vec<PathBuf>) = {
+            let sandboxes = self.sandboxes();
+            let own = |id: &SandboxId| Some((*id, sandboxes.get(id).filter(|home| !home.released)?.netns()?));
+            ids.iter().filter_map(own).unzip()
+        };
+        if ids.is_empty() {
+            return Ok(BTreeMap::new());
+        }
+        blocking(move || {
+            let path = Path::new("/proc/thread-self/net/dev");
+            let read = run_in_each_netns(&namespaces, || std::fs::read_to_string(path));
+            let read = read.map_err(crate::sandbox::from_namespaces)?;
+            let mut all = BTreeMap::new();
+            for (id, text) in ids.into_iter().zip(read) {
+                match text {
+                    Ok(Ok(text)) => drop(all.insert(id, net::parse(&text))),
+                    Ok(Err(fault)) => {
+                        tracing::warn!(sandbox.id = %id, error = %fault, "its traffic cannot be read")
+                    }
+                    // Most likely it was stopped meanwhile.
+                    Err(fault) => {
+                        tracing::debug!(sandbox.id = %id, error = %fault, "its network cannot be entered")
+                    }
+                }
+            }
+            Ok(all)
+        })
+        .await
+    }
+}

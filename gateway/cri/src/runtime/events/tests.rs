@@ -1,0 +1,250 @@
+//! What clients of GetContainerEvents are told, in which order, and what becomes of those who do not listen.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use cri::ContainerEventType as Kind;
+use cri::runtime_service_server::RuntimeService;
+use switchyard_core::event::QUEUE;
+use switchyard_core::gateway::{Gateway, Limits};
+use switchyard_core::id::Owner;
+use switchyard_fake::{BUSYBOX, Fake};
+use tonic::{Code, Request};
+
+use super::*;
+use crate::config::Config;
+use crate::from_proto;
+use crate::record::SandboxRecord;
+
+/// A gateway over the fake backend, and the service of one owner on it.
+struct Lab {
+    fake: Fake,
+    gateway: Gateway,
+    runtime: Runtime,
+}
+
+type Stream = batch::Stream<cri::ContainerEventResponse>;
+
+impl Lab {
+    async fn new() -> Self {
+        let fake = Fake::with_busybox();
+        let gateway = Gateway::new(Arc::new(fake.clone()), Limits::default());
+        gateway.recover().await.expect("the fake recovers");
+        let runtime = Runtime::new(gateway.scope(Owner::Kubernetes), Config::default(), None);
+        Self { fake, gateway, runtime }
+    }
+
+    async fn follow(&self) -> Stream {
+        let answer = self.runtime.get_container_events(Request::new(cri::GetEventsRequest {})).await;
+        answer.expect("it is served").into_inner()
+    }
+
+    fn config(name: &str) -> cri::PodSandboxConfig {
+        let metadata = cri::PodSandboxMetadata {
+            name: name.into(),
+            uid: format!("uid-{name}"),
+            namespace: "shop".into(),
+            attempt: 0,
+        };
+        cri::PodSandboxConfig { metadata: Some(metadata), ..Default::default() }
+    }
+
+    async fn run(&self, name: &str) -> String {
+        let request = cri::RunPodSandboxRequest { config: Some(Self::config(name)), ..Default::default() };
+        self.runtime.run_sandbox(request).await.expect("it is well formed").pod_sandbox_id
+    }
+
+    async fn create(&self, sandbox: &str) -> String {
+        let image = cri::ImageSpec { image: BUSYBOX.into(), ..Default::default() };
+        let metadata = cri::ContainerMetadata { name: "app".into(), attempt: 0 };
+        let config = cri::ContainerConfig {
+            metadata: Some(metadata),
+            image: Some(image),
+            command: vec!["top".into()],
+            ..Default::default()
+        };
+        let request = cri::CreateContainerRequest {
+            pod_sandbox_id: sandbox.into(),
+            config: Some(config),
+            sandbox_config: None,
+        };
+        self.runtime.create(request).await.expect("it is well formed").container_id
+    }
+
+    async fn start(&self, id: &str) {
+        let request = cri::StartContainerRequest { container_id: id.into() };
+        self.runtime.start(request).await.expect("it is created");
+    }
+
+    async fn remove(&self, id: &str) {
+        let request = cri::RemovePodSandboxRequest { pod_sandbox_id: id.into() };
+        self.runtime.remove_sandbox(request).await.expect("it goes");
+    }
+
+    async fn pull(&self) {
+        let scope = self.gateway.scope(Owner::Kubernetes);
+        let request = switchyard_core::image::PullRequest {
+            reference: BUSYBOX.into(),
+            credentials: switchyard_core::image::Credentials::Anonymous,
+            handler: String::new(),
+        };
+        scope.images().expect("it has recovered").pull(&request).await.expect("the registry has it");
+    }
+}
+
+async fn next(stream: &mut Stream) -> cri::ContainerEventResponse {
+    let next = tokio::time::timeout(Duration::from_secs(10), stream.next()).await;
+    next.expect("it comes soon").expect("the stream goes on").expect("it is no error")
+}
+
+/// The next messages, by what happened to what.
+async fn told(stream: &mut Stream, count: usize) -> Vec<(String, Kind)> {
+    let mut all = Vec::new();
+    for _ in 0..count {
+        let message = next(stream).await;
+        all.push((message.container_id.clone(), message.container_event_type()));
+    }
+    all
+}
+
+#[tokio::test]
+async fn a_life_is_told_in_order_with_the_pod_and_all_its_containers() {
+    let lab = Lab::new().await;
+    lab.pull().await;
+    let mut stream = lab.follow().await;
+    let pod = lab.run("web").await;
+    assert_eq!(
+        told(&mut stream, 2).await,
+        [(pod.clone(), Kind::ContainerCreatedEvent), (pod.clone(), Kind::ContainerStartedEvent)]
+    );
+    let id = lab.create(&pod).await;
+    lab.start(&id).await;
+    let (created, started) = (next(&mut stream).await, next(&mut stream).await);
+    assert_eq!(created.container_event_type(), Kind::ContainerCreatedEvent);
+    assert_eq!(started.container_event_type(), Kind::ContainerStartedEvent);
+    assert!(created.created_at < started.created_at);
+    let sandbox = started.pod_sandbox_status.expect("it is always told");
+    let uid = sandbox.metadata.expect("it is always told").uid;
+    assert_eq!((sandbox.id.as_str(), uid.as_str()), (pod.as_str(), "uid-web"));
+    assert!(!sandbox.network.expect("it is ready").ip.is_empty());
+    let [status] = started.containers_statuses.as_slice() else { panic!("there is one container") };
+    assert_eq!((status.id.as_str(), status.state()), (id.as_str(), cri::ContainerState::ContainerRunning));
+    lab.fake.exit(id.parse().expect("it is an id"), 3).expect("it runs");
+    let stopped = next(&mut stream).await;
+    assert_eq!(stopped.container_event_type(), Kind::ContainerStoppedEvent);
+    assert_eq!(stopped.containers_statuses[0].exit_code, 3);
+    lab.remove(&pod).await;
+    assert_eq!(
+        told(&mut stream, 2).await,
+        [(pod.clone(), Kind::ContainerStoppedEvent), (id, Kind::ContainerDeletedEvent)]
+    );
+    let gone = next(&mut stream).await;
+    assert_eq!((&gone.container_id, gone.container_event_type()), (&pod, Kind::ContainerDeletedEvent));
+    let sandbox = gone.pod_sandbox_status.expect("what is gone is told as it was last");
+    assert_eq!(sandbox.state(), cri::PodSandboxState::SandboxNotready);
+    assert_eq!(sandbox.metadata.expect("it is kept").uid, "uid-web");
+    assert_eq!(gone.containers_statuses, []);
+}
+
+#[tokio::test]
+async fn who_comes_later_is_told_first_what_there_is() {
+    let lab = Lab::new().await;
+    lab.pull().await;
+    let pod = lab.run("web").await;
+    let running = lab.create(&pod).await;
+    lab.start(&running).await;
+    let stopped = lab.run("old").await;
+    let request = cri::StopPodSandboxRequest { pod_sandbox_id: stopped.clone() };
+    lab.runtime.stop_sandbox(request).await.expect("it stops");
+    let mut stream = lab.follow().await;
+    let late = lab.run("late").await;
+    let standing: BTreeMap<_, _> = told(&mut stream, 3).await.into_iter().collect();
+    let expected = [
+        (pod, Kind::ContainerStartedEvent),
+        (running, Kind::ContainerStartedEvent),
+        (stopped, Kind::ContainerStoppedEvent),
+    ];
+    assert_eq!(standing, expected.into());
+    let event = next(&mut stream).await;
+    assert_eq!((event.container_id, event.container_event_type), (late, Kind::ContainerCreatedEvent.into()));
+}
+
+#[tokio::test]
+async fn the_status_of_a_pod_and_its_events_can_be_told_apart_by_time() {
+    let lab = Lab::new().await;
+    let mut stream = lab.follow().await;
+    let pod = lab.run("web").await;
+    let request = || cri::PodSandboxStatusRequest { pod_sandbox_id: pod.clone(), verbose: false };
+    let before = lab.runtime.sandbox_status(request()).await.expect("it is there");
+    let created = next(&mut stream).await;
+    assert!(created.created_at < before.timestamp);
+    let started = next(&mut stream).await;
+    assert_eq!(started.container_event_type(), Kind::ContainerStartedEvent);
+    lab.remove(&pod).await;
+    assert!(next(&mut stream).await.created_at > before.timestamp);
+}
+
+#[tokio::test]
+async fn nobody_is_told_of_what_another_owner_has() {
+    let lab = Lab::new().await;
+    let request = SandboxRecord { config: Some(Lab::config("theirs")), runtime_handler: String::new() };
+    let mut spec =
+        from_proto::sandbox(request, &Config::default(), SystemTime::now()).expect("it is well formed");
+    spec.meta.owner = Owner::Nomad;
+    let nomad = lab.gateway.scope(Owner::Nomad);
+    let theirs = nomad.create_sandbox(spec).await.expect("it is well formed").id.to_string();
+    let mut stream = lab.follow().await;
+    nomad.remove_sandbox(&theirs).await.expect("it goes");
+    let own = lab.run("own").await;
+    assert_eq!(told(&mut stream, 1).await, [(own, Kind::ContainerCreatedEvent)]);
+}
+
+#[tokio::test]
+async fn who_misses_events_is_told_so_and_cut_off_and_begins_anew() {
+    let lab = Lab::new().await;
+    let mut slow = lab.follow().await;
+    for _ in 0..=QUEUE.div_ceil(3) {
+        let pod = lab.run("web").await;
+        lab.remove(&pod).await;
+    }
+    let last = lab.run("last").await;
+    let error = slow.next().await.expect("it is told").expect_err("events were missed");
+    assert_eq!(error.code(), Code::ResourceExhausted);
+    assert!(error.message().contains("events were missed"), "{}", error.message());
+    assert!(slow.next().await.is_none(), "it is the last word");
+    let mut again = lab.follow().await;
+    assert_eq!(told(&mut again, 1).await, [(last, Kind::ContainerStartedEvent)]);
+}
+
+#[tokio::test]
+async fn a_thousand_clients_that_stall_hold_up_nobody_and_are_all_cut_off() {
+    let lab = Lab::new().await;
+    let standing = lab.run("standing").await;
+    let mut stalled = Vec::new();
+    for _ in 0..1000 {
+        stalled.push(lab.follow().await);
+    }
+    let mut listening = lab.follow().await;
+    assert_eq!(told(&mut listening, 1).await, [(standing.clone(), Kind::ContainerStartedEvent)]);
+    for _ in 0..=QUEUE.div_ceil(3) {
+        let pod = lab.run("web").await;
+        lab.remove(&pod).await;
+        assert_eq!(told(&mut listening, 4).await[3], (pod, Kind::ContainerDeletedEvent));
+    }
+    for stream in &mut stalled {
+        // What there was when it came is told in any case.
+        assert_eq!(told(stream, 1).await, [(standing.clone(), Kind::ContainerStartedEvent)]);
+        let error = stream.next().await.expect("it is told").expect_err("events were missed");
+        assert_eq!(error.code(), Code::ResourceExhausted);
+    }
+}
+
+#[tokio::test]
+async fn a_stream_ends_when_the_gateway_shuts_down() {
+    let lab = Lab::new().await;
+    let mut stream = lab.follow().await;
+    lab.gateway.shut_down(Duration::from_secs(5)).await.expect("nothing is in flight");
+    let error = stream.next().await.expect("it is told").expect_err("there is nothing to come");
+    assert_eq!(error.code(), Code::Unavailable);
+    assert!(stream.next().await.is_none());
+}

@@ -1,0 +1,248 @@
+//! The metrics of ListMetricDescriptors and ListPodSandboxMetrics, under the names and labels that cAdvisor gave them.
+//!
+//! What the kernel has no source for has a descriptor and no value: never a zero that nobody counted. CRI's values are whole numbers,
+//! so seconds are whole seconds.
+
+use std::time::SystemTime;
+
+use switchyard_core::spec::Resources;
+use switchyard_core::stats::{Detail, FileSystem, InterfaceStats, TaskMetrics, Usage};
+use switchyard_core::table::{Sandbox, Task};
+use switchyard_proto::cri::v1 as cri;
+
+use super::{container, nanoseconds, sandbox};
+use crate::record::{ContainerRecord, SandboxRecord};
+
+mod names;
+
+use names::Name;
+pub(crate) use names::descriptors;
+
+const NS_IN_SECOND: u64 = 1_000_000_000;
+const US_IN_SECOND: u64 = 1_000_000;
+
+/// Whose metrics these are: the values of the labels that all have.
+#[derive(Debug, Clone)]
+pub(crate) struct Subject {
+    pod: String,
+    namespace: String,
+    container: String,
+    id: String,
+    image: String,
+}
+
+/// Metrics of one object, read at one time.
+struct Sheet {
+    subject: Subject,
+    timestamp: i64,
+    metrics: Vec<cri::Metric>,
+}
+
+/// The metrics of one container that runs, read at `now`.
+pub(crate) fn container_metrics(
+    task: &Task,
+    record: Option<&ContainerRecord>,
+    pod: &Subject,
+    metrics: &TaskMetrics,
+    now: SystemTime,
+) -> cri::ContainerMetrics {
+    let subject = Subject {
+        container: container::metadata(task, record).name,
+        id: task.id.to_string(),
+        image: container::image(task, record).image,
+        ..pod.clone()
+    };
+    let mut sheet = Sheet { subject, timestamp: nanoseconds(now), metrics: Vec::with_capacity(64) };
+    let TaskMetrics { stats, detail, file_system } = metrics;
+    sheet.put(&names::LAST_SEEN, &[], seconds(now));
+    sheet.put(&names::START_TIME, &[], task.state.started_at().and_then(seconds));
+    sheet.usage(&stats.usage);
+    sheet.detail(detail);
+    sheet.limits(&task.details.resources);
+    if let Some(FileSystem { device, size_bytes, inodes, inodes_free }) = file_system {
+        let device = [device.as_str()];
+        sheet.put(&names::FS_USAGE, &device, stats.writable_layer.as_ref().map(|layer| layer.used_bytes));
+        sheet.put(&names::FS_LIMIT, &device, Some(*size_bytes));
+        sheet.put(&names::FS_INODES, &device, *inodes);
+        sheet.put(&names::FS_INODES_FREE, &device, *inodes_free);
+    }
+    cri::ContainerMetrics { container_id: sheet.subject.id, metrics: sheet.metrics }
+}
+
+/// The metrics of one sandbox, read at `now`: its traffic.
+pub(crate) fn sandbox_metrics(
+    pod: &Subject,
+    interfaces: &[InterfaceStats],
+    now: SystemTime,
+) -> Vec<cri::Metric> {
+    let mut sheet = Sheet { subject: pod.clone(), timestamp: nanoseconds(now), metrics: Vec::new() };
+    for interface in interfaces.iter().filter(|interface| interface.name != "lo") {
+        let InterfaceStats {
+            name,
+            rx_bytes,
+            rx_packets,
+            rx_errors,
+            rx_dropped,
+            tx_bytes,
+            tx_packets,
+            tx_errors,
+            tx_dropped,
+        } = interface;
+        let name = [name.as_str()];
+        sheet.put(&names::RX_BYTES, &name, Some(*rx_bytes));
+        sheet.put(&names::RX_PACKETS, &name, Some(*rx_packets));
+        sheet.put(&names::RX_ERRORS, &name, Some(*rx_errors));
+        sheet.put(&names::RX_DROPPED, &name, Some(*rx_dropped));
+        sheet.put(&names::TX_BYTES, &name, Some(*tx_bytes));
+        sheet.put(&names::TX_PACKETS, &name, Some(*tx_packets));
+        sheet.put(&names::TX_ERRORS, &name, Some(*tx_errors));
+        sheet.put(&names::TX_DROPPED, &name, Some(*tx_dropped));
+    }
+    sheet.metrics
+}
+
+// === impl Subject ===
+
+impl Subject {
+    /// A sandbox itself; containers are told apart from it by their name.
+    pub(crate) fn of(home: &Sandbox, record: Option<&SandboxRecord>) -> Self {
+        let metadata = sandbox::metadata(home, record);
+        Self {
+            pod: metadata.name,
+            namespace: metadata.namespace,
+            container: String::new(),
+            id: home.id.to_string(),
+            image: String::new(),
+        }
+    }
+}
+
+// === impl Sheet ===
+
+impl Sheet {
+    /// Puts a value on it, if there is one. The labels are those that the name has beyond what all have.
+    fn put(&mut self, name: &'static Name, labels: &[&str], value: Option<u64>) {
+        debug_assert_eq!(labels.len(), name.labels.len(), "{}", name.name);
+        let Some(value) = value else { return };
+        let Subject { pod, namespace, container, id, image } = &self.subject;
+        let mut label_values = Vec::with_capacity(names::COMMON.len() + labels.len());
+        label_values.extend([pod, namespace, container, id, image].map(String::clone));
+        label_values.extend(labels.iter().map(|label| (*label).to_owned()));
+        self.metrics.push(cri::Metric {
+            name: name.name.to_owned(),
+            timestamp: self.timestamp,
+            metric_type: name.kind.into(),
+            label_values,
+            value: Some(cri::UInt64Value { value }),
+        });
+    }
+
+    fn usage(&mut self, usage: &Usage) {
+        let Usage { cpu, memory, swap, io, pids } = usage;
+        if let Some(cpu) = cpu {
+            let whole = |ns: Option<u64>| ns.map(|ns| ns / NS_IN_SECOND);
+            self.put(&names::CPU_USAGE, &["total"], Some(cpu.total_ns / NS_IN_SECOND));
+            self.put(&names::CPU_USER, &[], whole(cpu.user_ns));
+            self.put(&names::CPU_SYSTEM, &[], whole(cpu.system_ns));
+            self.put(&names::CFS_PERIODS, &[], cpu.periods);
+            self.put(&names::CFS_THROTTLED_PERIODS, &[], cpu.throttled_periods);
+            self.put(&names::CFS_THROTTLED, &[], whole(cpu.throttled_ns));
+            self.pressure([&names::CPU_WAITING, &names::CPU_STALLED], cpu.pressure.as_ref());
+        }
+        if let Some(memory) = memory {
+            self.put(&names::MEMORY_USAGE, &[], Some(memory.usage_bytes));
+            self.put(&names::MEMORY_WORKING_SET, &[], Some(memory.working_set_bytes));
+            self.put(&names::MEMORY_RSS, &[], memory.rss_bytes);
+            self.put(&names::MEMORY_CACHE, &[], memory.cache_bytes);
+            self.put(&names::MEMORY_MAPPED, &[], memory.mapped_bytes);
+            self.put(&names::MEMORY_KERNEL, &[], memory.kernel_bytes);
+            self.put(&names::MEMORY_PEAK, &[], memory.peak_bytes);
+            self.put(&names::MEMORY_FAILCNT, &[], memory.limit_hits);
+            // Where the kernel counts both in one, they are the container's: it is all that is in its cgroup.
+            let own = (
+                memory.own_page_faults.or(memory.page_faults),
+                memory.own_major_page_faults.or(memory.major_page_faults),
+            );
+            self.put(&names::MEMORY_FAILURES, &["pgfault", "container"], own.0);
+            self.put(&names::MEMORY_FAILURES, &["pgmajfault", "container"], own.1);
+            self.put(&names::MEMORY_FAILURES, &["pgfault", "hierarchy"], memory.page_faults);
+            self.put(&names::MEMORY_FAILURES, &["pgmajfault", "hierarchy"], memory.major_page_faults);
+            self.pressure([&names::MEMORY_WAITING, &names::MEMORY_STALLED], memory.pressure.as_ref());
+        }
+        self.put(&names::MEMORY_SWAP, &[], swap.as_ref().map(|swap| swap.usage_bytes));
+        let pressure = io.as_ref().and_then(|io| io.pressure.as_ref());
+        self.pressure([&names::IO_WAITING, &names::IO_STALLED], pressure);
+        self.put(&names::THREADS, &[], *pids);
+    }
+
+    fn pressure(
+        &mut self,
+        [waiting, stalled]: [&'static Name; 2],
+        pressure: Option<&switchyard_core::stats::Pressure>,
+    ) {
+        self.put(waiting, &[], pressure.map(|pressure| pressure.some.total_us / US_IN_SECOND));
+        self.put(stalled, &[], pressure.map(|pressure| pressure.full.total_us / US_IN_SECOND));
+    }
+
+    fn detail(&mut self, detail: &Detail) {
+        let Detail {
+            oom_kills,
+            devices,
+            hugepages,
+            processes,
+            threads_limit,
+            open_files,
+            sockets,
+            open_files_limit,
+        } = detail;
+        self.put(&names::OOM_EVENTS, &[], *oom_kills);
+        self.put(&names::PROCESSES, &[], *processes);
+        self.put(&names::THREADS_MAX, &[], *threads_limit);
+        self.put(&names::FILE_DESCRIPTORS, &[], *open_files);
+        self.put(&names::SOCKETS, &[], *sockets);
+        self.put(&names::ULIMITS, &["max_open_files"], *open_files_limit);
+        for device in devices {
+            let (name, major, minor) =
+                (device.device.as_str(), device.major.to_string(), device.minor.to_string());
+            for (operation, bytes) in &device.bytes {
+                self.put(&names::BLKIO, &[name, &major, &minor, operation], Some(*bytes));
+            }
+            let of = |counts: &[(String, u64)], wanted: &str| {
+                counts.iter().find(|(operation, _)| operation == wanted).map(|(_, count)| *count)
+            };
+            self.put(&names::FS_READ_BYTES, &[name], of(&device.bytes, "Read"));
+            self.put(&names::FS_WRITE_BYTES, &[name], of(&device.bytes, "Write"));
+            self.put(&names::FS_READS, &[name], of(&device.operations, "Read"));
+            self.put(&names::FS_WRITES, &[name], of(&device.operations, "Write"));
+        }
+        for pages in hugepages {
+            let size = [pages.page_size.as_str()];
+            self.put(&names::HUGETLB_USAGE, &size, Some(pages.usage_bytes));
+            self.put(&names::HUGETLB_PEAK, &size, pages.peak_bytes);
+        }
+    }
+
+    /// The limits that were asked for; what is not limited has no value.
+    fn limits(&mut self, resources: &Resources) {
+        let limit = |bytes: Option<i64>| bytes.and_then(|bytes| u64::try_from(bytes).ok());
+        let memory = limit(resources.memory_limit_bytes);
+        // With a limit on memory and none on the sum of both there is no swap.
+        let sum = resources.memory_swap_limit_bytes.or(resources.memory_limit_bytes);
+        let file = |name: &str| resources.unified.get(name).and_then(|text| text.trim().parse().ok());
+        let reserved = limit(resources.memory_reservation_bytes);
+        self.put(&names::SPEC_CPU_PERIOD, &[], resources.cpu_period_us);
+        self.put(&names::SPEC_CPU_QUOTA, &[], limit(resources.cpu_quota_us));
+        self.put(&names::SPEC_CPU_SHARES, &[], resources.cpu_shares);
+        self.put(&names::SPEC_MEMORY_LIMIT, &[], memory);
+        self.put(&names::SPEC_MEMORY_SWAP_LIMIT, &[], limit(sum));
+        let reserved = reserved.or_else(|| file("memory.low")).or_else(|| file("memory.min"));
+        self.put(&names::SPEC_MEMORY_RESERVATION, &[], reserved);
+    }
+}
+
+fn seconds(time: SystemTime) -> Option<u64> {
+    time.duration_since(SystemTime::UNIX_EPOCH).ok().map(|since| since.as_secs())
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,88 @@
+//! Metrics and events, over the socket.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use switchyard_core::id::Owner;
+use switchyard_proto::cri::v1 as cri;
+use tonic::Code;
+
+use crate::support::{Node, app, code, pod};
+
+async fn metrics(node: &mut Node) -> Vec<cri::PodSandboxMetrics> {
+    let answer = node.runtime.list_pod_sandbox_metrics(cri::ListPodSandboxMetricsRequest {}).await;
+    answer.expect("it answers").into_inner().pod_metrics
+}
+
+#[tokio::test]
+async fn every_metric_has_a_descriptor_and_the_labels_it_says() {
+    let mut node = Node::new().await;
+    node.running().await;
+    let answer = node.runtime.list_metric_descriptors(cri::ListMetricDescriptorsRequest {}).await;
+    let descriptors = answer.expect("it answers").into_inner().descriptors;
+    let labels: BTreeMap<_, _> =
+        descriptors.into_iter().map(|descriptor| (descriptor.name, descriptor.label_keys)).collect();
+    let pods = metrics(&mut node).await;
+    let all = pods.iter().flat_map(|pod| {
+        pod.metrics.iter().chain(pod.container_metrics.iter().flat_map(|container| &container.metrics))
+    });
+    let mut told = BTreeSet::new();
+    for metric in all {
+        assert_eq!(metric.label_values.len(), labels[&metric.name].len(), "{metric:?}");
+        assert!(metric.timestamp > 0 && metric.value.is_some(), "{metric:?}");
+        told.insert(metric.name.clone());
+    }
+    assert!(told.contains("container_network_receive_bytes_total"), "{told:?}");
+    assert!(told.contains("container_memory_working_set_bytes"), "{told:?}");
+}
+
+#[tokio::test]
+async fn only_ready_pods_and_containers_that_run_have_metrics() {
+    let mut node = Node::new().await;
+    let (sandbox, container) = node.running().await;
+    let ended = node.create(&sandbox, app("ended")).await.expect("it is well formed");
+    let stopped = node.run(pod("stopped")).await.expect("it is well formed");
+    let request = cri::StopPodSandboxRequest { pod_sandbox_id: stopped };
+    node.runtime.stop_pod_sandbox(request).await.expect("it stops");
+    let pods = metrics(&mut node).await;
+    let [only] = pods.as_slice() else { panic!("{pods:?}") };
+    assert_eq!(only.pod_sandbox_id, sandbox);
+    let ids: Vec<_> = only.container_metrics.iter().map(|metrics| metrics.container_id.as_str()).collect();
+    assert_eq!(ids, [container.as_str()], "{ended} has not been started");
+    let mut stream = node
+        .runtime
+        .stream_pod_sandbox_metrics(cri::StreamPodSandboxMetricsRequest {})
+        .await
+        .expect("it answers")
+        .into_inner();
+    let streamed = stream.message().await.expect("it goes on").expect("there is a pod").pod_sandbox_metrics;
+    assert_eq!(streamed.len(), 1);
+    assert!(stream.message().await.expect("it goes on").is_none());
+    node.is_sound();
+}
+
+#[tokio::test]
+async fn nobody_sees_metrics_of_what_another_owner_has() {
+    let mut node = Node::new().await;
+    node.running().await;
+    let nomad = node.gateway.scope(Owner::Nomad);
+    let tasks = node.gateway.scope(Owner::Kubernetes).tasks().expect("it has recovered");
+    let ids: Vec<_> = tasks.iter().map(|task| task.id).collect();
+    let homes: Vec<_> = tasks.iter().map(|task| task.sandbox).collect();
+    assert!(nomad.task_metrics(&ids).await.expect("it answers").is_empty());
+    assert!(nomad.sandbox_traffic(&homes).await.expect("it answers").is_empty());
+}
+
+#[tokio::test]
+async fn events_come_over_the_socket_until_the_client_goes() {
+    let mut node = Node::new().await;
+    let answer = node.runtime.get_container_events(cri::GetEventsRequest {}).await;
+    let mut events = answer.expect("it is served").into_inner();
+    let id = node.run(pod("web")).await.expect("it is well formed");
+    let created = events.message().await.expect("it goes on").expect("it goes on");
+    assert_eq!(created.container_id, id);
+    assert_eq!(created.container_event_type(), cri::ContainerEventType::ContainerCreatedEvent);
+    drop(events);
+    let mut unrecovered = Node::unrecovered(switchyard_fake::Fake::with_busybox()).await;
+    let refused = unrecovered.runtime.get_container_events(cri::GetEventsRequest {}).await;
+    assert_eq!(code(refused.map(drop)), Code::Unavailable);
+}
