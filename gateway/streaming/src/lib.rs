@@ -13,14 +13,31 @@
 //!
 //! The crate knows no container runtime and no frontend. Words: `Input` is what a process reads, `Output` what it writes.
 
-#![expect(dead_code, reason = "the transports are not there yet")]
-
+mod batch;
+mod carry;
+mod channel;
+#[cfg(feature = "client")]
+pub mod client;
 mod config;
+mod copy;
 mod ends;
+mod io;
+mod port_forward;
+mod remote_command;
+mod request;
+mod resize;
 mod server;
 mod session;
+mod sessions;
+mod spdy;
+mod status;
+mod tls;
+mod token;
+mod upgrade;
+mod websocket;
 
 pub use config::{Config, Tls};
 pub use ends::{Connection, Input, Output};
 pub use server::{BindError, Server};
-pub use session::{Command, Control, Dial, Outcome, Process, Refusal, Sessions, Size, Streams, TooMany};
+pub use session::{Command, Control, Dial, Outcome, Process, Refusal, Size, Streams, TooMany};
+pub use sessions::Sessions;

@@ -1,21 +1,58 @@
 //! The listener: accepts connections, redeems their tokens and serves their sessions until it is told to stop.
 
+use std::convert::Infallible;
 use std::io;
 use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
-use tokio::net::TcpListener;
+use bytes::BytesMut;
+use http::Request;
+use hyper::body::Incoming as Body;
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper::upgrade::OnUpgrade;
+use hyper_util::rt::TokioIo;
+use tokio::io::{AsyncRead, AsyncWrite, split};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::task::JoinSet;
+use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
+use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
+use tracing::{debug, warn};
+use url::Url;
 
 use crate::config::Config;
-use crate::session::Sessions;
+use crate::io::{Activity, Io, Probe};
+use crate::request::{Redeemed, answer};
+use crate::sessions::Sessions;
+use crate::token::Tokens;
+use crate::{carry, tls};
+
+/// How often expired tokens are looked for: what they stand for may hold on to something.
+const SWEEP: Duration = Duration::from_secs(5);
+
+/// How long to wait when no connection can be accepted: some have to end first.
+const NO_ACCEPT: Duration = Duration::from_millis(100);
+
+/// How long sessions may take once they were ended: enough for a process to note it, and for the client's last bytes.
+const ENDING: Duration = Duration::from_secs(13);
+
+/// The most bytes of a request's head.
+const MAX_REQUEST: usize = 16 * 1024;
 
 /// The streaming server, bound and not yet serving.
 #[derive(Debug)]
 pub struct Server {
     listener: TcpListener,
+    address: SocketAddr,
+    tls: Option<Tls>,
     config: Config,
     sessions: Sessions,
 }
+
+/// The certificate that is served.
+struct Tls(TlsAcceptor);
 
 /// Why a server could not be bound.
 #[derive(Debug, thiserror::Error)]
@@ -51,19 +88,30 @@ impl Server {
     ///
     /// See [`BindError`].
     pub async fn bind(config: Config) -> Result<Self, BindError> {
-        let address = config.address;
-        let listen = |source| BindError::Listen { address, source };
-        let listener = TcpListener::bind(address).await.map_err(listen)?;
-        let _ = (listener, config);
-        Err(BindError::Tls { reason: "the streaming server is not there yet".to_owned() })
+        let tls = config.tls.as_ref().map(tls::acceptor).transpose()?.map(Tls);
+        let listen = |source| BindError::Listen { address: config.address, source };
+        let listener = TcpListener::bind(config.address).await.map_err(listen)?;
+        let address = listener.local_addr().map_err(listen)?;
+        let scheme = if tls.is_some() { "https" } else { "http" };
+        let base = match &config.base_url {
+            Some(url) => url.clone(),
+            None => Url::parse(&format!("{scheme}://{address}")).expect("an address is a host and a port"),
+        };
+        if !matches!(base.scheme(), "http" | "https") || !base.has_host() {
+            return Err(BindError::BaseUrl { url: base.into() });
+        }
+        let sessions = Sessions::new(base, Tokens::new(config.token_lifetime, config.max_tokens));
+        Ok(Self { listener, address, tls, config, sessions })
     }
 
     /// Where it listens: the port is never 0.
+    #[must_use]
     pub fn address(&self) -> SocketAddr {
-        self.config.address
+        self.address
     }
 
     /// Where frontends register what clients may open.
+    #[must_use]
     pub fn sessions(&self) -> Sessions {
         self.sessions.clone()
     }
@@ -71,7 +119,132 @@ impl Server {
     /// Serves until `stop`: then accepts no more, gives open sessions [`Config::drain_timeout`] to end, and ends the
     /// rest. All tasks of the server are gone when this returns, and when it is dropped.
     pub async fn run(self, stop: CancellationToken) {
-        let _ = self.listener;
-        stop.cancelled().await;
+        let Self { listener, address: _, tls, config, sessions } = self;
+        let (config, end) = (Arc::new(config), CancellationToken::new());
+        let mut connections = JoinSet::new();
+        let mut sweep = interval(SWEEP);
+        sweep.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            tokio::select! {
+                () = stop.cancelled() => break,
+                _ = sweep.tick() => sessions.tokens().expire(tokio::time::Instant::now()),
+                Some(ended) = connections.join_next() => note(ended),
+                accepted = listener.accept(), if connections.len() < config.max_connections => match accepted {
+                    Ok((socket, _)) => {
+                        let tls = tls.as_ref().map(|tls| tls.0.clone());
+                        let (config, sessions, end) = (Arc::clone(&config), sessions.clone(), end.child_token());
+                        connections.spawn(async move { connection(socket, tls, &config, &sessions, end).await });
+                    }
+                    Err(error) => {
+                        warn!(%error, "no streaming connection can be accepted");
+                        sleep(NO_ACCEPT).await;
+                    }
+                },
+            }
+        }
+        drop(listener);
+        for limit in [config.drain_timeout, ENDING] {
+            let ended = async {
+                while let Some(ended) = connections.join_next().await {
+                    note(ended);
+                }
+            };
+            if timeout(limit, ended).await.is_ok() {
+                return;
+            }
+            end.cancel();
+        }
+        warn!(left = connections.len(), "streaming sessions did not end and are cut off");
+        connections.shutdown().await;
     }
+}
+
+impl std::fmt::Debug for Tls {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Tls")
+    }
+}
+
+fn note(ended: Result<(), tokio::task::JoinError>) {
+    if let Err(error) = ended {
+        warn!(%error, "a streaming connection failed");
+    }
+}
+
+/// Serves one connection to its end.
+async fn connection(
+    socket: TcpStream,
+    tls: Option<TlsAcceptor>,
+    config: &Config,
+    sessions: &Sessions,
+    end: CancellationToken,
+) {
+    let probe = match socket.set_nodelay(true).and_then(|()| Probe::of(&socket)) {
+        Ok(probe) => probe,
+        Err(error) => return debug!(%error, "a streaming connection cannot be served"),
+    };
+    let request = async {
+        match tls {
+            None => {
+                let (redeemed, socket, read_ahead) = request(socket, sessions).await?;
+                let (reader, writer) = socket.into_split();
+                Some((redeemed, io(reader, writer, read_ahead, probe)))
+            }
+            Some(tls) => {
+                let socket = tls.accept(socket).await.map_err(|error| debug!(%error, "no TLS")).ok()?;
+                let (redeemed, socket, read_ahead) = request(socket, sessions).await?;
+                let (reader, writer) = split(socket);
+                Some((redeemed, io(reader, writer, read_ahead, probe)))
+            }
+        }
+    };
+    let answered = tokio::select! {
+        answered = timeout(config.request_timeout, request) => answered,
+        () = end.cancelled() => return,
+    };
+    match answered {
+        Ok(Some((redeemed, io))) => carry::carry(redeemed, io, config, end).await,
+        Ok(None) => {}
+        Err(_) => debug!("a client took too long for its request"),
+    }
+}
+
+fn io(
+    reader: impl AsyncRead + Send + Unpin + 'static,
+    writer: impl AsyncWrite + Send + Unpin + 'static,
+    read_ahead: BytesMut,
+    probe: Probe,
+) -> Io {
+    let activity = Arc::new(Activity::new());
+    Io { reader: Box::new(reader), writer: Box::new(writer), read_ahead, probe, activity }
+}
+
+/// Answers the one request of a connection; gives what it was upgraded to, and what was read after the request.
+async fn request<S>(socket: S, sessions: &Sessions) -> Option<(Redeemed, S, BytesMut)>
+where
+    S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
+{
+    let slot: Mutex<Option<(Redeemed, OnUpgrade)>> = Mutex::new(None);
+    let service = service_fn(|mut request: Request<Body>| {
+        let (response, redeemed) = answer(sessions, &request);
+        if let Some(redeemed) = redeemed {
+            let upgrade = hyper::upgrade::on(&mut request);
+            *slot.lock().unwrap_or_else(PoisonError::into_inner) = Some((redeemed, upgrade));
+        }
+        async move { Ok::<_, Infallible>(response) }
+    });
+    let served = http1::Builder::new()
+        .keep_alive(false)
+        .max_buf_size(MAX_REQUEST)
+        .serve_connection(TokioIo::new(socket), service)
+        .with_upgrades()
+        .await;
+    if let Err(error) = served {
+        debug!(%error, "a streaming connection sent no request that can be answered");
+        return None;
+    }
+    let (redeemed, upgrade) = slot.into_inner().unwrap_or_else(PoisonError::into_inner)?;
+    let upgraded = upgrade.await.map_err(|error| debug!(%error, "no upgrade")).ok()?;
+    let parts = upgraded.downcast::<TokioIo<S>>().expect("it is what was given to hyper");
+    Some((redeemed, parts.io.into_inner(), BytesMut::from(&parts.read_buf[..])))
 }

@@ -5,7 +5,6 @@ use std::num::NonZeroU16;
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use url::Url;
 
 use crate::ends::{Connection, Input, Output};
 
@@ -109,12 +108,6 @@ pub struct TooMany {
     pub limit: usize,
 }
 
-/// Where frontends register sessions. Cheap to clone; what is registered dies with the server.
-#[derive(Clone)]
-pub struct Sessions {
-    base: Url,
-}
-
 // === impl Process ===
 
 impl fmt::Debug for Process {
@@ -124,46 +117,5 @@ impl fmt::Debug for Process {
             .field("stdout", &self.stdout)
             .field("stderr", &self.stderr)
             .finish_non_exhaustive()
-    }
-}
-
-// === impl Sessions ===
-
-impl Sessions {
-    /// The absolute URL at which `command` is executed, once, within the token's lifetime.
-    ///
-    /// # Errors
-    ///
-    /// [`TooMany`]: resource exhausted.
-    pub fn exec(&self, streams: Streams, command: Box<dyn Command>) -> Result<Url, TooMany> {
-        let _ = (streams, command, &self.base);
-        Err(TooMany { limit: 0 })
-    }
-
-    /// The absolute URL at which `command` is attached to, once, within the token's lifetime.
-    ///
-    /// # Errors
-    ///
-    /// [`TooMany`]: resource exhausted.
-    pub fn attach(&self, streams: Streams, command: Box<dyn Command>) -> Result<Url, TooMany> {
-        let _ = (streams, command);
-        Err(TooMany { limit: 0 })
-    }
-
-    /// The absolute URL at which ports are forwarded, once, within the token's lifetime. `ports` are those of the
-    /// request; WebSocket clients of `v4.channel.k8s.io` have no other way to say them, SPDY clients say their own.
-    ///
-    /// # Errors
-    ///
-    /// [`TooMany`]: resource exhausted.
-    pub fn port_forward(&self, ports: Vec<u16>, dial: Arc<dyn Dial>) -> Result<Url, TooMany> {
-        let _ = (ports, dial);
-        Err(TooMany { limit: 0 })
-    }
-}
-
-impl fmt::Debug for Sessions {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Sessions").field("base", &self.base.as_str()).finish_non_exhaustive()
     }
 }

@@ -1,0 +1,102 @@
+//! Pieces that are written to a connection together, with as few system calls as the system allows.
+
+use std::collections::VecDeque;
+use std::io::{self, IoSlice};
+use std::time::Duration;
+
+use bytes::{Buf, Bytes};
+use tokio::io::{AsyncWrite, AsyncWriteExt};
+use tokio::time::sleep;
+use tokio_util::sync::CancellationToken;
+
+use crate::io::Activity;
+
+/// How long a client may take for the last bytes once its session has ended.
+const CLOSING: Duration = Duration::from_secs(2);
+
+/// Pieces, to be written in order.
+#[derive(Debug, Default)]
+pub(crate) struct Batch {
+    pieces: VecDeque<Bytes>,
+    left: usize,
+}
+
+impl Batch {
+    pub(crate) fn push(&mut self, piece: Bytes) {
+        self.left += piece.len();
+        self.pieces.push_back(piece);
+    }
+
+    /// Writes all of it. Once `end` is cancelled, the client has a short time left to take it.
+    ///
+    /// # Errors
+    ///
+    /// The connection is broken, or the client does not read.
+    pub(crate) async fn write(
+        &mut self,
+        writer: &mut (impl AsyncWrite + Unpin),
+        activity: &Activity,
+        end: &CancellationToken,
+    ) -> io::Result<()> {
+        let all = async {
+            while self.has_remaining() {
+                if writer.write_buf(self).await? == 0 {
+                    return Err(io::ErrorKind::WriteZero.into());
+                }
+                activity.note();
+            }
+            writer.flush().await
+        };
+        within(end, all).await
+    }
+}
+
+/// Writes; but once `end` is cancelled, the client has only a short time left to take it.
+///
+/// # Errors
+///
+/// Those of `write`, and `TimedOut`.
+pub(crate) async fn within<T>(
+    end: &CancellationToken,
+    write: impl Future<Output = io::Result<T>>,
+) -> io::Result<T> {
+    let late = async {
+        end.cancelled().await;
+        sleep(CLOSING).await;
+    };
+    tokio::select! {
+        biased;
+        written = write => written,
+        () = late => Err(io::ErrorKind::TimedOut.into()),
+    }
+}
+
+impl Buf for Batch {
+    fn remaining(&self) -> usize {
+        self.left
+    }
+
+    fn chunk(&self) -> &[u8] {
+        self.pieces.front().map_or(&[], |piece| piece)
+    }
+
+    fn chunks_vectored<'a>(&'a self, into: &mut [IoSlice<'a>]) -> usize {
+        let mut count = 0;
+        for (slice, piece) in into.iter_mut().zip(&self.pieces) {
+            *slice = IoSlice::new(piece);
+            count += 1;
+        }
+        count
+    }
+
+    fn advance(&mut self, mut count: usize) {
+        self.left -= count;
+        while let Some(first) = self.pieces.front_mut() {
+            if first.len() > count {
+                return first.advance(count);
+            }
+            count -= first.len();
+            self.pieces.pop_front();
+        }
+    }
+}

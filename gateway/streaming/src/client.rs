@@ -1,0 +1,76 @@
+//! Clients for tests and benchmarks, as kubelet, crictl and kubectl are: they open a URL once and speak its protocol.
+
+mod exec;
+mod spdy;
+mod websocket;
+
+use std::fmt::Debug;
+use std::io;
+
+use bytes::BytesMut;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::net::TcpStream;
+use url::Url;
+
+pub use exec::{Ended, exec};
+pub use spdy::{Event, Receiver, Sender, Spdy};
+pub use websocket::{WebSocket, websocket};
+
+/// The answer to a request that was not upgraded.
+#[derive(Debug)]
+pub struct Refused {
+    /// The status code of the answer.
+    pub status: u16,
+    /// The lines of its head.
+    pub head: String,
+}
+
+/// A connection that carries something after its upgrade.
+pub trait Stream: AsyncRead + AsyncWrite + Debug + Send + Unpin {}
+
+impl<T: AsyncRead + AsyncWrite + Debug + Send + Unpin> Stream for T {}
+
+/// Connects to the host of a URL.
+///
+/// # Errors
+///
+/// Those of the connection.
+pub async fn connect(url: &Url) -> io::Result<TcpStream> {
+    let addresses = url.socket_addrs(|| None)?;
+    let socket = TcpStream::connect(&addresses[..]).await?;
+    socket.set_nodelay(true)?;
+    Ok(socket)
+}
+
+/// Sends a request for `url` with these header lines, and reads the head of its answer. Gives what came after the head
+/// if it was upgraded.
+///
+/// # Errors
+///
+/// Those of the connection, and an answer that is none.
+pub async fn request(
+    socket: &mut (impl AsyncRead + AsyncWrite + Unpin),
+    method: &str,
+    url: &Url,
+    lines: &[(&str, &str)],
+) -> io::Result<Result<BytesMut, Refused>> {
+    let mut head = format!("{method} {} HTTP/1.1\r\nHost: {}\r\n", url.path(), url.authority());
+    for (name, value) in lines {
+        head.push_str(&format!("{name}: {value}\r\n"));
+    }
+    head.push_str("\r\n");
+    socket.write_all(head.as_bytes()).await?;
+    let mut buffer = BytesMut::new();
+    let end = loop {
+        if let Some(at) = buffer.windows(4).position(|window| window == b"\r\n\r\n") {
+            break at + 4;
+        }
+        if socket.read_buf(&mut buffer).await? == 0 {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+    };
+    let head = String::from_utf8_lossy(&buffer.split_to(end)).into_owned();
+    let status = head.split(' ').nth(1).and_then(|status| status.parse().ok());
+    let status = status.ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, head.clone()))?;
+    Ok(if status == 101 { Ok(buffer) } else { Err(Refused { status, head }) })
+}

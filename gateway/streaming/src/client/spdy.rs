@@ -1,0 +1,198 @@
+//! A SPDY/3.1 client that does what it is told, right or wrong.
+
+use std::io;
+
+use bytes::{Bytes, BytesMut};
+use tokio::io::{AsyncReadExt, AsyncWriteExt, ReadHalf, WriteHalf, split};
+use url::Url;
+
+use super::{Refused, Stream, connect, request};
+use crate::spdy::frame::{self, Decoder, Status};
+use crate::spdy::header::Deflater;
+
+/// A SPDY connection.
+#[derive(Debug)]
+pub struct Spdy {
+    /// What the client sends.
+    pub sender: Sender,
+    /// What the server sends.
+    pub receiver: Receiver,
+}
+
+/// The sending half of a connection.
+#[derive(Debug)]
+pub struct Sender {
+    io: WriteHalf<Box<dyn Stream>>,
+    deflater: Deflater,
+    next: u32,
+}
+
+/// The receiving half of a connection.
+#[derive(Debug)]
+pub struct Receiver {
+    io: ReadHalf<Box<dyn Stream>>,
+    buffer: BytesMut,
+    decoder: Decoder,
+}
+
+/// What the server has sent.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[expect(missing_docs, reason = "the fields are those of the frames")]
+pub enum Event {
+    /// SYN_REPLY.
+    Replied { stream: u32 },
+    /// Some bytes of a data frame; `end` with the last ones of a frame with FIN.
+    Data { stream: u32, bytes: Bytes, end: bool },
+    /// RST_STREAM.
+    Reset { stream: u32, status: u32 },
+    /// PING.
+    Ping { id: u32 },
+    /// GOAWAY.
+    GoAway { status: u32 },
+    /// WINDOW_UPDATE; stream 0 is the connection.
+    Window { stream: u32, delta: u32 },
+    /// A frame that no server of streams sends.
+    Other,
+}
+
+impl Spdy {
+    /// Opens a URL as kubelet does, offering these protocols.
+    ///
+    /// # Errors
+    ///
+    /// Those of the connection; inside, the answer if it is no upgrade.
+    pub async fn open(url: &Url, protocols: &[&str]) -> io::Result<Result<Self, Refused>> {
+        Self::over(Box::new(connect(url).await?), url, protocols).await
+    }
+
+    /// The same, over a connection that is there.
+    ///
+    /// # Errors
+    ///
+    /// Those of the connection; inside, the answer if it is no upgrade.
+    pub async fn over(
+        mut stream: Box<dyn Stream>,
+        url: &Url,
+        protocols: &[&str],
+    ) -> io::Result<Result<Self, Refused>> {
+        let mut lines = vec![("Connection", "Upgrade"), ("Upgrade", "SPDY/3.1")];
+        lines.extend(protocols.iter().map(|protocol| ("X-Stream-Protocol-Version", *protocol)));
+        let answer = request(&mut stream, "POST", url, &lines).await?;
+        Ok(answer.map(|read_ahead| Self::begin(stream, read_ahead)))
+    }
+
+    /// Speaks SPDY over a connection that was upgraded.
+    #[must_use]
+    pub fn begin(stream: Box<dyn Stream>, read_ahead: BytesMut) -> Self {
+        let (reader, writer) = split(stream);
+        Self {
+            sender: Sender { io: writer, deflater: Deflater::new(), next: 1 },
+            receiver: Receiver { io: reader, buffer: read_ahead, decoder: Decoder::new() },
+        }
+    }
+}
+
+impl Sender {
+    /// Opens the next stream with these headers.
+    ///
+    /// # Errors
+    ///
+    /// Those of the connection.
+    pub async fn open(&mut self, headers: &[(&str, &str)]) -> io::Result<u32> {
+        let stream = self.next;
+        self.next += 2;
+        let frame = frame::open(stream, headers, false, &mut self.deflater);
+        self.raw(&frame).await?;
+        Ok(stream)
+    }
+
+    /// Sends bytes in one data frame.
+    ///
+    /// # Errors
+    ///
+    /// Those of the connection.
+    pub async fn data(&mut self, stream: u32, bytes: &[u8], end: bool) -> io::Result<()> {
+        self.raw(&frame::data(stream, bytes.len(), end)).await?;
+        self.raw(bytes).await
+    }
+
+    /// Resets a stream.
+    ///
+    /// # Errors
+    ///
+    /// Those of the connection.
+    pub async fn reset(&mut self, stream: u32) -> io::Result<()> {
+        self.raw(&frame::reset(stream, Status::Cancel)).await
+    }
+
+    /// Asks for an echo.
+    ///
+    /// # Errors
+    ///
+    /// Those of the connection.
+    pub async fn ping(&mut self, id: u32) -> io::Result<()> {
+        self.raw(&frame::ping(id)).await
+    }
+
+    /// Opens a window; stream 0 is the connection.
+    ///
+    /// # Errors
+    ///
+    /// Those of the connection.
+    pub async fn window(&mut self, stream: u32, delta: u32) -> io::Result<()> {
+        self.raw(&frame::window(stream, delta)).await
+    }
+
+    /// Says what the window of each stream is at first.
+    ///
+    /// # Errors
+    ///
+    /// Those of the connection.
+    pub async fn initial_window(&mut self, window: u32) -> io::Result<()> {
+        self.raw(&frame::initial_window(window)).await
+    }
+
+    /// Sends any bytes.
+    ///
+    /// # Errors
+    ///
+    /// Those of the connection.
+    pub async fn raw(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.io.write_all(bytes).await
+    }
+}
+
+impl Receiver {
+    /// The next event; `None` if the server has closed the connection. Cancel-safe.
+    ///
+    /// # Errors
+    ///
+    /// Those of the connection, and frames that no server may send.
+    pub async fn event(&mut self) -> io::Result<Option<Event>> {
+        loop {
+            let event = self.decoder.next(&mut self.buffer).map_err(io::Error::other)?;
+            match event {
+                Some(frame::Event::Replied { stream, .. }) => return Ok(Some(Event::Replied { stream })),
+                Some(frame::Event::Data { stream, bytes, end }) => {
+                    return Ok(Some(Event::Data { stream, bytes, end }));
+                }
+                Some(frame::Event::Reset { stream, status }) => {
+                    return Ok(Some(Event::Reset { stream, status }));
+                }
+                Some(frame::Event::Ping { id }) => return Ok(Some(Event::Ping { id })),
+                Some(frame::Event::GoAway { status }) => return Ok(Some(Event::GoAway { status })),
+                Some(frame::Event::Window { stream, delta }) => {
+                    return Ok(Some(Event::Window { stream, delta }));
+                }
+                Some(frame::Event::Opened { .. } | frame::Event::Settings { .. } | frame::Event::Ignored) => {
+                    return Ok(Some(Event::Other));
+                }
+                None => {}
+            }
+            self.buffer.reserve(256 * 1024);
+            if self.io.read_buf(&mut self.buffer).await? == 0 {
+                return Ok(None);
+            }
+        }
+    }
+}

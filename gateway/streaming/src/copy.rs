@@ -1,0 +1,60 @@
+//! Carries bytes between a stream and what a process, or a dialled peer, reads and writes.
+
+use std::io;
+
+use bytes::{Bytes, BytesMut};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+use crate::channel::{Gone, Inbound, Outbound};
+use crate::ends::{Input, Output, Source};
+
+/// The first and the most bytes that are read from an output at a time.
+const READ: (usize, usize) = (8 * 1024, 64 * 1024);
+
+/// Why not all was carried.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum CopyError {
+    #[error(transparent)]
+    Gone(#[from] Gone),
+    #[error(transparent)]
+    Io(#[from] io::Error),
+}
+
+/// Carries what an output gives, to its end. The stream is not ended.
+pub(crate) async fn outward(mut output: Output, outbound: &mut Outbound) -> Result<(), CopyError> {
+    let mut buffer = BytesMut::new();
+    let mut size = READ.0;
+    loop {
+        if buffer.capacity() < size {
+            buffer.reserve(size);
+        }
+        let room = buffer.capacity();
+        let read = match &mut output.0 {
+            Source::Pipe(pipe) => pipe.read_buf(&mut buffer).await?,
+            Source::Reader(reader) => reader.read_buf(&mut buffer).await?,
+        };
+        if read == 0 {
+            return Ok(());
+        }
+        if read == room {
+            size = (size * 2).min(READ.1);
+        }
+        outbound.send(buffer.split().freeze()).await?;
+    }
+}
+
+/// Carries what comes in a stream into an input, and ends the input when the client ends the stream.
+pub(crate) async fn inward(inbound: &mut Inbound, input: &mut Input) -> Result<(), CopyError> {
+    while let Some(piece) = inbound.next().await? {
+        inbound.taken(piece.bytes.len()).await;
+        input.0.write_all(&piece.bytes).await?;
+        input.0.flush().await?;
+    }
+    input.0.shutdown().await?;
+    Ok(())
+}
+
+/// Sends a text.
+pub(crate) async fn text(outbound: &mut Outbound, text: String) {
+    let _gone = outbound.send(Bytes::from(text)).await;
+}

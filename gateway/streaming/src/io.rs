@@ -1,0 +1,90 @@
+//! The byte stream below a session: a TCP connection, with TLS or without, or the tunnel inside a WebSocket.
+
+use std::fmt;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use bytes::BytesMut;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::time::{Instant, sleep_until};
+use tokio_util::sync::CancellationToken;
+
+/// A connection after its upgrade.
+pub(crate) struct Io {
+    pub(crate) reader: Box<dyn AsyncRead + Send + Unpin>,
+    pub(crate) writer: Box<dyn AsyncWrite + Send + Unpin>,
+    /// What was read together with the request.
+    pub(crate) read_ahead: BytesMut,
+    pub(crate) probe: Probe,
+    pub(crate) activity: Arc<Activity>,
+}
+
+/// Asks the socket whether its peer has gone, without reading: a session that cannot take more bytes does not read.
+#[derive(Debug)]
+pub(crate) struct Probe(OwnedFd);
+
+/// When bytes last went through a connection, either way.
+#[derive(Debug)]
+pub(crate) struct Activity {
+    begin: Instant,
+    /// Milliseconds after the begin.
+    last: AtomicU64,
+}
+
+// === impl Io ===
+
+impl fmt::Debug for Io {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Io").field("probe", &self.probe).finish_non_exhaustive()
+    }
+}
+
+// === impl Probe ===
+
+impl Probe {
+    /// # Errors
+    ///
+    /// No file descriptor is left.
+    pub(crate) fn of(socket: &impl AsFd) -> std::io::Result<Self> {
+        Ok(Self(rustix::io::fcntl_dupfd_cloexec(socket, 0)?))
+    }
+
+    /// Whether the peer has closed its side, or the connection is broken.
+    pub(crate) fn hung_up(&self) -> bool {
+        let mut sockets = [PollFd::new(&self.0, PollFlags::RDHUP)];
+        match poll(&mut sockets, Some(&Timespec::default())) {
+            Ok(_) => sockets[0].revents().intersects(PollFlags::RDHUP | PollFlags::HUP | PollFlags::ERR),
+            // Interrupted: the next look will tell.
+            Err(_) => false,
+        }
+    }
+}
+
+// === impl Activity ===
+
+impl Activity {
+    pub(crate) fn new() -> Self {
+        Self { begin: Instant::now(), last: AtomicU64::new(0) }
+    }
+
+    /// Bytes went through.
+    pub(crate) fn note(&self) {
+        let now = u64::try_from(self.begin.elapsed().as_millis()).unwrap_or(u64::MAX);
+        self.last.store(now, Ordering::Relaxed);
+    }
+
+    /// Cancels `end` once nothing went through for `limit`. Cancel-safe.
+    pub(crate) async fn watch(&self, limit: Duration, end: &CancellationToken) {
+        loop {
+            let last = self.begin + Duration::from_millis(self.last.load(Ordering::Relaxed));
+            match last.checked_add(limit) {
+                Some(until) if until > Instant::now() => sleep_until(until).await,
+                Some(_) => break end.cancel(),
+                None => break,
+            }
+        }
+    }
+}

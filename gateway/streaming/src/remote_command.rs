@@ -1,0 +1,183 @@
+//! Exec and attach: the streams of one process, whatever carries them.
+
+use std::num::NonZeroU16;
+use std::time::Duration;
+
+use tokio::sync::{mpsc, watch};
+use tokio::time::timeout;
+use tokio_util::sync::CancellationToken;
+use tracing::debug;
+
+use crate::channel::{Inbound, Outbound};
+use crate::copy::{CopyError, inward, outward, text};
+use crate::ends::{Input, Output};
+use crate::resize::Sizes;
+use crate::session::{Command, Control, Outcome, Process, Size, Streams};
+use crate::spdy::Incoming;
+use crate::status::{Form, status};
+
+/// How long a process may take to note that its client has gone.
+const HANG_UP: Duration = Duration::from_secs(10);
+
+/// The version of the protocol that was agreed on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Version(pub(crate) u8);
+
+/// The streams of a client, all there.
+#[derive(Debug)]
+pub(crate) struct Channels {
+    pub(crate) error: Outbound,
+    pub(crate) stdin: Option<Inbound>,
+    pub(crate) stdout: Option<Outbound>,
+    pub(crate) stderr: Option<Outbound>,
+    pub(crate) resize: Option<Inbound>,
+    /// Directions that carry nothing, and end with the session.
+    pub(crate) idle: Vec<Outbound>,
+}
+
+// === impl Version ===
+
+impl Version {
+    /// How the end of the process is told.
+    pub(crate) fn form(self) -> Form {
+        if self >= Self(4) { Form::Json } else { Form::Plain }
+    }
+
+    /// Whether clients of a terminal send its size.
+    pub(crate) fn resizes(self) -> bool {
+        self >= Self(3)
+    }
+}
+
+/// Waits until the client has opened all streams of its session. `None` if it takes too long, or has gone.
+pub(crate) async fn collect(
+    mut incoming: mpsc::Receiver<Incoming>,
+    wanted: Streams,
+    version: Version,
+    limit: Duration,
+    end: &CancellationToken,
+) -> Option<Channels> {
+    let resizes = wanted.tty && version.resizes();
+    let (mut error, mut stdin, mut stdout, mut stderr, mut resize) = (None, None, None, None, None);
+    let mut idle = Vec::new();
+    let all = async {
+        loop {
+            let whole = error.is_some()
+                && stdin.is_some() == wanted.stdin
+                && stdout.is_some() == wanted.stdout
+                && stderr.is_some() == wanted.stderr
+                && resize.is_some() == resizes;
+            if whole {
+                return Some(());
+            }
+            let mut stream = incoming.recv().await?;
+            let kind =
+                stream.headers.iter().find(|(name, _)| name == "streamtype").map(|(_, kind)| kind.as_str());
+            match kind {
+                Some("error") if error.is_none() => error = Some(stream.outbound),
+                Some("stdout") if wanted.stdout && stdout.is_none() => stdout = Some(stream.outbound),
+                Some("stderr") if wanted.stderr && stderr.is_none() => stderr = Some(stream.outbound),
+                Some("stdin") if wanted.stdin && stdin.is_none() => {
+                    stdin = Some(stream.inbound);
+                    idle.push(stream.outbound);
+                }
+                Some("resize") if resizes && resize.is_none() => {
+                    resize = Some(stream.inbound);
+                    idle.push(stream.outbound);
+                }
+                Some(_) | None => stream.outbound.reset().await,
+            }
+        }
+    };
+    tokio::select! {
+        all = timeout(limit, all) => all.ok()??,
+        () = end.cancelled() => return None,
+    }
+    // Nobody waits for what was opened beyond that.
+    incoming.close();
+    while let Ok(mut stream) = incoming.try_recv() {
+        stream.outbound.reset().await;
+    }
+    Some(Channels { error: error?, stdin, stdout, stderr, resize, idle })
+}
+
+/// Opens the process and carries its streams until it has ended, or until `end` is cancelled.
+pub(crate) async fn run(channels: Channels, command: Box<dyn Command>, form: Form, end: &CancellationToken) {
+    let Channels { mut error, stdin, stdout, stderr, resize, idle } = channels;
+    let Process { stdin: input, stdout: output, stderr: errors, control } = match command.open().await {
+        Ok(process) => process,
+        Err(refusal) => {
+            for mut outbound in stdout.into_iter().chain(stderr).chain(idle) {
+                outbound.finish().await;
+            }
+            text(&mut error, status(&Outcome::Failed(refusal.0), form)).await;
+            return error.finish().await;
+        }
+    };
+    let outputs = async { tokio::join!(give(output, stdout, "stdout"), give(errors, stderr, "stderr")) };
+    let ended = async { tokio::join!(control.wait(), outputs).0 };
+    let inputs = async {
+        tokio::join!(take(stdin, input), resizes(resize, &*control));
+        std::future::pending::<()>().await;
+    };
+    let outcome = tokio::select! {
+        biased;
+        outcome = ended => outcome,
+        () = inputs => unreachable!("inputs wait for ever at their end"),
+        () = end.cancelled() => {
+            if timeout(HANG_UP, control.hang_up()).await.is_err() {
+                debug!("the process of a session did not note in time that its client has gone");
+            }
+            return;
+        }
+    };
+    for mut outbound in idle {
+        outbound.finish().await;
+    }
+    text(&mut error, status(&outcome, form)).await;
+    error.finish().await;
+}
+
+/// Carries an output to the client, and ends the stream with it.
+async fn give(output: Option<Output>, outbound: Option<Outbound>, name: &'static str) {
+    let Some(mut outbound) = outbound else { return };
+    if let Some(output) = output
+        && let Err(CopyError::Io(error)) = outward(output, &mut outbound).await
+    {
+        debug!(%error, name, "output of a process cannot be read");
+    }
+    outbound.finish().await;
+}
+
+/// Carries the client's input to the process. It is not ended if the client goes without having ended it.
+async fn take(inbound: Option<Inbound>, input: Option<Input>) {
+    let (Some(mut inbound), Some(mut input)) = (inbound, input) else { return };
+    if let Err(CopyError::Io(error)) = inward(&mut inbound, &mut input).await {
+        debug!(%error, "input of a process cannot be written");
+    }
+}
+
+/// Sets the sizes that come; of those that come while one is being set, only the last.
+async fn resizes(inbound: Option<Inbound>, control: &dyn Control) {
+    let Some(mut inbound) = inbound else { return };
+    let first = Size { width: NonZeroU16::MIN, height: NonZeroU16::MIN };
+    let (sender, mut sizes) = watch::channel(first);
+    let receive = async move {
+        let mut parser = Sizes::default();
+        while let Ok(Some(piece)) = inbound.next().await {
+            inbound.taken(piece.bytes.len()).await;
+            if let Some(size) = parser.feed(&piece.bytes) {
+                sender.send_replace(size);
+            }
+        }
+    };
+    let set = async {
+        while sizes.changed().await.is_ok() {
+            let size = *sizes.borrow_and_update();
+            if let Err(refusal) = control.resize(size).await {
+                debug!(%refusal, "terminal cannot be resized");
+            }
+        }
+    };
+    tokio::join!(receive, set);
+}

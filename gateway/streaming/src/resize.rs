@@ -1,0 +1,124 @@
+//! The sizes of a terminal as clients send them: JSON objects, one after the other, cut anywhere.
+
+use std::num::NonZeroU16;
+
+use bytes::{Buf, BytesMut};
+use serde_json::{Deserializer, Value};
+
+use crate::session::Size;
+
+/// The most bytes of one object. A real one has under 40.
+const LIMIT: usize = 1024;
+
+/// Reads sizes as their bytes come.
+#[derive(Debug, Default)]
+pub(crate) struct Sizes {
+    buffer: BytesMut,
+}
+
+impl Sizes {
+    /// Takes bytes; gives the last size that is whole with them. What no terminal can have, and what is no size at all,
+    /// is skipped.
+    pub(crate) fn feed(&mut self, mut bytes: &[u8]) -> Option<Size> {
+        let mut last = None;
+        while !bytes.is_empty() {
+            let (now, later) = bytes.split_at(bytes.len().min(LIMIT));
+            bytes = later;
+            self.buffer.extend_from_slice(now);
+            last = self.parse().or(last);
+            if self.buffer.len() > LIMIT {
+                self.buffer.clear();
+            }
+        }
+        last
+    }
+
+    /// Takes the objects that are whole out of the buffer.
+    fn parse(&mut self) -> Option<Size> {
+        let mut last = None;
+        while !self.buffer.is_empty() {
+            let mut values = Deserializer::from_slice(&self.buffer).into_iter::<Value>();
+            let taken = match values.next() {
+                Some(Ok(value)) => {
+                    last = size(&value).or(last);
+                    values.byte_offset()
+                }
+                Some(Err(error)) if error.is_eof() => break,
+                // The next object begins after the end of this one, if it has any.
+                Some(Err(_)) => {
+                    let end = self.buffer.iter().position(|byte| *byte == b'}');
+                    end.map_or(self.buffer.len(), |end| end + 1)
+                }
+                None => self.buffer.len(),
+            };
+            self.buffer.advance(taken);
+        }
+        last
+    }
+}
+
+fn size(value: &Value) -> Option<Size> {
+    let side = |names: [&str; 2]| {
+        let value = names.iter().find_map(|name| value.get(name))?.as_u64()?;
+        u16::try_from(value).ok().and_then(NonZeroU16::new)
+    };
+    Some(Size { width: side(["Width", "width"])?, height: side(["Height", "height"])? })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{LIMIT, Sizes};
+
+    #[track_caller]
+    fn check(text: &str, expected: Option<(u16, u16)>) {
+        let found = Sizes::default().feed(text.as_bytes());
+        assert_eq!(found.map(|size| (size.width.get(), size.height.get())), expected);
+    }
+
+    #[test]
+    fn the_last_size_counts() {
+        check(r#"{"Width":80,"Height":24}"#, Some((80, 24)));
+        check("{\"Width\":80,\"Height\":24}\n{\"Width\":100,\"Height\":50}\n", Some((100, 50)));
+        check(r#"{"width":1,"height":65535}"#, Some((1, 65535)));
+        check(&r#"{"Width":80,"Height":24}"#.repeat(10_000), Some((80, 24)));
+    }
+
+    #[test]
+    fn sizes_that_no_terminal_has_are_skipped() {
+        for absurd in
+            ["0", "-1", "65536", "1e99", "1e999", "99999999999999999999999", "1.5", "\"80\"", "null", "[]"]
+        {
+            let absurd = format!(r#"{{"Width":{absurd},"Height":24}}"#);
+            check(&absurd, None);
+            check(&format!(r#"{{"Width":80,"Height":25}}{absurd}"#), Some((80, 25)));
+            check(&format!(r#"{absurd}{{"Width":80,"Height":25}}"#), Some((80, 25)));
+        }
+        check("[1,2] true {} ", None);
+    }
+
+    #[test]
+    fn a_size_may_come_in_pieces() {
+        let mut sizes = Sizes::default();
+        let mut seen = Vec::new();
+        for byte in r#"{"Width":80,"Height":24}{"Width":81,"Height":25}"#.as_bytes() {
+            seen.extend(sizes.feed(&[*byte]).map(|size| size.width.get()));
+        }
+        assert_eq!(seen, [80, 81]);
+    }
+
+    #[test]
+    fn what_is_no_size_is_skipped_and_what_has_no_end_is_not_kept() {
+        let size = r#"{"Width":80,"Height":24}"#;
+        for no_size in ["resize me}", "}", "{]}", "\u{1}}"] {
+            check(no_size, None);
+            check(&format!("{no_size}{size}"), Some((80, 24)));
+        }
+        let mut sizes = Sizes::default();
+        for endless in ["[".repeat(100_000), format!("{{\"Width\":\"{}", "8".repeat(100_000))] {
+            assert_eq!(sizes.feed(endless.as_bytes()), None);
+            assert!(sizes.buffer.len() <= LIMIT);
+            assert_eq!(sizes.feed("}".as_bytes()), None);
+            sizes.buffer.clear();
+        }
+    }
+}

@@ -1,0 +1,329 @@
+//! A connection of SPDY/3.1: what reads it, what writes it, and the session between them, all in one task.
+
+use std::io;
+use std::sync::Arc;
+
+use bytes::{Bytes, BytesMut};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::sync::mpsc;
+use tokio::time::timeout;
+use tokio_util::sync::CancellationToken;
+use tracing::debug;
+
+use super::flow::{Flow, STREAM_UNTOLD};
+use super::frame::{self, Decoder, Event, FrameError, Status};
+use super::header::{Deflater, Headers};
+use super::table::{Refused, Target};
+use crate::batch::{Batch, within};
+use crate::channel::{Budget, Inbound, Item, LINGER, OUT_QUEUE, Out, Outbound};
+use crate::io::{Activity, Io, Probe};
+
+/// How many streams a client may have open at a time: forwarded connections take two each.
+const MAX_STREAMS: usize = 1024;
+
+/// How many frames without data may wait to be written. A client that asks and does not read is not read any more.
+const CONTROL_QUEUE: usize = 64;
+
+/// How many opened streams may wait for their session to look at them.
+const INCOMING_QUEUE: usize = 16;
+
+/// How many frames are written together.
+const BATCH: usize = 16;
+
+/// The first and the most bytes that are read at a time: busy connections read more.
+const READ: (usize, usize) = (8 * 1024, 256 * 1024);
+
+/// A stream that the client has opened.
+#[derive(Debug)]
+pub(crate) struct Incoming {
+    /// Its number: odd.
+    pub(crate) id: u32,
+    /// What the client says of it.
+    pub(crate) headers: Headers,
+    /// What comes in it.
+    pub(crate) inbound: Inbound,
+    /// What goes out in it.
+    pub(crate) outbound: Outbound,
+}
+
+/// Why a connection ended before its session did.
+#[derive(Debug, thiserror::Error)]
+enum Broken {
+    #[error("the client has closed the connection")]
+    Closed,
+    #[error("the connection is broken")]
+    Io(#[from] io::Error),
+    #[error(transparent)]
+    Frame(#[from] FrameError),
+    #[error("the client opened stream {0} out of order")]
+    Order(u32),
+    #[error("the client opened the window of the connection too far")]
+    Window,
+}
+
+struct Reader {
+    io: Box<dyn AsyncRead + Send + Unpin>,
+    buffer: BytesMut,
+    decoder: Decoder,
+    deflater: Deflater,
+    flow: Arc<Flow>,
+    incoming: mpsc::Sender<Incoming>,
+    out: mpsc::Sender<Out>,
+    budget: Budget,
+    activity: Arc<Activity>,
+    probe: Probe,
+}
+
+struct Writer {
+    io: Box<dyn AsyncWrite + Send + Unpin>,
+    flow: Arc<Flow>,
+    control: mpsc::Receiver<Bytes>,
+    out: mpsc::Receiver<Out>,
+    activity: Arc<Activity>,
+}
+
+/// Carries `session` over the connection until the session ends. `end` is cancelled when the client goes: the session
+/// must end then. It may be cancelled from outside, to end the session.
+pub(crate) async fn serve<F>(
+    io: Io,
+    end: CancellationToken,
+    session: impl FnOnce(mpsc::Receiver<Incoming>) -> F,
+) where
+    F: Future<Output = ()>,
+{
+    let (control, controls) = mpsc::channel(CONTROL_QUEUE);
+    let (out, outs) = mpsc::channel(OUT_QUEUE);
+    let (incoming, streams) = mpsc::channel(INCOMING_QUEUE);
+    let flow = Arc::new(Flow::new(MAX_STREAMS, control));
+    let mut reader = Reader {
+        io: io.reader,
+        buffer: io.read_ahead,
+        decoder: Decoder::new(),
+        deflater: Deflater::new(),
+        flow: Arc::clone(&flow),
+        incoming,
+        out: out.clone(),
+        budget: Budget::new(),
+        activity: Arc::clone(&io.activity),
+        probe: io.probe,
+    };
+    let writer = Writer { io: io.writer, flow, control: controls, out: outs, activity: io.activity };
+    let protocol = CancellationToken::new();
+    let reading = async {
+        let broken = reader.run().await;
+        debug!(reason = &broken as &dyn std::error::Error, "streaming connection ends");
+        if !matches!(broken, Broken::Closed | Broken::Io(_)) {
+            protocol.cancel();
+        }
+        end.cancel();
+    };
+    let session = async {
+        session(streams).await;
+        let _closed = out.send(Out::Close).await;
+    };
+    let writing = async {
+        if let Err(error) = writer.run(&end, &protocol).await {
+            debug!(%error, "streaming connection cannot be written");
+            end.cancel();
+        }
+    };
+    let mut reading = std::pin::pin!(reading);
+    let working = async { tokio::join!(session, writing) };
+    let mut working = std::pin::pin!(working);
+    tokio::select! {
+        () = &mut reading => { working.await; }
+        _ = &mut working => {
+            let _slow = timeout(LINGER, reading).await;
+        }
+    }
+}
+
+// === impl Reader ===
+
+impl Reader {
+    /// Reads until the connection ends, and says why.
+    async fn run(&mut self) -> Broken {
+        let mut size = READ.0;
+        loop {
+            if let Err(broken) = self.handle_all().await {
+                return broken;
+            }
+            if self.buffer.capacity() - self.buffer.len() < size / 2 {
+                self.buffer.reserve(size);
+            }
+            let room = self.buffer.capacity() - self.buffer.len();
+            match self.io.read_buf(&mut self.buffer).await {
+                Ok(0) => return Broken::Closed,
+                Ok(read) if read == room => size = (size * 2).min(READ.1),
+                Ok(_) => {}
+                Err(error) => return error.into(),
+            }
+            self.activity.note();
+        }
+    }
+
+    async fn handle_all(&mut self) -> Result<(), Broken> {
+        while let Some(event) = self.decoder.next(&mut self.buffer)? {
+            self.handle(event).await?;
+        }
+        Ok(())
+    }
+
+    async fn handle(&mut self, event: Event) -> Result<(), Broken> {
+        match event {
+            Event::Opened { stream, headers, end } => self.open(stream, headers, end).await,
+            Event::Data { stream, bytes, end } => self.data(stream, bytes, end).await,
+            Event::Reset { stream, .. } => {
+                self.flow.reset(stream);
+                Ok(())
+            }
+            Event::Settings { initial_window: Some(window) } => {
+                let set = self.flow.table().set_initial_window(window);
+                self.flow.wake();
+                set.map_err(|_| Broken::Window)
+            }
+            Event::Window { stream, delta } => {
+                let opened = self.flow.table().open_window(stream, delta);
+                self.flow.wake();
+                match opened {
+                    Ok(()) => Ok(()),
+                    Err(_) if stream == 0 => Err(Broken::Window),
+                    Err(_) => {
+                        self.flow.reset(stream);
+                        self.flow.send(frame::reset(stream, Status::FlowControl)).await;
+                        Ok(())
+                    }
+                }
+            }
+            Event::Ping { id } => {
+                // Even numbers are answers to questions that this side never asks.
+                if id % 2 == 1 {
+                    self.flow.send(frame::ping(id)).await;
+                }
+                Ok(())
+            }
+            Event::Settings { initial_window: None }
+            | Event::Replied { .. }
+            | Event::GoAway { .. }
+            | Event::Ignored => Ok(()),
+        }
+    }
+
+    async fn open(&mut self, id: u32, headers: Headers, end: bool) -> Result<(), Broken> {
+        let (sender, queue) = mpsc::unbounded_channel();
+        let opened = self.flow.table().open(id, sender);
+        match opened {
+            Ok(()) => {}
+            Err(Refused::Protocol) => return Err(Broken::Order(id)),
+            Err(Refused::Limit) => {
+                self.flow.send(frame::reset(id, Status::Refused)).await;
+                return Ok(());
+            }
+        }
+        let Ok(slot) = self.incoming.reserve().await else {
+            // The session has all its streams.
+            self.flow.reset(id);
+            self.flow.send(frame::reset(id, Status::Refused)).await;
+            return Ok(());
+        };
+        // Clients drop what comes before the reply.
+        self.flow.send(frame::reply(id, &mut self.deflater)).await;
+        let flow = Some(Arc::clone(&self.flow));
+        slot.send(Incoming {
+            id,
+            headers,
+            inbound: Inbound::new(id, queue, flow.clone(), STREAM_UNTOLD),
+            outbound: Outbound::new(id, self.out.clone(), flow),
+        });
+        if end {
+            self.received_end(id);
+        }
+        Ok(())
+    }
+
+    async fn data(&mut self, id: u32, bytes: Bytes, end: bool) -> Result<(), Broken> {
+        let target = self.flow.table().target(id);
+        match target {
+            Target::Queue(queue) if !bytes.is_empty() => {
+                let length = bytes.len();
+                let piece = self.budget.admit(bytes, &self.probe).await.ok_or(Broken::Closed)?;
+                if queue.send(Item::Piece(piece)).is_err() {
+                    self.flow.discarded(length).await;
+                }
+            }
+            Target::Queue(_) => {}
+            Target::Nowhere => self.flow.discarded(bytes.len()).await,
+            Target::Unknown => {
+                self.flow.discarded(bytes.len()).await;
+                self.flow.send(frame::reset(id, Status::InvalidStream)).await;
+            }
+        }
+        if end {
+            self.received_end(id);
+        }
+        Ok(())
+    }
+
+    fn received_end(&self, id: u32) {
+        let queue = self.flow.table().received_end(id);
+        if let Some(queue) = queue {
+            let _nobody_reads = queue.send(Item::End);
+        }
+    }
+}
+
+// === impl Writer ===
+
+impl Writer {
+    /// Writes what it is given until it is told to close. Its queues end with it, so that nobody waits for them.
+    async fn run(mut self, end: &CancellationToken, protocol: &CancellationToken) -> io::Result<()> {
+        let mut batch = Batch::default();
+        loop {
+            let mut open = tokio::select! {
+                biased;
+                Some(frame) = self.control.recv() => { batch.push(frame); true }
+                Some(out) = self.out.recv() => push(&mut batch, out),
+                else => false,
+            };
+            let mut frames = 1;
+            while open && frames < BATCH {
+                if let Ok(frame) = self.control.try_recv() {
+                    batch.push(frame);
+                } else if let Ok(out) = self.out.try_recv() {
+                    open = push(&mut batch, out);
+                } else {
+                    break;
+                }
+                frames += 1;
+            }
+            if !open {
+                while let Ok(frame) = self.control.try_recv() {
+                    batch.push(frame);
+                }
+                batch.push(frame::go_away(self.flow.table().last(), protocol.is_cancelled()));
+            }
+            batch.write(&mut self.io, &self.activity, end).await?;
+            if !open {
+                return within(end, self.io.shutdown()).await;
+            }
+        }
+    }
+}
+
+/// Adds a data frame; false if it was the last.
+fn push(batch: &mut Batch, out: Out) -> bool {
+    match out {
+        Out::Data { channel, bytes, end } => {
+            batch.push(Bytes::copy_from_slice(&frame::data(channel, bytes.len(), end)));
+            if !bytes.is_empty() {
+                batch.push(bytes);
+            }
+            true
+        }
+        Out::Reset { channel } => {
+            batch.push(frame::reset(channel, Status::Cancel));
+            true
+        }
+        Out::Close => false,
+    }
+}

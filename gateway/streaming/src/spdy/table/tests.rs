@@ -1,0 +1,149 @@
+//! Facts of the table: which streams open, where bytes go, and that windows hold once the client keeps them.
+
+use proptest::collection::vec;
+use proptest::prelude::{Just, Strategy, any, prop_assert, prop_oneof, proptest};
+
+use super::{Overflow, Refused, Room, Table, Target};
+
+fn table() -> Table<u32> {
+    let mut table = Table::new(3);
+    table.open(1, 1).unwrap();
+    table
+}
+
+#[test]
+fn numbers_are_odd_and_rise() {
+    let mut table = table();
+    assert_eq!(table.open(1, 0), Err(Refused::Protocol));
+    assert_eq!(table.open(2, 0), Err(Refused::Protocol));
+    assert_eq!(table.open(0, 0), Err(Refused::Protocol));
+    assert_eq!(table.open(7, 7), Ok(()));
+    assert_eq!(table.open(5, 0), Err(Refused::Protocol));
+    assert_eq!(table.last(), 7);
+}
+
+#[test]
+fn only_so_many_are_open() {
+    let mut table = table();
+    table.open(3, 3).unwrap();
+    table.open(5, 5).unwrap();
+    assert_eq!(table.open(7, 7), Err(Refused::Limit));
+    assert!(table.reset(3));
+    assert_eq!(table.open(9, 9), Ok(()));
+}
+
+#[test]
+fn a_stream_is_gone_when_both_have_ended_it() {
+    let mut table = table();
+    assert_eq!(table.target(1), Target::Queue(1));
+    assert_eq!(table.received_end(1), Some(1));
+    assert_eq!(table.received_end(1), None);
+    assert_eq!(table.target(1), Target::Nowhere);
+    assert_eq!(table.reserve(1, 10), Room::Bytes(10));
+    assert!(table.send_end(1));
+    assert_eq!(table.reserve(1, 10), Room::Gone);
+    assert!(!table.send_end(1));
+    assert!(!table.reset(1));
+    assert_eq!(table.target(1), Target::Nowhere);
+    assert_eq!(table.target(3), Target::Unknown);
+    assert_eq!(table.target(2), Target::Unknown);
+}
+
+#[test]
+fn who_never_opens_a_window_is_never_waited_for() {
+    let mut table = table();
+    for _ in 0..10_000 {
+        assert_eq!(table.reserve(1, 1 << 20), Room::Bytes(1 << 20));
+    }
+}
+
+#[test]
+fn windows_count_from_the_first_that_is_opened() {
+    let mut table = table();
+    assert_eq!(table.reserve(1, 100_000), Room::Bytes(100_000));
+    table.open_window(1, 10_000).unwrap();
+    assert_eq!(table.reserve(1, 1), Room::Wait, "100,000 were sent, and 75,536 may be");
+    table.open_window(1, 30_000).unwrap();
+    assert_eq!(table.reserve(1, 100_000), Room::Bytes(5_536));
+    assert_eq!(table.reserve(1, 1), Room::Wait);
+    table.open_window(0, 1).unwrap();
+    table.open_window(1, 100_000).unwrap();
+    assert_eq!(table.reserve(1, 1), Room::Wait, "the connection's window counts as well");
+    table.open_window(0, 50_000).unwrap();
+    assert_eq!(table.reserve(1, 100_000), Room::Bytes(10_001));
+}
+
+#[test]
+fn a_changed_initial_window_changes_open_streams() {
+    let mut table = table();
+    assert_eq!(table.reserve(1, 1000), Room::Bytes(1000));
+    table.set_initial_window(1500).unwrap();
+    assert_eq!(table.reserve(1, 1000), Room::Bytes(500));
+    assert_eq!(table.reserve(1, 1000), Room::Wait);
+    table.open(3, 3).unwrap();
+    assert_eq!(table.reserve(3, 5000), Room::Bytes(1500));
+}
+
+#[test]
+fn a_window_cannot_be_opened_beyond_all_bounds() {
+    let mut table = table();
+    assert_eq!(table.open_window(1, 0x7fff_ffff), Err(Overflow));
+    assert_eq!(table.open_window(0, 0x7fff_ffff), Err(Overflow));
+    assert_eq!(table.open_window(99, 0x7fff_ffff), Ok(()), "nobody is there to be told");
+    let mut table = self::table();
+    table.open_window(1, 1).unwrap();
+    assert_eq!(table.set_initial_window(0x7fff_ffff), Err(Overflow));
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Open(u32),
+    Reserve(u32, usize),
+    Window(u32, u32),
+    Initial(u32),
+    ReceivedEnd(u32),
+    SendEnd(u32),
+    Reset(u32),
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let id = || prop_oneof![0..8_u32, any::<u32>()];
+    let size =
+        || prop_oneof![0..100_000_u32, any::<u32>().prop_map(|size| size & 0x7fff_ffff), Just(0x7fff_ffff)];
+    prop_oneof![
+        id().prop_map(Step::Open),
+        (id(), 0..1_000_000_usize).prop_map(|(id, want)| Step::Reserve(id, want)),
+        (id(), size()).prop_map(|(id, delta)| Step::Window(id, delta)),
+        size().prop_map(Step::Initial),
+        id().prop_map(Step::ReceivedEnd),
+        id().prop_map(Step::SendEnd),
+        id().prop_map(Step::Reset),
+    ]
+}
+
+proptest! {
+    #[test]
+    fn whatever_comes_the_table_stays_small_and_windows_hold(steps in vec(step(), 0..200)) {
+        let mut table = Table::new(3);
+        for step in steps {
+            match step {
+                Step::Open(id) => drop(table.open(id, id)),
+                Step::Reserve(id, want) => {
+                    let room = table.reserve(id, want);
+                    if let Room::Bytes(length) = room {
+                        prop_assert!(length <= want);
+                        prop_assert!(length > 0 || want == 0);
+                        let window = table.streams[&id].window;
+                        prop_assert!(!table.streams_controlled || window >= 0 || length == 0);
+                    }
+                }
+                Step::Window(id, delta) => drop(table.open_window(id, delta)),
+                Step::Initial(window) => drop(table.set_initial_window(window)),
+                Step::ReceivedEnd(id) => drop(table.received_end(id)),
+                Step::SendEnd(id) => drop(table.send_end(id)),
+                Step::Reset(id) => drop(table.reset(id)),
+            }
+            prop_assert!(table.streams.len() <= 3);
+        }
+    }
+}

@@ -1,0 +1,75 @@
+//! How a client is told how its process ended: the JSON of a Kubernetes `Status`, or a plain line.
+
+use serde_json::json;
+
+use crate::session::Outcome;
+
+/// What the error stream says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Form {
+    /// One JSON object, also on success: from protocol version 4 on.
+    Json,
+    /// A line on failure, nothing on success.
+    Plain,
+}
+
+/// The content of the error stream.
+pub(crate) fn status(outcome: &Outcome, form: Form) -> String {
+    let (message, json) = match outcome {
+        Outcome::Exited(0) => (String::new(), json!({"metadata": {}, "status": "Success"})),
+        Outcome::Exited(code) => {
+            let message = format!("command terminated with non-zero exit code: {code}");
+            let cause = json!({"reason": "ExitCode", "message": code.to_string()});
+            let json = json!({
+                "metadata": {}, "status": "Failure", "message": message, "reason": "NonZeroExitCode",
+                "details": {"causes": [cause]},
+            });
+            (message, json)
+        }
+        Outcome::Failed(why) => {
+            let message = format!("Internal error occurred: {why}");
+            let json = json!({
+                "metadata": {}, "status": "Failure", "message": message, "reason": "InternalError",
+                "details": {"causes": [{"message": why}]}, "code": 500,
+            });
+            (message, json)
+        }
+    };
+    match form {
+        Form::Json => json.to_string(),
+        Form::Plain => message,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::{Form, status};
+    use crate::session::Outcome;
+
+    fn parsed(outcome: &Outcome) -> Value {
+        serde_json::from_str(&status(outcome, Form::Json)).unwrap()
+    }
+
+    #[test]
+    fn success_is_told_only_as_json() {
+        assert_eq!(parsed(&Outcome::Exited(0)), json!({"metadata": {}, "status": "Success"}));
+        assert_eq!(status(&Outcome::Exited(0), Form::Plain), "");
+    }
+
+    #[test]
+    fn an_exit_code_is_a_cause_of_its_own() {
+        let status = parsed(&Outcome::Exited(42));
+        assert_eq!(status["reason"], "NonZeroExitCode");
+        assert_eq!(status["details"]["causes"], json!([{"reason": "ExitCode", "message": "42"}]));
+    }
+
+    #[test]
+    fn a_failure_is_told_in_both_forms() {
+        let outcome = Outcome::Failed("no such \"file\"".to_owned());
+        assert_eq!(parsed(&outcome)["code"], 500);
+        assert_eq!(parsed(&outcome)["message"], "Internal error occurred: no such \"file\"");
+        assert_eq!(status(&outcome, Form::Plain), "Internal error occurred: no such \"file\"");
+    }
+}

@@ -1,0 +1,33 @@
+//! Reads the certificate that the server serves.
+
+use std::sync::Arc;
+
+use rustls::ServerConfig;
+use rustls::crypto::ring;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use tokio_rustls::TlsAcceptor;
+
+use crate::config::Tls;
+use crate::server::BindError;
+
+/// What makes TLS of a connection, with the certificate and key of these files.
+pub(crate) fn acceptor(tls: &Tls) -> Result<TlsAcceptor, BindError> {
+    let (certificates, key) = (tls.certificates.display(), tls.key.display());
+    let fail = |reason| BindError::Tls { reason };
+    let chain = CertificateDer::pem_file_iter(&tls.certificates)
+        .and_then(Iterator::collect::<Result<Vec<_>, _>>)
+        .map_err(|error| fail(format!("certificates cannot be read from {certificates}: {error}")))?;
+    if chain.is_empty() {
+        return Err(fail(format!("no certificate is in {certificates}")));
+    }
+    let private = PrivateKeyDer::from_pem_file(&tls.key)
+        .map_err(|error| fail(format!("the private key cannot be read from {key}: {error}")))?;
+    let config = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
+        .with_safe_default_protocol_versions()
+        .map_err(|error| fail(error.to_string()))?
+        .with_no_client_auth()
+        .with_single_cert(chain, private)
+        .map_err(|error| fail(format!("the key of {key} does not serve {certificates}: {error}")))?;
+    Ok(TlsAcceptor::from(Arc::new(config)))
+}

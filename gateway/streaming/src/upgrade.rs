@@ -1,0 +1,178 @@
+//! Which protocol a request is upgraded to, or why it is not. Pure.
+
+use http::header::{
+    CONNECTION, HeaderName, SEC_WEBSOCKET_KEY, SEC_WEBSOCKET_PROTOCOL, SEC_WEBSOCKET_VERSION, UPGRADE,
+};
+use http::{HeaderMap, HeaderValue, StatusCode};
+
+use crate::remote_command::Version;
+
+/// In which clients of SPDY say the protocols that they know, best first.
+const STREAM_PROTOCOL: HeaderName = HeaderName::from_static("x-stream-protocol-version");
+
+/// In which they are told the ones that we know, if there is none in common.
+const ACCEPTED_PROTOCOLS: HeaderName = HeaderName::from_static("x-accepted-stream-protocol-versions");
+
+const SPDY: &str = "SPDY/3.1";
+const TUNNEL: &str = "SPDY/3.1+portforward.k8s.io";
+
+/// What exec and attach speak in SPDY, and for WebSocket in binary messages.
+const REMOTE_COMMAND: [(&str, Version); 5] = [
+    ("v5.channel.k8s.io", Version(5)),
+    ("v4.channel.k8s.io", Version(4)),
+    ("v3.channel.k8s.io", Version(3)),
+    ("v2.channel.k8s.io", Version(2)),
+    ("channel.k8s.io", Version(1)),
+];
+
+/// The same, in WebSocket: versions 2 and 3 never were.
+const REMOTE_COMMAND_MESSAGES: [(&str, Version); 3] =
+    [("v5.channel.k8s.io", Version(5)), ("v4.channel.k8s.io", Version(4)), ("channel.k8s.io", Version(1))];
+
+const PORT_FORWARD: [(&str, ()); 1] = [("portforward.k8s.io", ())];
+
+const PORT_FORWARD_MESSAGES: [(&str, Forwarding); 2] =
+    [(TUNNEL, Forwarding::Tunnel), ("v4.channel.k8s.io", Forwarding::Messages)];
+
+/// What carries the session.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Carrier {
+    Spdy,
+    WebSocket {
+        /// The client's key, for the answer.
+        key: HeaderValue,
+    },
+}
+
+/// How WebSocket carries forwarded ports.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Forwarding {
+    /// Two channels for each port of the request.
+    Messages,
+    /// The bytes of a SPDY connection.
+    Tunnel,
+}
+
+/// What a request is upgraded to. `V` is what is known of the protocol.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Upgrade<V> {
+    pub(crate) carrier: Carrier,
+    /// The protocol's name, if the client has named any.
+    pub(crate) name: Option<&'static str>,
+    pub(crate) version: V,
+}
+
+/// Why a request is not upgraded.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Rejection {
+    pub(crate) status: StatusCode,
+    pub(crate) headers: Vec<(HeaderName, HeaderValue)>,
+    pub(crate) text: String,
+}
+
+/// What an exec or attach is upgraded to.
+pub(crate) fn remote_command(headers: &HeaderMap) -> Result<Upgrade<Version>, Rejection> {
+    match carrier(headers)? {
+        Carrier::Spdy => spdy(headers, &REMOTE_COMMAND),
+        carrier @ Carrier::WebSocket { .. } => {
+            messages(headers, carrier, &REMOTE_COMMAND_MESSAGES, Version(1))
+        }
+    }
+}
+
+/// What a port-forward is upgraded to; over SPDY, how it is carried in WebSocket does not matter.
+pub(crate) fn port_forward(headers: &HeaderMap) -> Result<Upgrade<Forwarding>, Rejection> {
+    match carrier(headers)? {
+        Carrier::Spdy => {
+            let Upgrade { carrier, name, version: () } = spdy(headers, &PORT_FORWARD)?;
+            Ok(Upgrade { carrier, name, version: Forwarding::Tunnel })
+        }
+        carrier @ Carrier::WebSocket { .. } => {
+            messages(headers, carrier, &PORT_FORWARD_MESSAGES, Forwarding::Messages)
+        }
+    }
+}
+
+/// What the client wants to upgrade to.
+fn carrier(headers: &HeaderMap) -> Result<Carrier, Rejection> {
+    let wants = words(headers, &CONNECTION).any(|word| word.eq_ignore_ascii_case("upgrade"));
+    let to = |name: &str| words(headers, &UPGRADE).any(|word| word.eq_ignore_ascii_case(name));
+    if wants && to(SPDY) {
+        return Ok(Carrier::Spdy);
+    }
+    if !wants || !to("websocket") {
+        return Err(bad("this is a streaming session: ask for an upgrade to SPDY/3.1 or websocket"));
+    }
+    if headers.get(SEC_WEBSOCKET_VERSION).is_none_or(|version| version != "13") {
+        let mut rejection = bad("the version of WebSocket must be 13");
+        rejection.headers.push((SEC_WEBSOCKET_VERSION, HeaderValue::from_static("13")));
+        return Err(rejection);
+    }
+    match headers.get(SEC_WEBSOCKET_KEY) {
+        Some(key) => Ok(Carrier::WebSocket { key: key.clone() }),
+        None => Err(bad("Sec-WebSocket-Key is missing")),
+    }
+}
+
+fn spdy<V: Copy>(headers: &HeaderMap, known: &[(&'static str, V)]) -> Result<Upgrade<V>, Rejection> {
+    let mut offered = words(headers, &STREAM_PROTOCOL).peekable();
+    if offered.peek().is_none() {
+        return Err(bad("X-Stream-Protocol-Version is missing"));
+    }
+    let (name, version) = choose(offered, known).ok_or_else(|| forbidden(known))?;
+    Ok(Upgrade { carrier: Carrier::Spdy, name: Some(name), version })
+}
+
+/// `unnamed` is what a client speaks that offers nothing.
+fn messages<V: Copy>(
+    headers: &HeaderMap,
+    carrier: Carrier,
+    known: &[(&'static str, V)],
+    unnamed: V,
+) -> Result<Upgrade<V>, Rejection> {
+    let mut offered = words(headers, &SEC_WEBSOCKET_PROTOCOL).peekable();
+    if offered.peek().is_none() {
+        return Ok(Upgrade { carrier, name: None, version: unnamed });
+    }
+    let (name, version) = choose(offered, known).ok_or_else(|| forbidden(known))?;
+    Ok(Upgrade { carrier, name: Some(name), version })
+}
+
+/// The first of the client's protocols that we know.
+fn choose<'a, V: Copy>(
+    mut offered: impl Iterator<Item = &'a str>,
+    known: &[(&'static str, V)],
+) -> Option<(&'static str, V)> {
+    offered.find_map(|offer| known.iter().find(|(name, _)| *name == offer).copied())
+}
+
+/// The words of all lines of a header, at commas.
+fn words<'a>(headers: &'a HeaderMap, name: &HeaderName) -> impl Iterator<Item = &'a str> + use<'a> {
+    let lines = headers.get_all(name).into_iter().filter_map(|line| line.to_str().ok());
+    lines.flat_map(|line| line.split(',')).map(str::trim).filter(|word| !word.is_empty())
+}
+
+fn bad(text: &str) -> Rejection {
+    Rejection { status: StatusCode::BAD_REQUEST, headers: Vec::new(), text: text.to_owned() }
+}
+
+fn forbidden<V>(known: &[(&'static str, V)]) -> Rejection {
+    let names: Vec<&str> = known.iter().map(|(name, _)| *name).collect();
+    let headers = names.iter().map(|name| (ACCEPTED_PROTOCOLS, HeaderValue::from_static(name))).collect();
+    let text = format!("none of the client's protocols is known here; these are: {}", names.join(", "));
+    Rejection { status: StatusCode::FORBIDDEN, headers, text }
+}
+
+impl<V> Upgrade<V> {
+    /// The headers of the answer, beside those of the carrier.
+    pub(crate) fn protocol_header(&self) -> Option<(HeaderName, HeaderValue)> {
+        let header = match self.carrier {
+            Carrier::Spdy => STREAM_PROTOCOL,
+            Carrier::WebSocket { .. } => SEC_WEBSOCKET_PROTOCOL,
+        };
+        self.name.map(|name| (header, HeaderValue::from_static(name)))
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,30 @@
+//! Sessions over WebSocket: channels in messages, and the tunnel that carries SPDY.
+
+mod channels;
+mod session;
+mod tunnel;
+
+use tokio::io::{AsyncRead, AsyncWrite, Join, join};
+use tokio_tungstenite::WebSocketStream;
+use tokio_tungstenite::tungstenite::protocol::{Role, WebSocketConfig};
+
+pub(crate) use session::{port_forward, remote_command};
+pub(crate) use tunnel::tunnel;
+
+/// The most bytes of a message. Real clients send 32 KiB.
+const MAX_MESSAGE: usize = 1024 * 1024;
+
+type Socket = WebSocketStream<Join<Box<dyn AsyncRead + Send + Unpin>, Box<dyn AsyncWrite + Send + Unpin>>>;
+
+/// The WebSocket over a connection that was upgraded to it.
+async fn socket(
+    reader: Box<dyn AsyncRead + Send + Unpin>,
+    writer: Box<dyn AsyncWrite + Send + Unpin>,
+    read_ahead: Vec<u8>,
+) -> Socket {
+    let config = WebSocketConfig::default()
+        .read_buffer_size(64 * 1024)
+        .max_message_size(Some(MAX_MESSAGE))
+        .max_frame_size(Some(MAX_MESSAGE));
+    WebSocketStream::from_partially_read(join(reader, writer), read_ahead, Role::Server, Some(config)).await
+}

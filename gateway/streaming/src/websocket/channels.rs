@@ -1,0 +1,225 @@
+//! The channels of a WebSocket: one byte that says which, then the bytes of it.
+
+use std::collections::HashMap;
+use std::sync::{Arc, OnceLock};
+
+use bytes::{BufMut, Bytes, BytesMut};
+use futures::stream::{SplitSink, SplitStream};
+use futures::{SinkExt, StreamExt};
+use tokio::sync::mpsc;
+use tokio::time::timeout;
+use tokio_tungstenite::tungstenite::protocol::CloseFrame;
+use tokio_tungstenite::tungstenite::protocol::frame::coding::CloseCode;
+use tokio_tungstenite::tungstenite::{Error, Message};
+use tokio_util::sync::CancellationToken;
+use tracing::debug;
+
+use super::{Socket, socket};
+use crate::batch::within;
+use crate::channel::{Budget, Inbound, Item, LINGER, OUT_QUEUE, Out, Outbound};
+use crate::io::{Activity, Io, Probe};
+
+/// In version 5, a message on this channel ends the channel that its second byte names.
+const CLOSE: u8 = 255;
+
+/// The channels of a session, on this side.
+#[derive(Debug)]
+pub(super) struct Channels {
+    inputs: HashMap<u8, Inbound>,
+    out: mpsc::Sender<Out>,
+}
+
+/// What is served, and how.
+#[derive(Clone, Debug)]
+pub(super) struct Wanted {
+    /// The channels that the client sends in.
+    pub(super) inputs: Vec<u8>,
+    /// Whether the client can end a channel.
+    pub(super) closes: bool,
+}
+
+struct Reader {
+    stream: SplitStream<Socket>,
+    queues: HashMap<u8, mpsc::UnboundedSender<Item>>,
+    closes: bool,
+    budget: Budget,
+    probe: Probe,
+    activity: Arc<Activity>,
+}
+
+struct Writer {
+    sink: SplitSink<Socket, Message>,
+    out: mpsc::Receiver<Out>,
+    activity: Arc<Activity>,
+}
+
+/// Why a connection ended before its session did.
+#[derive(Debug, thiserror::Error)]
+enum Broken {
+    #[error("the client has closed the connection")]
+    Closed,
+    #[error(transparent)]
+    Socket(#[from] Error),
+}
+
+/// Carries `session` over the connection until the session ends. `end` is cancelled when the client goes: the session
+/// must end then. It may be cancelled from outside, to end the session.
+pub(super) async fn serve<F>(
+    io: Io,
+    wanted: Wanted,
+    end: CancellationToken,
+    session: impl FnOnce(Channels) -> F,
+) where
+    F: Future<Output = ()>,
+{
+    let Io { reader, writer, read_ahead, probe, activity } = io;
+    let (sink, stream) = socket(reader, writer, read_ahead.into()).await.split();
+    let (out, outs) = mpsc::channel(OUT_QUEUE);
+    let (mut queues, mut inputs) = (HashMap::new(), HashMap::new());
+    for channel in wanted.inputs {
+        let (sender, queue) = mpsc::unbounded_channel();
+        queues.insert(channel, sender);
+        inputs.insert(channel, Inbound::new(channel.into(), queue, None, 0));
+    }
+    let (budget, closes) = (Budget::new(), wanted.closes);
+    let mut reader = Reader { stream, queues, closes, budget, probe, activity: Arc::clone(&activity) };
+    let writer = Writer { sink, out: outs, activity };
+    let last = OnceLock::new();
+    let reading = async {
+        let broken = reader.run().await;
+        debug!(reason = &broken as &dyn std::error::Error, "streaming connection ends");
+        if let Broken::Socket(error) = broken {
+            let _first = last.set(farewell(&error));
+        }
+        end.cancel();
+    };
+    let session = async {
+        session(Channels { inputs, out: out.clone() }).await;
+        let _closed = out.send(Out::Close).await;
+    };
+    let writing = async {
+        if let Err(error) = writer.run(&end, &last).await {
+            debug!(%error, "streaming connection cannot be written");
+            end.cancel();
+        }
+    };
+    let mut reading = std::pin::pin!(reading);
+    let working = async { tokio::join!(session, writing) };
+    let mut working = std::pin::pin!(working);
+    tokio::select! {
+        () = &mut reading => { working.await; }
+        _ = &mut working => {
+            let _slow = timeout(LINGER, reading).await;
+        }
+    }
+}
+
+/// How a client that broke the protocol is told so.
+fn farewell(error: &Error) -> CloseFrame {
+    let code = if matches!(error, Error::Capacity(_)) { CloseCode::Size } else { CloseCode::Protocol };
+    // The reason of a close frame has at most 123 bytes.
+    let reason: String = error.to_string().chars().filter(char::is_ascii).take(120).collect();
+    CloseFrame { code, reason: reason.into() }
+}
+
+// === impl Channels ===
+
+impl Channels {
+    /// The receiving direction of one of the wanted inputs, once.
+    pub(super) fn inbound(&mut self, channel: u8) -> Option<Inbound> {
+        self.inputs.remove(&channel)
+    }
+
+    /// The sending direction of any channel.
+    pub(super) fn outbound(&self, channel: u8) -> Outbound {
+        Outbound::new(channel.into(), self.out.clone(), None)
+    }
+
+    /// Sends a message on a channel as it is, also an empty one.
+    pub(super) async fn send(&self, channel: u8, bytes: Bytes) {
+        let _gone = self.out.send(Out::Data { channel: channel.into(), bytes, end: false }).await;
+    }
+}
+
+// === impl Reader ===
+
+impl Reader {
+    /// Reads until the connection ends, and says why.
+    async fn run(&mut self) -> Broken {
+        loop {
+            let bytes = match self.stream.next().await {
+                Some(Ok(Message::Binary(bytes))) => bytes,
+                Some(Ok(Message::Text(text))) => text.into(),
+                // Pings are answered below this, and keep no session alive.
+                Some(Ok(Message::Ping(_) | Message::Pong(_) | Message::Frame(_))) => continue,
+                Some(Ok(Message::Close(_))) | None => return Broken::Closed,
+                Some(Err(error)) => return error.into(),
+            };
+            self.activity.note();
+            if self.message(bytes).await.is_none() {
+                return Broken::Closed;
+            }
+        }
+    }
+
+    /// Takes a message; `None` if the client has gone.
+    async fn message(&mut self, bytes: Bytes) -> Option<()> {
+        match bytes.first() {
+            None => {}
+            Some(&CLOSE) if self.closes => {
+                if let Some(queue) = bytes.get(1).and_then(|channel| self.queues.remove(channel)) {
+                    let _nobody_reads = queue.send(Item::End);
+                }
+            }
+            Some(channel) if bytes.len() > 1 => {
+                if let Some(queue) = self.queues.get(channel) {
+                    let piece = self.budget.admit(bytes.slice(1..), &self.probe).await?;
+                    let _nobody_reads = queue.send(Item::Piece(piece));
+                }
+            }
+            Some(_) => {}
+        }
+        Some(())
+    }
+}
+
+// === impl Writer ===
+
+impl Writer {
+    /// Writes what it is given until it is told to close, and `last` if that was set meanwhile.
+    async fn run(
+        mut self,
+        end: &CancellationToken,
+        last: &OnceLock<CloseFrame>,
+    ) -> Result<(), std::io::Error> {
+        while let Some(out) = self.out.recv().await {
+            match out {
+                Out::Data { end: true, .. } | Out::Reset { .. } => {}
+                Out::Data { channel, bytes, end: false } => {
+                    let channel = u8::try_from(channel).expect("the channels of messages are bytes");
+                    let mut message = BytesMut::with_capacity(1 + bytes.len());
+                    message.put_u8(channel);
+                    message.put(bytes);
+                    self.send(Message::Binary(message.freeze()), end).await?;
+                    self.activity.note();
+                }
+                Out::Close => {
+                    let normal = || CloseFrame { code: CloseCode::Normal, reason: "".into() };
+                    let frame = last.get().cloned().unwrap_or_else(normal);
+                    return self.send(Message::Close(Some(frame)), end).await;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes a message, and flushes if no other waits.
+    async fn send(&mut self, message: Message, end: &CancellationToken) -> Result<(), std::io::Error> {
+        let flush = self.out.is_empty() || matches!(message, Message::Close(_));
+        let write = async {
+            self.sink.feed(message).await.map_err(std::io::Error::other)?;
+            if flush { self.sink.flush().await.map_err(std::io::Error::other) } else { Ok(()) }
+        };
+        within(end, write).await
+    }
+}

@@ -1,0 +1,39 @@
+//! The tunnel: binary messages whose bytes, one after the other, are a SPDY connection.
+
+use std::io;
+
+use bytes::{Bytes, BytesMut};
+use futures::{SinkExt, StreamExt, future};
+use tokio_tungstenite::tungstenite::{Error, Message};
+use tokio_util::io::{CopyToBytes, SinkWriter, StreamReader};
+
+use super::socket;
+use crate::io::Io;
+
+/// The byte stream in the messages of a connection.
+pub(crate) async fn tunnel(io: Io) -> Io {
+    let Io { reader, writer, read_ahead, probe, activity } = io;
+    let (sink, stream) = socket(reader, writer, read_ahead.into()).await.split();
+    let bytes = stream.filter_map(|message| {
+        future::ready(match message {
+            Ok(Message::Binary(bytes)) => Some(Ok(bytes)),
+            Ok(Message::Text(text)) => Some(Ok(Bytes::from(text))),
+            // Pings are answered below this; after a close nothing comes.
+            Ok(Message::Ping(_) | Message::Pong(_) | Message::Close(_) | Message::Frame(_)) => None,
+            Err(error) => Some(Err(to_io(error))),
+        })
+    });
+    let messages =
+        sink.sink_map_err(to_io).with(|bytes: Bytes| future::ready(io::Result::Ok(Message::Binary(bytes))));
+    Io {
+        reader: Box::new(StreamReader::new(bytes)),
+        writer: Box::new(SinkWriter::new(CopyToBytes::new(messages))),
+        read_ahead: BytesMut::new(),
+        probe,
+        activity,
+    }
+}
+
+fn to_io(error: Error) -> io::Error {
+    if let Error::Io(error) = error { error } else { io::Error::other(error) }
+}

@@ -1,0 +1,157 @@
+//! Malformed frames: the connection ends, the process is hung up, and the server serves on.
+
+use futures::SinkExt;
+use proptest::strategy::{Strategy, ValueTree};
+use proptest::test_runner::TestRunner;
+use switchyard_streaming::Config;
+use switchyard_streaming::client::{Event, Spdy, exec, websocket};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio_tungstenite::tungstenite::Message;
+
+use crate::support::{ALL, Happened, Running, STDOUT, serve, shell, soon};
+
+/// The server still serves.
+async fn works(server: &Running) {
+    let url = server.sessions.exec(STDOUT, shell(STDOUT, "echo alive").0).unwrap();
+    let ended = soon(exec(&url, "v4.channel.k8s.io", STDOUT, b"")).await.unwrap();
+    assert_eq!(ended.stdout, b"alive\n");
+}
+
+/// Sends these bytes on a session that runs; gives the last status of the server.
+async fn send(server: &Running, bytes: &[u8]) -> Option<u32> {
+    let (command, mut told) = shell(ALL, "sleep 1000");
+    let url = server.sessions.exec(ALL, command).unwrap();
+    let Spdy { mut sender, mut receiver } =
+        soon(Spdy::open(&url, &["v4.channel.k8s.io"])).await.unwrap().unwrap();
+    for kind in ["error", "stdin", "stdout", "stderr"] {
+        sender.open(&[("streamtype", kind)]).await.unwrap();
+    }
+    assert_eq!(soon(told.recv()).await, Some(Happened::Opened));
+    sender.raw(bytes).await.unwrap();
+    let mut status = None;
+    while let Ok(Some(event)) = soon(receiver.event()).await {
+        if let Event::GoAway { status: told } = event {
+            status = Some(told);
+        }
+    }
+    assert_eq!(soon(told.recv()).await, Some(Happened::HungUp));
+    status
+}
+
+#[tokio::test]
+async fn malformed_frames_end_the_connection_with_a_protocol_error() {
+    let server = serve(Config::default()).await;
+    let frames: [&[u8]; 9] = [
+        b"GET / HTTP/1.1\r\nHost: there\r\n\r\n\x00\x00\x00\x00\x00\x00\x00\x00",
+        &[0x80, 2, 0, 1, 0, 0, 0, 0],
+        &[0x80, 3, 0, 1, 0, 0xff, 0xff, 0xff],
+        &[0x80, 3, 0, 1, 0, 0, 0, 0],
+        // A header block of the middle of nowhere.
+        &[0x80, 3, 0, 1, 0, 0, 0, 14, 0, 0, 0, 11, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 0xff, 0xff],
+        // Stream 2 is not a client's.
+        &[0x80, 3, 0, 1, 0, 0, 0, 10, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0],
+        &[0x80, 3, 0, 3, 0, 0, 0, 8, 0, 0, 0, 0, 0, 0, 0, 1],
+        // Windows that no window can have.
+        &[0x80, 3, 0, 9, 0, 0, 0, 8, 0, 0, 0, 0, 0x7f, 0xff, 0xff, 0xff],
+        &[0x80, 3, 0, 6, 0, 0, 0, 3, 0, 0, 0],
+    ];
+    for frame in &frames[1..] {
+        assert_eq!(send(&server, frame).await, Some(1), "{frame:?}");
+    }
+    // Letters are a data frame of a stream that never was: its bytes are skipped, until zeros are no stream at all.
+    let letters = [frames[0], &vec![0; 1 << 20][..]].concat();
+    let _anything_but_a_hang = send_then_close(&server, &letters).await;
+    works(&server).await;
+}
+
+/// Sends bytes and closes.
+async fn send_then_close(server: &Running, bytes: &[u8]) -> std::io::Result<()> {
+    let (command, mut told) = shell(ALL, "sleep 1000");
+    let url = server.sessions.exec(ALL, command).unwrap();
+    let mut spdy = soon(Spdy::open(&url, &["v4.channel.k8s.io"])).await.unwrap().unwrap();
+    for kind in ["error", "stdin", "stdout", "stderr"] {
+        spdy.sender.open(&[("streamtype", kind)]).await.unwrap();
+    }
+    assert_eq!(soon(told.recv()).await, Some(Happened::Opened));
+    let sent = soon(spdy.sender.raw(bytes)).await;
+    drop(spdy);
+    assert_eq!(soon(told.recv()).await, Some(Happened::HungUp));
+    sent
+}
+
+#[tokio::test]
+async fn a_window_opened_too_far_resets_its_stream_alone() {
+    let server = serve(Config::default()).await;
+    let url = server.sessions.exec(ALL, shell(ALL, "read line; echo $line >&2").0).unwrap();
+    let Spdy { mut sender, mut receiver } =
+        soon(Spdy::open(&url, &["v4.channel.k8s.io"])).await.unwrap().unwrap();
+    let mut streams = Vec::new();
+    for kind in ["error", "stdin", "stdout", "stderr"] {
+        streams.push(sender.open(&[("streamtype", kind)]).await.unwrap());
+    }
+    sender.window(streams[2], 0x7fff_ffff).await.unwrap();
+    sender.data(streams[1], b"on it goes\n", false).await.unwrap();
+    let (mut reset, mut errors) = (None, Vec::new());
+    while let Some(event) = soon(receiver.event()).await.unwrap() {
+        match event {
+            Event::Reset { stream, status } => reset = Some((stream, status)),
+            Event::Data { stream, bytes, .. } if stream == streams[3] => errors.extend_from_slice(&bytes),
+            _ => {}
+        }
+    }
+    assert_eq!(reset, Some((streams[2], 7)));
+    assert_eq!(errors, b"on it goes\n");
+}
+
+#[tokio::test]
+async fn arbitrary_bytes_after_an_upgrade_hang_nothing() {
+    let server = serve(Config::default()).await;
+    let mut runner = TestRunner::deterministic();
+    let bytes = proptest::collection::vec(proptest::prelude::any::<u8>(), 1..4000);
+    for turn in 0..40 {
+        let bytes = bytes.new_tree(&mut runner).unwrap().current();
+        let (command, mut told) = shell(ALL, "cat");
+        let url = server.sessions.exec(ALL, command).unwrap();
+        if turn % 2 == 0 {
+            let mut spdy = soon(Spdy::open(&url, &["v4.channel.k8s.io"])).await.unwrap().unwrap();
+            let _sent = soon(spdy.sender.raw(&bytes)).await;
+        } else {
+            let mut socket = soon(websocket(&url, "v5.channel.k8s.io")).await.unwrap().unwrap();
+            let _sent = soon(socket.get_mut().write_all(&bytes)).await;
+        }
+        // Opened or not: it is over as soon as the client has gone.
+        while soon(told.recv()).await.is_some() {}
+    }
+    works(&server).await;
+}
+
+#[tokio::test]
+async fn malformed_messages_close_a_websocket_with_the_reason() {
+    let server = serve(Config::default()).await;
+    // An unmasked message, an unknown opcode, a bit that means nothing.
+    for frame in [&[0x82, 1, 0][..], &[0x83, 0x80, 1, 2, 3, 4], &[0xc2, 0x80, 1, 2, 3, 4]] {
+        let (command, mut told) = shell(ALL, "sleep 1000");
+        let url = server.sessions.exec(ALL, command).unwrap();
+        let mut socket = soon(websocket(&url, "v4.channel.k8s.io")).await.unwrap().unwrap();
+        assert_eq!(soon(told.recv()).await, Some(Happened::Opened));
+        socket.get_mut().write_all(frame).await.unwrap();
+        assert_eq!(soon(told.recv()).await, Some(Happened::HungUp));
+        let mut rest = Vec::new();
+        let _reset = soon(socket.get_mut().read_to_end(&mut rest)).await;
+        let close = rest.windows(4).find(|bytes| bytes[0] == 0x88).expect("a close frame");
+        assert_eq!(u16::from_be_bytes([close[2], close[3]]), 1002, "{frame:?}");
+    }
+    works(&server).await;
+}
+
+#[tokio::test]
+async fn a_message_that_is_too_long_is_refused() {
+    let server = serve(Config::default()).await;
+    let (command, mut told) = shell(ALL, "cat >/dev/null");
+    let url = server.sessions.exec(ALL, command).unwrap();
+    let mut socket = soon(websocket(&url, "v4.channel.k8s.io")).await.unwrap().unwrap();
+    assert_eq!(soon(told.recv()).await, Some(Happened::Opened));
+    let _refused = soon(socket.send(Message::Binary(vec![0; 2 << 20].into()))).await;
+    assert_eq!(soon(told.recv()).await, Some(Happened::HungUp));
+    works(&server).await;
+}

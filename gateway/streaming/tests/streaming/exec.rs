@@ -1,0 +1,198 @@
+//! Exec and attach over SPDY: output, input and its end, status in every version, sizes, and clients that go away.
+
+use serde_json::{Value, json};
+use switchyard_streaming::client::{Event, Spdy, exec};
+use switchyard_streaming::{Config, Output, Refusal, Streams};
+use tokio::net::unix::pipe;
+
+use crate::support::{ALL, Given, Happened, STDOUT, TTY, given, noise, serve, shell, soon};
+
+#[tokio::test]
+async fn output_comes_apart_and_the_status_comes_last() {
+    let server = serve(Config::default()).await;
+    for protocol in ["v4.channel.k8s.io", "v5.channel.k8s.io"] {
+        let (command, _told) = shell(ALL, "echo out; echo err >&2; exit 42");
+        let url = server.sessions.exec(ALL, command).unwrap();
+        let ended = soon(exec(&url, protocol, ALL, b"")).await.unwrap();
+        assert_eq!((&ended.stdout[..], &ended.stderr[..]), (&b"out\n"[..], &b"err\n"[..]));
+        let status: Value = serde_json::from_str(&ended.status).unwrap();
+        assert_eq!(status["reason"], "NonZeroExitCode");
+        assert_eq!(status["details"]["causes"], json!([{"reason": "ExitCode", "message": "42"}]));
+        assert_eq!(ended.order.len(), 4, "{:?}", ended.order);
+        assert_eq!(ended.order[3], "error");
+    }
+}
+
+#[tokio::test]
+async fn success_is_a_status_of_its_own() {
+    let server = serve(Config::default()).await;
+    let (command, _told) = shell(STDOUT, "true");
+    let url = server.sessions.exec(STDOUT, command).unwrap();
+    let ended = soon(exec(&url, "v4.channel.k8s.io", STDOUT, b"")).await.unwrap();
+    let status: Value = serde_json::from_str(&ended.status).unwrap();
+    assert_eq!(status, json!({"metadata": {}, "status": "Success"}));
+}
+
+#[tokio::test]
+async fn old_versions_tell_a_failure_in_plain_text_and_success_not_at_all() {
+    let server = serve(Config::default()).await;
+    for protocol in ["channel.k8s.io", "v2.channel.k8s.io", "v3.channel.k8s.io"] {
+        for (script, expected) in
+            [("exit 3", "command terminated with non-zero exit code: 3"), ("echo hello", "")]
+        {
+            let (command, _told) = shell(ALL, script);
+            let url = server.sessions.exec(ALL, command).unwrap();
+            let ended = soon(exec(&url, protocol, ALL, b"")).await.unwrap();
+            assert_eq!(ended.status, expected, "{protocol}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_terminal_of_version_2_has_no_stream_of_sizes() {
+    let server = serve(Config::default()).await;
+    let (command, _told) = shell(TTY, "cat");
+    let url = server.sessions.exec(TTY, command).unwrap();
+    let ended = soon(exec(&url, "v2.channel.k8s.io", TTY, b"typed")).await.unwrap();
+    assert_eq!(ended.stdout, b"typed");
+}
+
+#[tokio::test]
+async fn the_end_of_the_input_reaches_the_process_and_its_answer_comes_back() {
+    let server = serve(Config::default()).await;
+    let (command, _told) = shell(ALL, "wc -c; echo done");
+    let url = server.sessions.attach(ALL, command).unwrap();
+    let ended = soon(exec(&url, "v4.channel.k8s.io", ALL, &noise(300_000))).await.unwrap();
+    assert_eq!(String::from_utf8(ended.stdout).unwrap(), "300000\ndone\n");
+}
+
+#[tokio::test]
+async fn much_goes_both_ways_at_once_unchanged() {
+    let server = serve(Config::default()).await;
+    let (command, _told) = shell(ALL, "tee /dev/stderr");
+    let url = server.sessions.exec(ALL, command).unwrap();
+    let sent = noise(8 << 20);
+    let ended = soon(exec(&url, "v4.channel.k8s.io", ALL, &sent)).await.unwrap();
+    assert!(ended.stdout == sent, "{} bytes came back", ended.stdout.len());
+    assert!(ended.stderr == sent, "{} bytes came back as errors", ended.stderr.len());
+}
+
+#[tokio::test]
+async fn the_output_of_a_pipe_is_carried_whole() {
+    let server = serve(Config::default()).await;
+    let (mut writer, reader) = pipe::pipe().unwrap();
+    let (command, end, _told) = given(None, Some(Output::from(reader)));
+    let url = server.sessions.attach(STDOUT, command).unwrap();
+    let sent = noise(4 << 20);
+    let write = async {
+        tokio::io::AsyncWriteExt::write_all(&mut writer, &sent).await.unwrap();
+        drop(writer);
+        end.cancel();
+    };
+    let (ended, ()) = soon(async { tokio::join!(exec(&url, "v4.channel.k8s.io", STDOUT, b""), write) }).await;
+    assert!(ended.unwrap().stdout == sent);
+}
+
+#[tokio::test]
+async fn a_process_that_is_refused_is_told_as_an_internal_error() {
+    let server = serve(Config::default()).await;
+    for (protocol, expected) in
+        [("v4.channel.k8s.io", None), ("v3.channel.k8s.io", Some("Internal error occurred: it has gone"))]
+    {
+        let refused = Box::new(Given { process: Err(Refusal("it has gone".to_owned())) });
+        let url = server.sessions.exec(ALL, refused).unwrap();
+        let ended = soon(exec(&url, protocol, ALL, b"input")).await.unwrap();
+        match expected {
+            Some(expected) => assert_eq!(ended.status, expected),
+            None => {
+                let status: Value = serde_json::from_str(&ended.status).unwrap();
+                assert_eq!(status["reason"], "InternalError");
+                assert_eq!(status["code"], 500);
+                assert_eq!(status["message"], "Internal error occurred: it has gone");
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_process_that_ends_does_not_wait_for_input() {
+    let server = serve(Config::default()).await;
+    let streams = Streams { stdin: true, stdout: true, stderr: false, tty: false };
+    let (command, _told) = shell(streams, "echo early");
+    let url = server.sessions.exec(streams, command).unwrap();
+    let Spdy { mut sender, mut receiver } =
+        soon(Spdy::open(&url, &["v4.channel.k8s.io"])).await.unwrap().unwrap();
+    for kind in ["error", "stdin", "stdout"] {
+        sender.open(&[("streamtype", kind)]).await.unwrap();
+    }
+    let mut last = None;
+    while let Some(event) = soon(receiver.event()).await.unwrap() {
+        last = Some(event);
+    }
+    assert_eq!(last, Some(Event::GoAway { status: 0 }));
+}
+
+#[tokio::test]
+async fn sizes_arrive_in_order_and_absurd_ones_do_not() {
+    let server = serve(Config::default()).await;
+    let (command, mut told) = shell(TTY, "cat");
+    let url = server.sessions.exec(TTY, command).unwrap();
+    let Spdy { mut sender, receiver: _receiver } =
+        soon(Spdy::open(&url, &["v4.channel.k8s.io"])).await.unwrap().unwrap();
+    for kind in ["error", "stdin", "stdout"] {
+        sender.open(&[("streamtype", kind)]).await.unwrap();
+    }
+    let resize = sender.open(&[("streamtype", "resize")]).await.unwrap();
+    assert_eq!(soon(told.recv()).await, Some(Happened::Opened));
+    for absurd in ["0", "-1", "65536", "1e400", "\"9\""] {
+        let size = format!("{{\"Width\":{absurd},\"Height\":1}}\n");
+        sender.data(resize, size.as_bytes(), false).await.unwrap();
+    }
+    sender.data(resize, b"{\"Width\":80,\"Hei", false).await.unwrap();
+    sender.data(resize, b"ght\":24}\n", false).await.unwrap();
+    assert_eq!(soon(told.recv()).await, Some(Happened::Resized(80, 24)));
+    sender.data(resize, b"{\"Width\":120,\"Height\":40}", false).await.unwrap();
+    assert_eq!(soon(told.recv()).await, Some(Happened::Resized(120, 40)));
+    drop(sender);
+}
+
+#[tokio::test]
+async fn a_client_that_goes_away_hangs_up() {
+    let server = serve(Config::default()).await;
+    let (command, mut told) = shell(ALL, "cat >/dev/null; sleep 1000");
+    let url = server.sessions.exec(ALL, command).unwrap();
+    let Spdy { mut sender, receiver } =
+        soon(Spdy::open(&url, &["v4.channel.k8s.io"])).await.unwrap().unwrap();
+    for kind in ["error", "stdin", "stdout", "stderr"] {
+        sender.open(&[("streamtype", kind)]).await.unwrap();
+    }
+    assert_eq!(soon(told.recv()).await, Some(Happened::Opened));
+    drop((sender, receiver));
+    assert_eq!(soon(told.recv()).await, Some(Happened::HungUp));
+}
+
+#[tokio::test]
+async fn pings_are_answered_and_streams_nobody_wants_are_reset() {
+    let server = serve(Config::default()).await;
+    let (command, _told) = shell(ALL, "cat");
+    let url = server.sessions.exec(ALL, command).unwrap();
+    let Spdy { mut sender, mut receiver } =
+        soon(Spdy::open(&url, &["v4.channel.k8s.io"])).await.unwrap().unwrap();
+    let unknown = sender.open(&[("streamtype", "telepathy")]).await.unwrap();
+    for kind in ["error", "stdin", "stdout", "stderr"] {
+        sender.open(&[("streamtype", kind)]).await.unwrap();
+    }
+    sender.ping(7).await.unwrap();
+    let late = sender.open(&[("streamtype", "stdout")]).await.unwrap();
+    let (mut pinged, mut resets) = (false, Vec::new());
+    while !pinged || resets.len() < 2 {
+        match soon(receiver.event()).await.unwrap().unwrap() {
+            Event::Ping { id } => pinged = id == 7,
+            Event::Reset { stream, .. } => resets.push(stream),
+            Event::Replied { .. } => {}
+            other => panic!("{other:?}"),
+        }
+    }
+    resets.sort_unstable();
+    assert_eq!(resets, [unknown, late]);
+}

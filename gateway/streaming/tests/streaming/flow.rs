@@ -1,0 +1,228 @@
+//! Back-pressure: windows hold both ways, and whoever does not read costs no memory and disturbs nobody.
+
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use switchyard_streaming::client::{Event, Spdy};
+use switchyard_streaming::{Config, Input, Output};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::time::timeout;
+
+use crate::support::{ALL, Happened, Loopback, STDOUT, given, noise, serve, shell, soon};
+
+/// More than all buffers on the way can hold: those of the sockets, ours, and what the client has asked for.
+const FAR_TOO_MUCH: usize = 64 << 20;
+
+/// An output without end that counts what was taken from it.
+struct Endless(Arc<AtomicUsize>);
+
+impl AsyncRead for Endless {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let length = buffer.remaining();
+        buffer.initialize_unfilled().fill(7);
+        buffer.advance(length);
+        self.0.fetch_add(length, Ordering::Relaxed);
+        Poll::Ready(Ok(()))
+    }
+}
+
+/// An input that takes nothing.
+struct Full;
+
+impl AsyncWrite for Full {
+    fn poll_write(self: Pin<&mut Self>, _: &mut Context<'_>, _: &[u8]) -> Poll<io::Result<usize>> {
+        Poll::Pending
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Pending
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Pending
+    }
+}
+
+/// Waits until a count stands still.
+async fn settled(count: &AtomicUsize) -> usize {
+    let mut last = usize::MAX;
+    soon(async {
+        loop {
+            let now = count.load(Ordering::Relaxed);
+            if now == last {
+                return now;
+            }
+            last = now;
+            tokio::time::sleep(Duration::from_millis(200)).await;
+        }
+    })
+    .await
+}
+
+async fn open(url: &url::Url, kinds: &[&str]) -> (Spdy, Vec<u32>) {
+    let mut spdy = soon(Spdy::open(url, &["v4.channel.k8s.io"])).await.unwrap().unwrap();
+    let mut streams = Vec::new();
+    for kind in kinds {
+        streams.push(spdy.sender.open(&[("streamtype", kind)]).await.unwrap());
+    }
+    (spdy, streams)
+}
+
+#[tokio::test]
+async fn a_client_that_stops_reading_stops_the_process_and_costs_no_memory() {
+    let server = serve(Config::default()).await;
+    let taken = Arc::new(AtomicUsize::new(0));
+    let (command, _end, mut told) = given(None, Some(Output::new(Endless(Arc::clone(&taken)))));
+    let url = server.sessions.exec(STDOUT, command).unwrap();
+    let (spdy, _) = open(&url, &["error", "stdout"]).await;
+    let taken = settled(&taken).await;
+    assert!((1..FAR_TOO_MUCH).contains(&taken), "{taken} bytes were taken");
+    drop(spdy);
+    assert_eq!(soon(told.recv()).await, Some(Happened::HungUp));
+}
+
+#[tokio::test]
+async fn a_process_that_stops_reading_stops_the_client_and_costs_no_memory() {
+    let server = serve(Config::default()).await;
+    let (command, _end, mut told) = given(Some(Input::new(Full)), None);
+    let url = server.sessions.exec(ALL, command).unwrap();
+    let (mut spdy, streams) = open(&url, &["error", "stdin", "stdout", "stderr"]).await;
+    let sent = AtomicUsize::new(0);
+    let piece = noise(1 << 16);
+    let flood = async {
+        loop {
+            spdy.sender.data(streams[1], &piece, false).await.unwrap();
+            sent.fetch_add(piece.len(), Ordering::Relaxed);
+        }
+    };
+    let sent = tokio::select! { sent = settled(&sent) => sent, () = flood => unreachable!() };
+    assert!((1 << 20..FAR_TOO_MUCH).contains(&sent), "{sent} bytes were sent");
+    // It is not read any more, and yet its end is noticed.
+    drop(spdy);
+    assert_eq!(soon(told.recv()).await, Some(Happened::HungUp));
+}
+
+#[tokio::test]
+async fn a_client_that_floods_with_pings_and_does_not_read_is_not_read() {
+    let server = serve(Config::default()).await;
+    let (command, _end, mut told) = given(None, None);
+    let url = server.sessions.exec(ALL, command).unwrap();
+    let (mut spdy, _) = open(&url, &["error", "stdin", "stdout", "stderr"]).await;
+    let sent = AtomicUsize::new(0);
+    let ping = [0x80, 3, 0, 6, 0, 0, 0, 4, 0, 0, 0, 1].repeat(1000);
+    let flood = async {
+        loop {
+            spdy.sender.raw(&ping).await.unwrap();
+            sent.fetch_add(ping.len(), Ordering::Relaxed);
+        }
+    };
+    let sent = tokio::select! { sent = settled(&sent) => sent, () = flood => unreachable!() };
+    assert!(sent < FAR_TOO_MUCH, "{sent} bytes were sent");
+    drop(spdy);
+    assert_eq!(soon(told.recv()).await, Some(Happened::HungUp));
+}
+
+#[tokio::test]
+async fn no_more_is_sent_than_a_clients_window_has_room_for() {
+    let server = serve(Config::default()).await;
+    let taken = Arc::new(AtomicUsize::new(0));
+    let (command, _end, _told) = given(None, Some(Output::new(Endless(taken))));
+    let url = server.sessions.exec(STDOUT, command).unwrap();
+    let mut spdy = soon(Spdy::open(&url, &["v4.channel.k8s.io"])).await.unwrap().unwrap();
+    spdy.sender.initial_window(10_000).await.unwrap();
+    spdy.sender.open(&[("streamtype", "error")]).await.unwrap();
+    let stdout = spdy.sender.open(&[("streamtype", "stdout")]).await.unwrap();
+    let mut got = 0;
+    for room in [10_000, 10_001, 200_000] {
+        while got < room {
+            match soon(spdy.receiver.event()).await.unwrap().unwrap() {
+                Event::Data { bytes, .. } => got += bytes.len(),
+                other => assert!(matches!(other, Event::Replied { .. }), "{other:?}"),
+            }
+        }
+        assert_eq!(got, room);
+        let more = timeout(Duration::from_millis(200), spdy.receiver.event()).await;
+        assert!(more.is_err(), "{more:?}");
+        let next = if room == 10_000 { 1 } else { 189_999 };
+        spdy.sender.window(stdout, next).await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_client_that_keeps_to_its_windows_gets_new_ones() {
+    let server = serve(Config::default()).await;
+    let (command, _told) = shell(ALL, "wc -c");
+    let url = server.sessions.exec(ALL, command).unwrap();
+    let (mut spdy, streams) = open(&url, &["error", "stdin", "stdout", "stderr"]).await;
+    let (mut stream, mut connection, mut left) = (65_536_u32, 65_536_u32, 3_000_000_u32);
+    let mut output = Vec::new();
+    while left > 0 {
+        let piece = left.min(stream).min(connection).min(32_768);
+        if piece > 0 {
+            spdy.sender.data(streams[1], &vec![7; piece as usize], piece == left).await.unwrap();
+            (stream, connection, left) = (stream - piece, connection - piece, left - piece);
+            continue;
+        }
+        match soon(spdy.receiver.event()).await.unwrap().unwrap() {
+            Event::Window { stream: 0, delta } => connection += delta,
+            Event::Window { delta, .. } => stream += delta,
+            other => assert!(matches!(other, Event::Replied { .. }), "{other:?}"),
+        }
+    }
+    while let Some(event) = soon(spdy.receiver.event()).await.unwrap() {
+        match event {
+            Event::Data { stream, bytes, .. } if stream == streams[2] => output.extend_from_slice(&bytes),
+            _ => {}
+        }
+    }
+    assert_eq!(String::from_utf8(output).unwrap(), "3000000\n");
+}
+
+#[tokio::test]
+async fn a_forwarded_connection_that_is_not_read_leaves_the_others_alone() {
+    let server = serve(Config::default()).await;
+    let url = server.sessions.port_forward(Vec::new(), Arc::new(Loopback)).unwrap();
+    let stuck = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let echo = crate::port_forward::echo().await;
+    let mut spdy = soon(Spdy::open(&url, &["portforward.k8s.io"])).await.unwrap().unwrap();
+    let mut streams = Vec::new();
+    for (request, port) in [stuck.local_addr().unwrap().port(), echo].into_iter().enumerate() {
+        let (port, request) = (port.to_string(), request.to_string());
+        for kind in ["error", "data"] {
+            let headers = [("streamtype", kind), ("port", &*port), ("requestid", &*request)];
+            streams.push(spdy.sender.open(&headers).await.unwrap());
+        }
+    }
+    // It fills the first stream's window as often as that is opened, and then no more.
+    let mut window = 65_536_u32;
+    loop {
+        while window > 0 {
+            let piece = window.min(32_768);
+            spdy.sender.data(streams[1], &vec![7; piece as usize], false).await.unwrap();
+            window -= piece;
+        }
+        match timeout(Duration::from_millis(500), spdy.receiver.event()).await {
+            Ok(Ok(Some(Event::Window { stream, delta }))) if stream == streams[1] => window += delta,
+            Ok(event) => assert!(event.unwrap().is_some()),
+            Err(_) => break,
+        }
+    }
+    spdy.sender.data(streams[3], b"still here", true).await.unwrap();
+    loop {
+        match soon(spdy.receiver.event()).await.unwrap().unwrap() {
+            Event::Data { stream, bytes, .. } if stream == streams[3] => {
+                assert_eq!(bytes, "still here");
+                break;
+            }
+            _ => {}
+        }
+    }
+}

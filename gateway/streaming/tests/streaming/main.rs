@@ -1,0 +1,15 @@
+//! The streaming server with real processes and sockets behind it, spoken to by clients of our own.
+
+#![expect(
+    clippy::unwrap_used,
+    clippy::wildcard_enum_match_arm,
+    reason = "a failed unwrap is a failed test, also in the functions that tests share; what a test does not wait for it skips"
+)]
+
+mod bad_input;
+mod exec;
+mod flow;
+mod port_forward;
+mod requests;
+mod support;
+mod websocket;

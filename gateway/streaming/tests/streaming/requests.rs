@@ -1,0 +1,275 @@
+//! Requests, tokens and time limits: what is refused and how, and how sessions and servers end.
+
+use std::io;
+use std::net::SocketAddr;
+use std::path::Path;
+use std::process::Command;
+use std::sync::Arc;
+use std::time::Duration;
+
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, ServerName};
+use rustls::{ClientConfig, RootCertStore};
+use switchyard_streaming::client::{Event, Refused, Spdy, connect, exec, request, websocket};
+use switchyard_streaming::{BindError, Config, Server, Tls};
+use tokio::io::AsyncReadExt;
+use tokio_rustls::TlsConnector;
+use tokio_util::sync::CancellationToken;
+use url::Url;
+
+use crate::support::{ALL, Happened, Loopback, STDOUT, given, serve, shell, soon};
+
+async fn refused(url: &Url, protocols: &[&str]) -> Refused {
+    soon(Spdy::open(url, protocols)).await.unwrap().unwrap_err()
+}
+
+#[tokio::test]
+async fn urls_are_absolute_and_say_where_the_server_listens() {
+    let server = Server::bind(Config::default()).await.unwrap();
+    let url = server.sessions().port_forward(Vec::new(), Arc::new(Loopback)).unwrap();
+    assert_eq!(url.scheme(), "http");
+    assert_eq!(url.socket_addrs(|| None).unwrap(), [server.address()]);
+    assert_ne!(server.address().port(), 0);
+    assert_eq!(url.path_segments().unwrap().next(), Some("portforward"));
+    let base = Some(Url::parse("https://node.example/streams/").unwrap());
+    let server = Server::bind(Config { base_url: base, ..Config::default() }).await.unwrap();
+    let url = server.sessions().exec(STDOUT, shell(STDOUT, "true").0).unwrap();
+    assert!(url.as_str().starts_with("https://node.example/streams/exec/"), "{url}");
+}
+
+#[tokio::test]
+async fn what_cannot_be_served_is_told_when_it_is_bound() {
+    let address = Server::bind(Config::default()).await.unwrap();
+    let taken = Server::bind(Config { address: address.address(), ..Config::default() }).await.unwrap_err();
+    assert!(matches!(taken, BindError::Listen { .. }), "{taken}");
+    let base = Some(Url::parse("unix:/run/socket").unwrap());
+    let wrong = Server::bind(Config { base_url: base, ..Config::default() }).await.unwrap_err();
+    assert!(matches!(wrong, BindError::BaseUrl { .. }), "{wrong}");
+    let tls = Some(Tls { certificates: "/absent/certificate".into(), key: "/absent/key".into() });
+    let absent = Server::bind(Config { tls, ..Config::default() }).await.unwrap_err();
+    assert!(absent.to_string().contains("/absent/certificate"), "{absent}");
+}
+
+#[tokio::test]
+async fn a_token_is_good_for_one_session() {
+    let server = serve(Config::default()).await;
+    let url = server.sessions.exec(STDOUT, shell(STDOUT, "true").0).unwrap();
+    soon(exec(&url, "v4.channel.k8s.io", STDOUT, b"")).await.unwrap();
+    assert_eq!(refused(&url, &["v4.channel.k8s.io"]).await.status, 404);
+}
+
+#[tokio::test]
+async fn of_many_who_open_a_token_at_once_one_gets_the_session() {
+    let server = serve(Config::default()).await;
+    let url = server.sessions.exec(ALL, shell(ALL, "cat").0).unwrap();
+    let opening: Vec<_> = (0..20).map(|_| Spdy::open(&url, &["v4.channel.k8s.io"])).collect();
+    let opened = soon(futures::future::join_all(opening)).await;
+    assert_eq!(opened.iter().filter(|answer| answer.as_ref().unwrap().is_ok()).count(), 1);
+}
+
+#[tokio::test]
+async fn guessed_tokens_and_other_kinds_of_session_are_not_found() {
+    let server = serve(Config::default()).await;
+    let url = server.sessions.exec(STDOUT, shell(STDOUT, "true").0).unwrap();
+    let paths = ["/exec/AAAAAAAAAAAAAAAAAAAAAA", "/exec/", "/exec", "/", "/exec/../exec/x"];
+    let elsewhere = url.path().replace("/exec/", "/attach/");
+    for path in paths.into_iter().chain([&*elsewhere]) {
+        let mut guess = url.clone();
+        guess.set_path(path);
+        assert_eq!(refused(&guess, &["v4.channel.k8s.io"]).await.status, 404, "{path}");
+    }
+    soon(exec(&url, "v4.channel.k8s.io", STDOUT, b"")).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_token_expires_and_what_it_stood_for_is_dropped() {
+    let server = serve(Config { token_lifetime: Duration::from_millis(50), ..Config::default() }).await;
+    let (command, mut told) = shell(STDOUT, "true");
+    let url = server.sessions.exec(STDOUT, command).unwrap();
+    assert_eq!(soon(told.recv()).await, None, "it was dropped, and never opened");
+    assert_eq!(refused(&url, &["v4.channel.k8s.io"]).await.status, 404);
+}
+
+#[tokio::test]
+async fn only_so_many_sessions_wait() {
+    let server = serve(Config { max_tokens: 2, ..Config::default() }).await;
+    let first = server.sessions.exec(STDOUT, shell(STDOUT, "true").0).unwrap();
+    server.sessions.attach(STDOUT, shell(STDOUT, "true").0).unwrap();
+    let refused = server.sessions.port_forward(Vec::new(), Arc::new(Loopback)).unwrap_err();
+    assert_eq!(refused.limit, 2);
+    soon(exec(&first, "v4.channel.k8s.io", STDOUT, b"")).await.unwrap();
+    server.sessions.port_forward(Vec::new(), Arc::new(Loopback)).unwrap();
+}
+
+#[tokio::test]
+async fn a_refused_request_says_why_and_leaves_the_token() {
+    let server = serve(Config::default()).await;
+    let url = server.sessions.exec(STDOUT, shell(STDOUT, "true").0).unwrap();
+    let none = refused(&url, &["v9.channel.k8s.io"]).await;
+    assert_eq!(none.status, 403);
+    let told = none.head.matches("x-accepted-stream-protocol-versions:").count();
+    assert_eq!(told, 5, "{}", none.head);
+    assert_eq!(refused(&url, &[]).await.status, 400);
+    assert_eq!(soon(websocket(&url, "v9.channel.k8s.io")).await.unwrap().unwrap_err().status, 403);
+    for (method, status) in [("GET", 400), ("DELETE", 405), ("POST", 400)] {
+        let mut socket = connect(&url).await.unwrap();
+        let answer = soon(request(&mut socket, method, &url, &[])).await.unwrap().unwrap_err();
+        assert_eq!(answer.status, status, "{method}");
+    }
+    soon(exec(&url, "v4.channel.k8s.io", STDOUT, b"")).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_request_is_no_reason_to_wait_for_ever() {
+    let config = Config { request_timeout: Duration::from_millis(100), ..Config::default() };
+    let server = serve(config).await;
+    let url = server.sessions.exec(STDOUT, shell(STDOUT, "true").0).unwrap();
+    let mut socket = connect(&url).await.unwrap();
+    tokio::io::AsyncWriteExt::write_all(&mut socket, b"POST /exec/").await.unwrap();
+    let closed = soon(socket.read_to_end(&mut Vec::new())).await;
+    assert!(closed.is_err() || closed.unwrap() < 1000);
+}
+
+#[tokio::test]
+async fn streams_that_are_not_opened_end_the_session_before_it_begins() {
+    let config = Config { stream_creation_timeout: Duration::from_millis(100), ..Config::default() };
+    let server = serve(config).await;
+    let (command, mut told) = shell(ALL, "cat");
+    let url = server.sessions.exec(ALL, command).unwrap();
+    let Spdy { mut sender, mut receiver } =
+        soon(Spdy::open(&url, &["v4.channel.k8s.io"])).await.unwrap().unwrap();
+    sender.open(&[("streamtype", "error")]).await.unwrap();
+    let mut last = None;
+    while let Some(event) = soon(receiver.event()).await.unwrap() {
+        last = Some(event);
+    }
+    assert_eq!(last, Some(Event::GoAway { status: 0 }));
+    assert_eq!(soon(told.recv()).await, None, "it was never opened");
+}
+
+#[tokio::test]
+async fn an_idle_session_is_ended_and_a_busy_one_is_not() {
+    let server = serve(Config { idle_timeout: Duration::from_millis(400), ..Config::default() }).await;
+    let (command, mut told) = shell(ALL, "sleep 1000");
+    let url = server.sessions.exec(ALL, command).unwrap();
+    let idle = soon(exec(&url, "v4.channel.k8s.io", ALL, b"")).await.unwrap();
+    assert_eq!(idle.status, "");
+    assert_eq!(soon(told.recv()).await, Some(Happened::Opened));
+    assert_eq!(soon(told.recv()).await, Some(Happened::HungUp));
+    let (command, _told) = shell(STDOUT, "for i in 1 2 3 4 5 6 7 8; do echo $i; sleep 0.1; done");
+    let url = server.sessions.exec(STDOUT, command).unwrap();
+    let busy = soon(exec(&url, "v4.channel.k8s.io", STDOUT, b"")).await.unwrap();
+    assert!(busy.status.contains("Success"), "{}", busy.status);
+}
+
+#[tokio::test]
+async fn a_server_that_stops_ends_its_sessions() {
+    let mut server = serve(Config { drain_timeout: Duration::from_millis(10), ..Config::default() }).await;
+    let (command, mut told) = shell(ALL, "sleep 1000");
+    let url = server.sessions.exec(ALL, command).unwrap();
+    let waiting = server.sessions.exec(ALL, shell(ALL, "true").0).unwrap();
+    let running = tokio::spawn(async move { exec(&url, "v4.channel.k8s.io", ALL, b"").await });
+    assert_eq!(soon(told.recv()).await, Some(Happened::Opened));
+    server.stop.cancel();
+    assert_eq!(soon(told.recv()).await, Some(Happened::HungUp));
+    soon(&mut server.serving).await.unwrap();
+    assert_eq!(soon(running).await.unwrap().unwrap().status, "");
+    assert!(soon(connect(&waiting)).await.is_err(), "nobody listens any more");
+}
+
+#[tokio::test]
+async fn a_session_that_ends_in_time_is_not_cut_off_by_a_stop() {
+    let mut server = serve(Config { drain_timeout: Duration::from_secs(30), ..Config::default() }).await;
+    let (command, mut told) = shell(STDOUT, "sleep 0.2; echo late");
+    let url = server.sessions.exec(STDOUT, command).unwrap();
+    let running = tokio::spawn(async move { exec(&url, "v4.channel.k8s.io", STDOUT, b"").await });
+    assert_eq!(soon(told.recv()).await, Some(Happened::Opened));
+    server.stop.cancel();
+    assert_eq!(soon(running).await.unwrap().unwrap().stdout, b"late\n");
+    soon(&mut server.serving).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_stop_does_not_wait_for_who_does_not_read() {
+    let mut server = serve(Config { drain_timeout: Duration::ZERO, ..Config::default() }).await;
+    let (command, _end, mut told) =
+        given(None, Some(switchyard_streaming::Output::new(tokio::io::repeat(7))));
+    let url = server.sessions.exec(STDOUT, command).unwrap();
+    let Spdy { mut sender, receiver: _receiver } =
+        soon(Spdy::open(&url, &["v4.channel.k8s.io"])).await.unwrap().unwrap();
+    for kind in ["error", "stdout"] {
+        sender.open(&[("streamtype", kind)]).await.unwrap();
+    }
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    server.stop.cancel();
+    assert_eq!(soon(told.recv()).await, Some(Happened::HungUp));
+    soon(&mut server.serving).await.unwrap();
+}
+
+/// A certificate for 127.0.0.1, made now.
+fn certificate(dir: &Path) -> Tls {
+    let tls = Tls { certificates: dir.join("certificate.pem"), key: dir.join("key.pem") };
+    let made = Command::new("openssl")
+        .args([
+            "req",
+            "-x509",
+            "-newkey",
+            "ec",
+            "-pkeyopt",
+            "ec_paramgen_curve:prime256v1",
+            "-nodes",
+            "-days",
+            "1",
+        ])
+        .args(["-subj", "/CN=streaming", "-addext", "subjectAltName=IP:127.0.0.1"])
+        .args(["-addext", "basicConstraints=critical,CA:FALSE", "-out"])
+        .arg(&tls.certificates)
+        .arg("-keyout")
+        .arg(&tls.key)
+        .output()
+        .expect("openssl runs; it is in the Debian package openssl");
+    assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+    tls
+}
+
+#[tokio::test]
+async fn sessions_are_served_with_tls() {
+    let dir = tempfile::tempdir().unwrap();
+    let tls = certificate(dir.path());
+    let server = serve(Config { tls: Some(tls.clone()), ..Config::default() }).await;
+    let url = server.sessions.exec(STDOUT, shell(STDOUT, "echo secret").0).unwrap();
+    assert_eq!(url.scheme(), "https");
+    let mut roots = RootCertStore::empty();
+    roots.add(CertificateDer::from_pem_file(&tls.certificates).unwrap()).unwrap();
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let config = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions().unwrap();
+    let config = config.with_root_certificates(roots).with_no_client_auth();
+    let name = ServerName::try_from("127.0.0.1").unwrap();
+    let socket = connect(&url).await.unwrap();
+    let secured = soon(TlsConnector::from(Arc::new(config)).connect(name, socket)).await.unwrap();
+    let spdy = soon(Spdy::over(Box::new(secured), &url, &["v4.channel.k8s.io"])).await.unwrap();
+    let Spdy { mut sender, mut receiver } = spdy.unwrap();
+    for kind in ["error", "stdout"] {
+        sender.open(&[("streamtype", kind)]).await.unwrap();
+    }
+    let mut output = Vec::new();
+    while let Some(event) = soon(receiver.event()).await.unwrap() {
+        if let Event::Data { stream: 3, bytes, .. } = event {
+            output.extend_from_slice(&bytes);
+        }
+    }
+    assert_eq!(output, b"secret\n");
+    let plain = soon(Spdy::open(&url, &["v4.channel.k8s.io"])).await;
+    assert!(plain.is_err(), "plain HTTP gets no answer");
+}
+
+#[tokio::test]
+async fn a_dropped_server_leaves_nobody_listening() {
+    let server = Server::bind(Config::default()).await.unwrap();
+    let address: SocketAddr = server.address();
+    let run = tokio::spawn(server.run(CancellationToken::new()));
+    run.abort();
+    assert!(run.await.unwrap_err().is_cancelled());
+    let refused = tokio::net::TcpStream::connect(address).await.unwrap_err();
+    assert_eq!(refused.kind(), io::ErrorKind::ConnectionRefused);
+}
