@@ -72,5 +72,11 @@ pub async fn request(
     let head = String::from_utf8_lossy(&buffer.split_to(end)).into_owned();
     let status = head.split(' ').nth(1).and_then(|status| status.parse().ok());
     let status = status.ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, head.clone()))?;
-    Ok(if status == 101 { Ok(buffer) } else { Err(Refused { status, head }) })
+    let connection = head.lines().find_map(|line| {
+        let (name, value) = line.split_once(':')?;
+        name.eq_ignore_ascii_case("connection").then(|| value.trim())
+    });
+    // Go's clients take an answer that says more, as `close`, for no upgrade.
+    let upgraded = status == 101 && connection.is_some_and(|value| value.eq_ignore_ascii_case("upgrade"));
+    Ok(if upgraded { Ok(buffer) } else { Err(Refused { status, head }) })
 }

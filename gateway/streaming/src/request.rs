@@ -119,6 +119,8 @@ fn switch<V>(upgrade: &Upgrade<V>) -> Response<Full<Bytes>> {
 fn reject(rejection: Rejection) -> Response<Full<Bytes>> {
     let mut response = Response::new(Full::from(rejection.text + "\n"));
     *response.status_mut() = rejection.status;
+    // One request is all that a connection is for. An upgrade must not say so: Go's clients would take it for none.
+    response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
     for (name, value) in rejection.headers {
         response.headers_mut().append(name, value);
     }

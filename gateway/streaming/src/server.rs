@@ -234,7 +234,6 @@ where
         async move { Ok::<_, Infallible>(response) }
     });
     let served = http1::Builder::new()
-        .keep_alive(false)
         .max_buf_size(MAX_REQUEST)
         .serve_connection(TokioIo::new(socket), service)
         .with_upgrades()
