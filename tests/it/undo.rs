@@ -7,7 +7,10 @@ use switchyard_contract::Fixture;
 use switchyard_core::backend::Backend;
 use switchyard_core::id::{SandboxId, TaskId};
 use switchyard_core::image::{Credentials, PullRequest};
-use switchyard_core::spec::{Output, Resources, SandboxNetwork, SandboxPid, SandboxSpec, Signal, TaskSpec};
+use switchyard_core::spec::{
+    Mount, MountSource, Output, Propagation, Resources, SandboxNetwork, SandboxPid, SandboxSpec, Signal,
+    TaskSpec,
+};
 use switchyard_core::state::{ExitCause, TaskState};
 use switchyard_steps::{Area, Step};
 use switchyard_tests::host::cgroups;
@@ -38,10 +41,17 @@ const SANDBOX_ENDED: [Step; 7] = [
     Step::SandboxForgotten,
 ];
 /// The steps of making a task.
-const TASK_MADE: [Step; 3] = [Step::TaskRecorded, Step::TaskVolumes, Step::TaskPrepared];
+const TASK_MADE: [Step; 4] = [Step::TaskRecorded, Step::TaskViewed, Step::TaskVolumes, Step::TaskPrepared];
 /// The steps of starting one.
-const TASK_STARTED: [Step; 5] =
-    [Step::TaskFifos, Step::TaskLogged, Step::TaskCreated, Step::TaskStarted, Step::TaskMarked];
+const TASK_STARTED: [Step; 7] = [
+    Step::TaskFifos,
+    Step::TaskStaged,
+    Step::TaskLogged,
+    Step::TaskCreated,
+    Step::TaskUnstaged,
+    Step::TaskStarted,
+    Step::TaskMarked,
+];
 /// The steps of changing its limits.
 const TASK_LIMITED: [Step; 2] = [Step::TaskLimited, Step::TaskLimitsRecorded];
 /// The steps of its end.
@@ -81,10 +91,21 @@ impl Lab {
         }
     }
 
-    /// A task that takes every step: with an image volume and a log.
+    /// A task that takes every step: with a volume of its image, an image as a volume, and a log.
     fn task_spec(&self, command: &[&str]) -> TaskSpec {
         let mut spec = self.world.task_spec("task", command);
         spec.image = self.world.registry().reference(IMAGE);
+        let source = MountSource::Image { reference: spec.image.clone(), sub_path: "".into() };
+        spec.mounts = vec![Mount {
+            destination: "/image".into(),
+            source,
+            readonly: true,
+            recursive_readonly: false,
+            propagation: Propagation::Private,
+            id_mapped: false,
+            selinux_relabel: false,
+            options: Vec::new(),
+        }];
         spec.stdio.output = Output::Log(self.world.root().log_dir().join("task/0.log"));
         spec
     }

@@ -36,7 +36,7 @@ impl PrivateRoot {
         let scratch = Scratch::new();
         let network = Network::new(scratch.digits(), &scratch.path().join("cni"));
         let root = Self { network, disks: Mutex::default(), scratch };
-        for dir in [root.state(), root.run(), root.certs(), root.log_dir()] {
+        for dir in [root.state(), root.run(), root.certs(), root.cdi(), root.log_dir()] {
             fs::create_dir_all(dir).expect("the scratch directory can be written");
         }
         root.network.write_conflist(&root.cni_conf(), false);
@@ -99,6 +99,12 @@ impl PrivateRoot {
     #[must_use]
     pub fn certs(&self) -> PathBuf {
         self.path().join("certs.d")
+    }
+
+    /// The directory of vendors' files about devices.
+    #[must_use]
+    pub fn cdi(&self) -> PathBuf {
+        self.path().join("cdi.d")
     }
 
     /// A directory for the logs of pods.
@@ -178,11 +184,13 @@ impl PrivateRoot {
              [admin]\nlisten = \"127.0.0.1:0\"\n\
              [containerd]\nmode = \"managed\"\n\
              [network]\nconf_dir = {:?}\nbin_dirs = [{:?}]\n\
+             [devices]\ncdi_spec_dirs = [{:?}]\n\
              [registry]\nconfig_dirs = [{:?}]\n",
             self.state(),
             self.run(),
             self.cni_conf(),
             prereq::CNI_BIN_DIR,
+            self.cdi(),
             self.certs()
         );
         let mut config: Table = base.parse().expect("paths of a test need no escapes in TOML");

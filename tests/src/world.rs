@@ -6,7 +6,9 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use switchyard_containerd::config::{Cgroup, Config, Mode, Network, Recovery, Registry as RegistryConfig};
+use switchyard_containerd::config::{
+    Cgroup, Config, Devices, Images, Mode, Network, Recovery, Registry as RegistryConfig,
+};
 use switchyard_containerd::steps::Faults;
 use switchyard_containerd::{Containerd, Settings};
 use switchyard_contract::Fixture;
@@ -113,6 +115,8 @@ fn settings(root: &PrivateRoot) -> Settings {
             bin_dirs: vec![prereq::CNI_BIN_DIR.into()],
             ..Network::default()
         },
+        devices: Devices { cdi_spec_dirs: vec![root.cdi()] },
+        images: Images::default(),
         registry: RegistryConfig { config_dirs: vec![root.certs()], ..RegistryConfig::default() },
         cgroup: Cgroup { default_parent: root.cgroup_name(), ..Cgroup::default() },
         recovery: Recovery { grace_milliseconds: 1000, ..Recovery::default() },

@@ -24,7 +24,7 @@ use switchyard_namespaces::files::write_atomic;
 use switchyard_proto::containerd::runc::v1 as runc;
 use switchyard_registry as registry;
 use switchyard_runtime_spec::cgroups_path::{CgroupLocation, cgroups_path};
-use switchyard_runtime_spec::{self as runtime_spec, Host};
+use switchyard_runtime_spec::{self as runtime_spec, Host, SandboxUsers};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -33,12 +33,13 @@ use crate::apparmor::DEFAULT_PROFILE;
 use crate::bundle::Making;
 use crate::client::Client;
 use crate::config::{Driver, Mode, Runtime, Settings};
-use crate::health::{Contact, Health, Probes};
+use crate::health::{Contact, Health};
 use crate::image::lease::getrandom_fill;
 use crate::image::{Images, Snapshotters};
 use crate::layout::Layout;
 use crate::leftovers::Leftovers;
 use crate::lifeline::Held;
+use crate::probe::Probes;
 use crate::rootfs::Rootfs;
 use crate::sandbox::{SandboxEntry, infra, kernel_text};
 use crate::stats::Layers;
@@ -242,9 +243,10 @@ impl Inner {
     async fn ask_abilities(self: Arc<Self>, stop: CancellationToken) {
         let mut contact = self.health.view();
         let runtimes = self.settings.containerd.runtimes.values();
-        let binaries: Vec<String> = runtimes.map(|runtime| runtime.binary.clone()).collect();
+        let runc_like = runtimes.filter(|runtime| runtime.type_ == RUNC_TYPE);
+        let binaries: Vec<String> = runc_like.map(|runtime| runtime.binary.clone()).collect();
         loop {
-            self.probes.ask(binaries.clone()).await;
+            self.probes.ask(&binaries, self.layout.state(), self.layout.run()).await;
             let anew = async {
                 while contact.changed().await.is_ok() {
                     if matches!(*contact.borrow_and_update(), Contact::Up { .. }) {
@@ -293,16 +295,22 @@ impl Inner {
     }
 
     /// The runtime of a container object.
-    pub(crate) fn runtime_of(&self, runtime: &Runtime) -> api::container::Runtime {
+    pub(crate) fn runtime_of(&self, runtime: &Runtime, sandbox: &SandboxEntry) -> api::container::Runtime {
         let systemd = self.host.cgroup_driver == runtime_spec::CgroupDriver::Systemd;
         api::container::Runtime {
             name: runtime.type_.clone(),
-            options: self.runtime_options(runtime, systemd),
+            options: self.runtime_options(runtime, systemd, sandbox.users().as_ref()),
         }
     }
 
-    /// The options of a runc-like shim; other shims have options of their own, which are left to their configuration.
-    pub(crate) fn runtime_options(&self, runtime: &Runtime, systemd: bool) -> Option<Any> {
+    /// The options of a runc-like shim; other shims have options of their own, which are left to their configuration. The streams of
+    /// a process belong to the root of its user namespace.
+    pub(crate) fn runtime_options(
+        &self,
+        runtime: &Runtime,
+        systemd: bool,
+        users: Option<&SandboxUsers>,
+    ) -> Option<Any> {
         if runtime.type_ != RUNC_TYPE {
             return None;
         }
@@ -315,6 +323,8 @@ impl Inner {
             binary_name: runtime.binary.clone(),
             systemd_cgroup: systemd,
             root,
+            io_uid: users.map_or(0, |users| users.map.uids.root()),
+            io_gid: users.map_or(0, |users| users.map.gids.root()),
             ..Default::default()
         };
         Some(Any {
@@ -381,7 +391,7 @@ impl Backend for Containerd {
         let handler = |(name, runtime): (&String, &Runtime)| Handler {
             name: name.clone(),
             recursive_readonly_mounts: self.inner.recursive_readonly(runtime),
-            user_namespaces: false,
+            user_namespaces: self.inner.no_users(runtime).is_none(),
         };
         let (mut first, rest): (Vec<_>, Vec<_>) =
             config.runtimes.iter().map(handler).partition(|handler| handler.name == config.default_runtime);

@@ -1,5 +1,5 @@
-//! The configuration of the backend: the sections `[containerd]`, `[network]`, `[registry]`,
-//! `[cgroup]` and `[recovery]`.
+//! The configuration of the backend: the sections `[containerd]`, `[network]`, `[devices]`,
+//! `[images]`, `[registry]`, `[cgroup]` and `[recovery]`.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -82,6 +82,22 @@ pub struct Network {
     pub plugin_timeout_seconds: u64,
 }
 
+/// `[devices]`: where devices are described.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Devices {
+    /// Directories with vendors' files of the Container Device Interface; a later one wins.
+    pub cdi_spec_dirs: Vec<PathBuf>,
+}
+
+/// `[images]`: images that stay.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Images {
+    /// References of images that must not be removed to free space.
+    pub pinned: Vec<String>,
+}
+
 /// `[registry]`: how images are found.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -135,6 +151,10 @@ pub struct Settings {
     pub containerd: Config,
     /// `[network]`.
     pub network: Network,
+    /// `[devices]`.
+    pub devices: Devices,
+    /// `[images]`.
+    pub images: Images,
     /// `[registry]`.
     pub registry: Registry,
     /// `[cgroup]`.
@@ -201,6 +221,12 @@ impl Default for Network {
             bin_dirs: vec!["/opt/cni/bin".into(), "/usr/lib/cni".into()],
             plugin_timeout_seconds: 60,
         }
+    }
+}
+
+impl Default for Devices {
+    fn default() -> Self {
+        Self { cdi_spec_dirs: vec!["/etc/cdi".into(), "/var/run/cdi".into()] }
     }
 }
 

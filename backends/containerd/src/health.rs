@@ -1,9 +1,7 @@
 //! Are containerd and the logkeeper there, and what are they: watches that ask now and then, and readers that never wait.
 
-use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::process::Stdio;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use switchyard_core::backend::Condition;
@@ -19,8 +17,6 @@ const PERIOD: Duration = Duration::from_secs(2);
 const SEARCH: Duration = Duration::from_millis(50);
 /// Between two looks while the logkeeper is away.
 const KEEPER_SEARCH: Duration = Duration::from_millis(250);
-/// How long an OCI runtime may take to say what it can do.
-const PROBE: Duration = Duration::from_secs(5);
 
 /// What is known of containerd.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -194,49 +190,4 @@ async fn look(client: &Client, patience: Duration) -> Contact {
         // The text must not change from one look to the next, or each would be news.
         Err(error) => Contact::Down { reason: format!("{}: {}", client.address().display(), error.report()) },
     }
-}
-
-/// What the OCI runtimes can do, asked once.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct Probes {
-    recursive_readonly: Arc<Mutex<BTreeMap<String, bool>>>,
-}
-
-impl Probes {
-    /// Whether the runtime of this name makes mounts read-only all the way down.
-    pub(crate) fn recursive_readonly(&self, binary: &str) -> bool {
-        let known = self.recursive_readonly.lock().unwrap_or_else(PoisonError::into_inner);
-        known.get(binary).copied().unwrap_or(false)
-    }
-
-    /// Asks these runtimes. One that cannot say what it can do is taken to be able to do nothing special.
-    pub(crate) async fn ask(&self, binaries: impl IntoIterator<Item = String>) {
-        for binary in binaries {
-            let can = match features(&binary).await {
-                Ok(features) => features["mountOptions"]
-                    .as_array()
-                    .is_some_and(|options| options.iter().any(|option| option == "rro")),
-                Err(error) => {
-                    tracing::debug!(
-                        binary,
-                        error = error.report(),
-                        "an OCI runtime does not say what it can do"
-                    );
-                    false
-                }
-            };
-            self.recursive_readonly.lock().unwrap_or_else(PoisonError::into_inner).insert(binary, can);
-        }
-    }
-}
-
-async fn features(binary: &str) -> Result<serde_json::Value> {
-    let failed = |what: &str| Error::unimplemented(format!("{binary} features: {what}"));
-    let mut command = tokio::process::Command::new(binary);
-    command.arg("features").stdin(Stdio::null()).stderr(Stdio::null()).kill_on_drop(true);
-    let output = tokio::time::timeout(PROBE, command.output())
-        .await
-        .map_err(|_| failed("no answer in time"))?
-        .map_err(|fault| failed("cannot be run").with_source(fault))?;
-    serde_json::from_slice(&output.stdout).map_err(|fault| failed("no answer").with_source(fault))
 }

@@ -5,8 +5,9 @@
 //! <state>/infra/            root file system of infra processes            made anew
 //! <state>/tasks/<id>/       volumes/<n>/                                   outlives a reboot
 //! <run>/sandboxes/<id>/     shm/                                           gone after a reboot
-//! <run>/ns/<id>/            net, ipc, uts, pid: pinned namespaces              gone after a reboot
+//! <run>/ns/<id>/            user, net, ipc, uts, pid: pinned namespaces        gone after a reboot
 //! <run>/tasks/<id>/         stdout, stderr, stdin: FIFOs; started, …       gone after a reboot
+//! <run>/stage/<id>/          mounts for the runtime while it makes a container gone after a reboot
 //! <run>/views/<key>/        mount points of image views                    gone after a reboot
 //! ```
 
@@ -34,6 +35,8 @@ pub(crate) struct SandboxDirs {
 pub(crate) struct TaskDirs {
     pub(crate) state: PathBuf,
     pub(crate) run: PathBuf,
+    /// What the runtime is to find while it makes the container.
+    pub(crate) stage: PathBuf,
 }
 
 impl Layout {
@@ -66,6 +69,18 @@ impl Layout {
         self.run.join("waits")
     }
 
+    pub(crate) fn all_stages(&self) -> PathBuf {
+        self.run.join("stage")
+    }
+
+    pub(crate) fn run(&self) -> &Path {
+        &self.run
+    }
+
+    pub(crate) fn state(&self) -> &Path {
+        &self.state
+    }
+
     pub(crate) fn views(&self) -> PathBuf {
         self.run.join("views")
     }
@@ -85,7 +100,11 @@ impl Layout {
 
     pub(crate) fn task(&self, id: TaskId) -> TaskDirs {
         let name = id.to_string();
-        TaskDirs { state: self.all_task_state().join(&name), run: self.all_task_run().join(&name) }
+        TaskDirs {
+            state: self.all_task_state().join(&name),
+            run: self.all_task_run().join(&name),
+            stage: self.all_stages().join(&name),
+        }
     }
 }
 
@@ -109,6 +128,11 @@ impl SandboxDirs {
     /// The pinned process namespace, where the sandbox has a shared one.
     pub(crate) fn pid_namespace(&self) -> PathBuf {
         self.pins.join("pid")
+    }
+
+    /// The pinned user namespace, where the sandbox has one.
+    pub(crate) fn user_namespace(&self) -> PathBuf {
+        self.pins.join(switchyard_namespaces::Ns::User.file_name())
     }
 
     pub(crate) fn shm(&self) -> PathBuf {

@@ -35,6 +35,7 @@ mod layout;
 mod leftovers;
 mod lifeline;
 mod mount;
+mod probe;
 mod record;
 mod recover;
 mod rootfs;
@@ -43,6 +44,7 @@ mod stats;
 pub mod steps;
 mod task;
 mod text;
+mod users;
 
 pub use backend::Containerd;
 pub use config::Settings;

@@ -14,9 +14,11 @@ use serde::{Deserialize, Serialize};
 use switchyard_core::backend::{ResolvedUser, SandboxDetails, TaskDetails};
 use switchyard_core::id::{Owner, SandboxId};
 use switchyard_core::image::ImageId;
-use switchyard_core::spec::{HugepageLimit, Meta, Resources, Signal};
+use switchyard_core::spec::{HugepageLimit, IdMap, IdRange, Meta, Resources, Signal, UserNamespace};
 use switchyard_core::state::{Exit, ExitCause};
 use switchyard_core::{Error, Result};
+
+use crate::task::stage::StagedRecord;
 
 /// The extension under which a record stands, and its type.
 pub(crate) const EXTENSION: &str = "switchyard.io/record";
@@ -95,6 +97,16 @@ pub(crate) struct SandboxRecord {
     pub(crate) cgroup_parent: Option<PathBuf>,
     pub(crate) selinux: Option<[String; 4]>,
     pub(crate) ips: Vec<IpAddr>,
+    /// Its user namespace, if it has one of its own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) users: Option<UsersRecord>,
+}
+
+/// What the ids of a user namespace are on the host: the first inside, the first on the host, how many.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct UsersRecord {
+    uids: Vec<[u32; 3]>,
+    gids: Vec<[u32; 3]>,
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -123,6 +135,9 @@ pub(crate) struct TaskRecord {
     /// Whether all processes must be signalled to end it, because its process namespace is not its own.
     pub(crate) shares_pid: bool,
     pub(crate) resources: ResourcesRecord,
+    /// What is put in place for the runtime while it makes the container.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) staged: Vec<StagedRecord>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -257,9 +272,36 @@ impl SandboxRecord {
     }
 }
 
+// === impl UsersRecord ===
+
+impl UsersRecord {
+    pub(crate) fn from_core(users: &UserNamespace) -> Self {
+        Self { uids: crate::users::ranges(&users.uids), gids: crate::users::ranges(&users.gids) }
+    }
+
+    /// `None` for what can never have been a user namespace.
+    pub(crate) fn to_core(&self) -> Option<UserNamespace> {
+        let map = |ranges: &[[u32; 3]]| {
+            let range =
+                |[inside, host, length]: &[u32; 3]| IdRange { inside: *inside, host: *host, length: *length };
+            IdMap::new(ranges.iter().map(range).collect()).ok()
+        };
+        Some(UserNamespace { uids: map(&self.uids)?, gids: map(&self.gids)? })
+    }
+}
+
 // === impl TaskRecord ===
 
 impl TaskRecord {
+    /// The views of images that it has: the key of each, and what it is a view of.
+    pub(crate) fn images(&self) -> Vec<(String, String)> {
+        let view = |record: &StagedRecord| match record {
+            StagedRecord::Image { key, top: Some(top), .. } => Some((key.clone(), top.clone())),
+            StagedRecord::Image { top: None, .. } | StagedRecord::Path { .. } => None,
+        };
+        self.staged.iter().filter_map(view).collect()
+    }
+
     pub(crate) fn sandbox_id(&self) -> Result<SandboxId> {
         self.sandbox.parse().map_err(|fault| {
             Error::internal(format!("task {:?} on record", self.meta.name())).with_source(fault)

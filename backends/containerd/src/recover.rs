@@ -367,8 +367,12 @@ fn is_pinned(entry: &SandboxEntry) -> bool {
     use switchyard_namespaces::{Ns, is_namespace_file};
     let record = &entry.record;
     let own_net = matches!(record.network, NetworkRecord::Pod | NetworkRecord::Isolated);
-    let wanted =
-        [(Ns::Net, own_net), (Ns::Ipc, !record.host_ipc), (Ns::Uts, record.network != NetworkRecord::Host)];
+    let wanted = [
+        (Ns::User, record.users.is_some()),
+        (Ns::Net, own_net),
+        (Ns::Ipc, !record.host_ipc),
+        (Ns::Uts, record.network != NetworkRecord::Host),
+    ];
     wanted
         .into_iter()
         .filter(|(_, wanted)| *wanted)

@@ -14,16 +14,17 @@ use switchyard_core::spec::{
 };
 use switchyard_core::{Error, ErrorKind, Result};
 use switchyard_namespaces::{self as namespaces, Ns, Want};
-use switchyard_runtime_spec::{Namespace, SandboxFacts};
+use switchyard_runtime_spec::{Namespace, SandboxFacts, SandboxUsers};
 
 use crate::backend::Inner;
 use crate::client::{QUICK, SPEC_TYPE, call, gone_is_done, json_any};
 use crate::config::SandboxKind;
 use crate::layout::SandboxDirs;
 use crate::leftovers::Leftover;
-use crate::record::{self, MetaRecord, NetworkRecord, PHASE, Phase, SandboxRecord};
+use crate::record::{self, MetaRecord, NetworkRecord, PHASE, Phase, SandboxRecord, UsersRecord};
 use crate::steps::Step;
 use crate::text::{io_error, make_dir, remove_tree};
+use crate::users;
 
 mod files;
 pub(crate) use files::from_namespaces;
@@ -55,11 +56,18 @@ impl SandboxEntry {
 
     fn namespace(&self, ns: Ns) -> Namespace {
         let own = match ns {
+            Ns::User => self.record.users.is_some(),
             Ns::Net => return self.netns().map_or(Namespace::Host, Namespace::Path),
             Ns::Ipc => !self.record.host_ipc,
             Ns::Uts => self.record.network != NetworkRecord::Host,
         };
         if own { Namespace::Path(self.dirs.pins.join(ns.file_name())) } else { Namespace::Host }
+    }
+
+    /// Its user namespace, if it has one of its own.
+    pub(crate) fn users(&self) -> Option<SandboxUsers> {
+        let map = self.record.users.as_ref()?.to_core()?;
+        Some(SandboxUsers { path: self.dirs.user_namespace(), map })
     }
 
     /// What the tasks of this sandbox get of it.
@@ -83,6 +91,7 @@ impl SandboxEntry {
                 type_: type_.clone(),
                 level: level.clone(),
             }),
+            users: self.users(),
         }
     }
 
@@ -102,6 +111,9 @@ impl Inner {
         let infra = spec.pid == SandboxPid::Shared || runtime.sandbox == SandboxKind::Container;
         let want = wanted(spec);
         want.check().map_err(from_namespaces)?;
+        if spec.users.is_some() {
+            self.check_users(spec, runtime).await?;
+        }
         let record = SandboxRecord {
             meta: MetaRecord::from_core(&spec.meta),
             handler: spec.handler.clone(),
@@ -125,6 +137,7 @@ impl Inner {
                 .clone()
                 .map(|SelinuxLabel { user, role, type_, level }| [user, role, type_, level]),
             ips: Vec::new(),
+            users: spec.users.as_ref().map(UsersRecord::from_core),
         };
         let mut entry = SandboxEntry { record, dirs: self.layout.sandbox(id), pid: None, released: false };
         // Refuses a cgroup parent that cannot be one before anything is made.
@@ -156,7 +169,7 @@ impl Inner {
         self.write_sandbox(id, spec, entry).await?;
         self.faults.reach(Step::SandboxRecorded)?;
         let own_shm = spec.ipc == IpcMode::Shared;
-        let (dirs, pinned) = (entry.dirs.clone(), want.net || want.ipc || want.uts);
+        let (dirs, pinned) = (entry.dirs.clone(), want.net || want.ipc || want.uts || want.users.is_some());
         let files = async {
             files::write_early(&dirs, spec, &entry.record.hostname).await?;
             self.faults.reach(Step::SandboxFiles)?;
@@ -164,6 +177,9 @@ impl Inner {
                 namespaces::tasks::mount_shm(dirs.shm(), spec.shm_size_bytes)
                     .await
                     .map_err(from_namespaces)?;
+                if let Some(users) = &spec.users {
+                    users::give(&dirs.shm(), users)?;
+                }
                 self.faults.reach(Step::SandboxShm)?;
             }
             Ok::<_, Error>(())
@@ -214,7 +230,7 @@ impl Inner {
         let container = api::Container {
             id: id.to_string(),
             labels,
-            runtime: Some(self.runtime_of(runtime)),
+            runtime: Some(self.runtime_of(runtime, entry)),
             spec: Some(json_any(SPEC_TYPE, &runtime_spec)),
             extensions: std::iter::once((record::EXTENSION.to_owned(), record::encode(&entry.record)))
                 .collect(),
@@ -353,6 +369,10 @@ fn wanted(spec: &SandboxSpec) -> Want {
         ipc: spec.ipc == IpcMode::Shared,
         uts: own_uts,
         hostname: (own_uts && !spec.hostname.is_empty()).then(|| spec.hostname.clone()),
+        users: spec.users.as_ref().map(|users| namespaces::Users {
+            uids: users::ranges(&users.uids),
+            gids: users::ranges(&users.gids),
+        }),
         sysctls: spec.sysctls.clone(),
     }
 }

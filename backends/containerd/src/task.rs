@@ -36,10 +36,12 @@ mod exit;
 mod oom;
 mod process;
 mod remove;
+pub(crate) mod stage;
 mod start;
 mod update;
 mod volumes;
 
+use stage::Staging;
 pub(crate) use start::{hold_output, log_spec, make_fifos, mark_started};
 
 /// How long the host's file systems may take to be looked at.
@@ -179,6 +181,7 @@ struct Plan {
     location: CgroupLocation,
     volumes: Vec<ImageVolume>,
     config: ImageConfig,
+    staging: Staging,
 }
 
 impl Inner {
@@ -195,8 +198,9 @@ impl Inner {
     ) -> Result<TaskDetails> {
         let sandbox = self.sandbox(sandbox_id)?;
         let runtime = self.runtime(&sandbox.record.handler)?;
-        let plan = self.plan_task(id, &sandbox, spec).await?;
+        let mut plan = self.plan_task(id, &sandbox, spec).await?;
         let built = self.build_spec(id, &sandbox, spec, &plan, runtime).await?;
+        plan.staging.add_paths(&built.id_mapped, &plan.volumes, sandbox.record.users.is_some());
         for warning in &built.warnings {
             tracing::warn!(task.id = %id, warning, "a wish is not fulfilled in full");
         }
@@ -242,7 +246,8 @@ impl Inner {
                 source: base.join(number.to_string()),
             })
             .collect();
-        Ok(Plan { image, user, location, volumes, config })
+        let staging = self.plan_staging(id, sandbox, spec).await?;
+        Ok(Plan { image, user, location, volumes, config, staging })
     }
 
     async fn build_spec(
@@ -260,8 +265,9 @@ impl Inner {
         let (task, facts, mut host) = (spec.clone(), sandbox.facts(), self.host.clone());
         host.apparmor = self.profile_for(&spec.security).await?;
         let (config, user) = (plan.config.clone(), plan.user.clone());
-        let (volumes, path) = (plan.volumes.clone(), plan.location.path.clone());
+        let (volumes, path) = (self.volumes_seen(id, sandbox, plan), plan.location.path.clone());
         let recursive_readonly = self.recursive_readonly(runtime);
+        let (staged, cdi_dirs) = (plan.staging.places.clone(), self.settings.devices.cdi_spec_dirs.clone());
         // Building looks at paths and devices of the host, which may block, on a dead network file system for ever.
         let built = blocking(move || {
             let id = id.to_string();
@@ -277,6 +283,8 @@ impl Inner {
                 cgroups_path: &path,
                 target_pid: target_pid.as_deref(),
                 recursive_readonly,
+                staged: &staged,
+                cdi_dirs: &cdi_dirs,
             })
         });
         match tokio::time::timeout(LOOK, built).await {
@@ -287,9 +295,22 @@ impl Inner {
         }
     }
 
+    /// The directories of image volumes as the runtime is to find them: with their ids mapped in a user namespace.
+    fn volumes_seen(&self, id: TaskId, sandbox: &SandboxEntry, plan: &Plan) -> Vec<ImageVolume> {
+        if sandbox.record.users.is_none() {
+            return plan.volumes.clone();
+        }
+        let stage = self.layout.task(id).stage;
+        let seen = |(number, volume): (usize, &ImageVolume)| ImageVolume {
+            destination: volume.destination.clone(),
+            source: stage.join(stage::volume_name(number)),
+        };
+        plan.volumes.iter().enumerate().map(seen).collect()
+    }
+
     /// Whether the runtime of a handler makes mounts read-only all the way down, on this kernel.
     pub(crate) fn recursive_readonly(&self, runtime: &Runtime) -> bool {
-        self.host.kernel >= (5, 12) && self.probes.recursive_readonly(&runtime.binary)
+        self.host.kernel >= (5, 12) && self.probes.can(&runtime.binary).recursive_readonly
     }
 
     fn pid_namespace(&self, target: TaskId) -> Result<PathBuf> {
@@ -310,13 +331,16 @@ impl Inner {
         built: &Built,
     ) -> Result<()> {
         let id = entry.id.to_string();
+        let users = self.sandbox(entry.sandbox)?.users();
+        let mut labels = record::labels(&spec.meta, "task", self.client.instance());
+        labels.extend(plan.staging.labels(&entry.snapshotter));
         let container = api::Container {
             id: id.clone(),
-            labels: record::labels(&spec.meta, "task", self.client.instance()),
+            labels,
             image: plan.image.name.clone(),
             runtime: Some(api::container::Runtime {
                 name: runtime.type_.clone(),
-                options: self.runtime_options(runtime, plan.location.systemd),
+                options: self.runtime_options(runtime, plan.location.systemd, users.as_ref()),
             }),
             spec: Some(json_any(SPEC_TYPE, &built.spec)),
             snapshotter: entry.snapshotter.clone(),
@@ -328,6 +352,7 @@ impl Inner {
         let request = api::CreateContainerRequest { container: Some(container) };
         call(&format!("create container {id}"), QUICK, self.client.containers().create(request)).await?;
         self.faults.reach(Step::TaskRecorded)?;
+        self.view_images(entry).await?;
         self.fill_volumes(entry, plan).await?;
         let request = snap::PrepareSnapshotRequest {
             snapshotter: entry.snapshotter.clone(),
@@ -378,6 +403,7 @@ fn task_record(
         leaf: matches!(spec.cgroup, Some(CgroupPlacement::Leaf(_))),
         shares_pid: spec.pid != PidMode::Private,
         resources: ResourcesRecord::from_core(&spec.resources),
+        staged: plan.staging.records.clone(),
     }
 }
 

@@ -45,6 +45,7 @@ pub fn sandbox(owner: Owner, name: &str) -> SandboxSpec {
         privileged: false,
         annotations: BTreeMap::new(),
         selinux: None,
+        users: None,
     }
 }
 
@@ -61,6 +62,7 @@ pub fn task(owner: Owner, name: &str, image: &str, command: &[&str]) -> TaskSpec
         user: UserSpec::default(),
         mounts: Vec::new(),
         devices: Vec::new(),
+        cdi_devices: Vec::new(),
         security: Security::default(),
         rlimits: Vec::new(),
         resources: Resources::default(),

@@ -42,6 +42,19 @@ pub enum Error {
         #[source]
         source: Errno,
     },
+    /// The helper could not be started.
+    #[error("the helper for namespaces cannot be run")]
+    Program {
+        /// Why not.
+        #[source]
+        source: io::Error,
+    },
+    /// The helper did not do what it was started for.
+    #[error("user namespace: {said}")]
+    Helper {
+        /// What it said.
+        said: String,
+    },
     /// A throw-away thread could not be started.
     #[error("cannot start a thread to {doing}")]
     Thread {
@@ -175,6 +188,8 @@ impl Error {
             | Self::Mount { .. }
             | Self::Namespace { .. }
             | Self::Thread { .. }
+            | Self::Program { .. }
+            | Self::Helper { .. }
             | Self::ThreadLost { .. }
             | Self::AlreadyPinned { .. }
             | Self::NotPinned { .. }

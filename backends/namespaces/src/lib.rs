@@ -1,7 +1,7 @@
 //! Sandboxes without a process: their namespaces are pinned by bind mounts, their files and mounts live under one directory.
 //!
 //! ```text
-//! <sandbox dir>/ns/{net,ipc,uts}      bind mounts of nsfs: what keeps the namespaces alive   (pin)
+//! <sandbox dir>/ns/{user,net,ipc,uts} bind mounts of nsfs: what keeps the namespaces alive   (pin)
 //! <sandbox dir>/{hostname,hosts,resolv.conf}   bind-mounted into every task of the sandbox    (files)
 //! <sandbox dir>/shm                   tmpfs that becomes /dev/shm                             (shm)
 //! ```
@@ -14,6 +14,7 @@
 //! both can be replayed after a kill at any line.
 
 mod error;
+mod helper;
 mod link;
 mod ns;
 mod pin;
@@ -29,7 +30,8 @@ pub mod tasks;
 mod testing;
 
 pub use error::Error;
+pub use helper::{PROGRAM, map_ids};
 pub use ns::{Ns, is_namespace_file};
-pub use pin::{Pins, Want};
+pub use pin::{Pins, Users, Want};
 pub use sysctl::{SysctlPath, sysctl_namespace};
-pub use within::{run_in_each_netns, run_in_netns};
+pub use within::{run_in_each_netns, run_in_netns, with_own_mounts};

@@ -15,6 +15,8 @@ use crate::error::Error;
 /// The pid namespace is not here: it dies with its first process, so nothing but a process can hold it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Ns {
+    /// Ids of users and groups, and who is root over the namespaces that were made inside.
+    User,
     /// Network devices, addresses, routes, ports.
     Net,
     /// System V IPC objects and POSIX message queues.
@@ -25,12 +27,13 @@ pub enum Ns {
 
 impl Ns {
     /// Every namespace that can be pinned, in the order in which they are pinned.
-    pub const ALL: [Self; 3] = [Self::Net, Self::Ipc, Self::Uts];
+    pub const ALL: [Self; 4] = [Self::User, Self::Net, Self::Ipc, Self::Uts];
 
     /// The name of its file, both in `/proc/<pid>/ns` and in a directory of pins.
     #[must_use]
     pub const fn file_name(self) -> &'static str {
         match self {
+            Self::User => "user",
             Self::Net => "net",
             Self::Ipc => "ipc",
             Self::Uts => "uts",
@@ -40,6 +43,7 @@ impl Ns {
     /// The flag that `unshare` and `setns` know it by.
     pub(crate) const fn flag(self) -> CloneFlags {
         match self {
+            Self::User => CloneFlags::CLONE_NEWUSER,
             Self::Net => CloneFlags::CLONE_NEWNET,
             Self::Ipc => CloneFlags::CLONE_NEWIPC,
             Self::Uts => CloneFlags::CLONE_NEWUTS,

@@ -7,13 +7,14 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use nix::mount::{MsFlags, mount};
-use nix::sched::{CloneFlags, unshare};
+use nix::sched::{CloneFlags, setns, unshare};
 use nix::unistd::sethostname;
 
 use switchyard_steps::{Step, reach};
 
 use crate::error::Error;
 use crate::files;
+use crate::helper::Holder;
 use crate::link::loopback_up;
 use crate::mounts;
 use crate::ns::{Ns, is_namespace_file};
@@ -29,10 +30,21 @@ pub struct Want {
     pub ipc: bool,
     /// A UTS namespace of its own.
     pub uts: bool,
+    /// A user namespace of its own, which owns the others.
+    pub users: Option<Users>,
     /// The host name inside; needs `uts`.
     pub hostname: Option<String>,
     /// Sysctls to set inside, in either spelling. Defaults are the caller's matter.
     pub sysctls: BTreeMap<String, String>,
+}
+
+/// What the ids of a user namespace are on the host: ranges of the first id inside, the first on the host, and how many.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Users {
+    /// User ids.
+    pub uids: Vec<[u32; 3]>,
+    /// Group ids.
+    pub gids: Vec<[u32; 3]>,
 }
 
 /// The pinned namespaces of one sandbox, below one directory.
@@ -47,6 +59,7 @@ impl Want {
     #[must_use]
     pub fn owns(&self, ns: Ns) -> bool {
         match ns {
+            Ns::User => self.users.is_some(),
             Ns::Net => self.net,
             Ns::Ipc => self.ipc,
             Ns::Uts => self.uts,
@@ -82,7 +95,7 @@ impl Want {
 }
 
 impl Pins {
-    /// Makes the wanted namespaces, sets them up and pins them as `dir/net`, `dir/ipc` and `dir/uts`.
+    /// Makes the wanted namespaces, sets them up and pins them as `dir/user`, `dir/net`, `dir/ipc` and `dir/uts`.
     ///
     /// `dir` is made if it is missing (mode 0700). The call succeeds whole or leaves nothing. It is not idempotent: pins
     /// that are there already may be in use, so they are an error; after a kill half-way call [`Pins::remove`] first.
@@ -188,10 +201,17 @@ fn place(dir: &Path, want: &Want, placed: &mut Vec<Ns>) -> Result<(), Error> {
 /// The part that runs on the throw-away thread, which keeps the host's mount namespace: only there do mounts stay.
 fn set_up_and_pin(dir: &Path, want: &Want, sysctls: &[Checked]) -> Result<(), Error> {
     let namespaces = want.namespaces();
-    let flags = namespaces.iter().fold(CloneFlags::empty(), |flags, ns| flags | ns.flag());
-    if !flags.is_empty() {
-        unshare(flags).map_err(Error::namespace("make new namespaces"))?;
-    }
+    // What it holds is ours by the pins when it ends.
+    let holder = match &want.users {
+        Some(users) => Some(enter_new(users, &namespaces)?),
+        None => {
+            let flags = namespaces.iter().fold(CloneFlags::empty(), |flags, ns| flags | ns.flag());
+            if !flags.is_empty() {
+                unshare(flags).map_err(Error::namespace("make new namespaces"))?;
+            }
+            None
+        }
+    };
     if let Some(hostname) = &want.hostname {
         sethostname(hostname).map_err(Error::namespace("set the host name"))?;
     }
@@ -204,12 +224,40 @@ fn set_up_and_pin(dir: &Path, want: &Want, sysctls: &[Checked]) -> Result<(), Er
     for ns in namespaces {
         let target = dir.join(ns.file_name());
         // /proc/self would be the process's first thread, which has the host's namespaces.
-        let source = Path::new("/proc/thread-self/ns").join(ns.file_name());
+        let source = match (&holder, ns) {
+            (Some(holder), Ns::User) => Path::new(&holder.namespaces()).join(ns.file_name()),
+            (Some(_) | None, Ns::User | Ns::Net | Ns::Ipc | Ns::Uts) => {
+                Path::new("/proc/thread-self/ns").join(ns.file_name())
+            }
+        };
         mount(Some(&source), &target, None::<&Path>, MsFlags::MS_BIND, None::<&Path>)
             .map_err(Error::mount("pin a namespace on", target))?;
         reach(Step::PinMounted);
     }
     Ok(())
+}
+
+/// Has a user namespace made, and the others inside of it, and enters those others. The calling thread keeps its own users: it is
+/// root over them all.
+fn enter_new(users: &Users, namespaces: &[Ns]) -> Result<Holder, Error> {
+    let inner = || namespaces.iter().filter(|ns| **ns != Ns::User);
+    let letters: String = inner()
+        .map(|ns| match ns {
+            Ns::Net => 'n',
+            Ns::Ipc => 'i',
+            Ns::User | Ns::Uts => 't',
+        })
+        .collect();
+    let lines = |map: &[[u32; 3]]| {
+        map.iter().map(|[inside, host, length]| format!("{inside} {host} {length}\n")).collect::<String>()
+    };
+    let holder = Holder::make(&letters, &lines(&users.uids), &lines(&users.gids))?;
+    for ns in inner() {
+        let path = Path::new(&holder.namespaces()).join(ns.file_name());
+        let file = fs::File::open(&path).map_err(Error::file("open the namespace", path))?;
+        setns(file, ns.flag()).map_err(Error::namespace("enter a new namespace"))?;
+    }
+    Ok(holder)
 }
 
 /// Unmounts and unlinks these pins, then the directory if asked and if it is empty. Goes on after a failure.

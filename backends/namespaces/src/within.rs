@@ -4,7 +4,8 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::thread;
 
-use nix::sched::setns;
+use nix::mount::{MsFlags, mount};
+use nix::sched::{CloneFlags, setns, unshare};
 
 use crate::error::Error;
 use crate::ns::{Ns, is_namespace_file};
@@ -24,6 +25,23 @@ pub(crate) fn on_own_thread<T: Send>(
             .join()
             .map_err(|_| Error::ThreadLost { doing })
     })
+}
+
+/// Runs `work` on a thread with a mount namespace of its own, and returns what it returned.
+///
+/// What it mounts nobody else sees, and it is gone when `work` returns, or this process ends; programs that it starts see it too. It
+/// blocks the caller until `work` returns.
+///
+/// # Errors
+/// [`Error::Namespace`], [`Error::Mount`], [`Error::Thread`]; [`Error::ThreadLost`] if `work` panicked.
+pub fn with_own_mounts<T: Send>(work: impl FnOnce() -> T + Send) -> Result<T, Error> {
+    on_own_thread("work with mounts of its own", move || {
+        unshare(CloneFlags::CLONE_NEWNS).map_err(Error::namespace("make a mount namespace"))?;
+        let flags = MsFlags::MS_REC | MsFlags::MS_PRIVATE;
+        mount(None::<&Path>, "/", None::<&Path>, flags, None::<&Path>)
+            .map_err(Error::mount("keep apart the mounts below", "/"))?;
+        Ok(work())
+    })?
 }
 
 /// Runs `work` inside the network namespace that `netns` names, and returns what it returned.

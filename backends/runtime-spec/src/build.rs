@@ -7,7 +7,8 @@ use switchyard_core::{Error, Result};
 
 use crate::input::Input;
 use crate::{
-    capabilities, devices, environment, labels, limits, mounts, namespaces, oci, resources, seccomp, text,
+    capabilities, cdi, devices, environment, labels, limits, mounts, namespaces, oci, resources, seccomp,
+    text,
 };
 
 /// Paths of `/proc` and `/sys` that tell about the host, hidden by frontends whose protocol does not name any.
@@ -31,7 +32,7 @@ pub const DEFAULT_READONLY_PATHS: [&str; 5] =
     ["/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"];
 
 /// A spec that was made.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Default)]
 pub struct Built {
     /// The spec, `config.json`.
     pub spec: Value,
@@ -39,6 +40,8 @@ pub struct Built {
     pub warnings: Vec<String>,
     /// Paths of the host that must be given the spec's `linux.mountLabel` before the task starts.
     pub relabel: Vec<PathBuf>,
+    /// Of the task's mounts that are id-mapped paths of the host: the number of each, and the path, symbolic links followed.
+    pub id_mapped: Vec<(usize, PathBuf)>,
 }
 
 /// The spec of a task.
@@ -63,26 +66,54 @@ pub fn build(input: &Input<'_>) -> Result<Built> {
     let devices = devices::of_task(task, input.fs)?;
     let mut resources = resources::linux_resources(&task.resources, input.host, &mut warnings)?;
     resources.devices = devices.rules;
+    check_user(input)?;
+    let (uid_mappings, gid_mappings) = namespaces::id_mappings(input.sandbox);
     let linux = oci::Linux {
         resources,
         cgroups_path: input.cgroups_path.to_owned(),
         namespaces: namespaces::of_task(input)?,
+        uid_mappings,
+        gid_mappings,
         devices: devices.nodes,
         seccomp: seccomp::of_task(security, input.host, &process.capabilities, input.fs, &mut warnings)?,
         rootfs_propagation: made.rootfs_propagation,
         masked_paths: hidden("security.masked_paths", &security.masked_paths, security.privileged)?,
         readonly_paths: hidden("security.readonly_paths", &security.readonly_paths, security.privileged)?,
         mount_label,
+        intel_rdt: None,
     };
-    let spec = oci::Spec {
+    let mut spec = oci::Spec {
         oci_version: oci::VERSION,
         process,
         root: oci::Root { path: "rootfs".to_owned(), readonly: security.readonly_rootfs },
         mounts: made.mounts,
         annotations: task.annotations.clone(),
+        hooks: oci::Hooks::new(),
         linux,
     };
-    Ok(Built { spec: to_value(&spec)?, warnings, relabel: made.relabel })
+    // Last, as vendors expect it.
+    if !task.cdi_devices.is_empty() {
+        let edits = cdi::resolve(&task.cdi_devices, input.cdi_dirs, input.fs)?;
+        let oci::Spec { process, mounts, linux, hooks, .. } = &mut spec;
+        cdi::apply(&edits, cdi::Target { process, mounts, linux, hooks }, input.fs)?;
+    }
+    Ok(Built { spec: to_value(&spec)?, warnings, relabel: made.relabel, id_mapped: made.id_mapped })
+}
+
+/// Refuses ids that the sandbox's user namespace does not have: the runtime's own words for that are hard to read.
+fn check_user(input: &Input<'_>) -> Result<()> {
+    let Some(users) = &input.sandbox.users else { return Ok(()) };
+    let absent = |what: &str, id: u32| {
+        Error::invalid("user", format!("the user namespace of the sandbox has no {what} {id}"))
+    };
+    if users.map.uids.host(input.user.uid).is_none() {
+        return Err(absent("user", input.user.uid));
+    }
+    let groups = std::iter::once(&input.user.gid).chain(&input.user.additional_gids);
+    match groups.copied().find(|gid| users.map.gids.host(*gid).is_none()) {
+        Some(gid) => Err(absent("group", gid)),
+        None => Ok(()),
+    }
 }
 
 /// The JSON of a part of a spec.

@@ -66,6 +66,10 @@ impl HostFs for RealHost {
         let file = OpenOptions::new().read(true).custom_flags(flags).open(path)?;
         read_regular(file, limit)
     }
+
+    fn list(&self, dir: &Path) -> io::Result<Vec<PathBuf>> {
+        fs::read_dir(dir)?.map(|entry| entry.map(|entry| entry.path())).collect()
+    }
 }
 
 /// The content of a regular file of at most `limit` bytes.

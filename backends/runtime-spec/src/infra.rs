@@ -47,7 +47,9 @@ pub fn build(input: &InfraInput<'_>) -> Result<Built> {
     let labels = labels::selinux(&confined, sandbox.selinux.as_ref(), host)?;
     let (selinux_label, mount_label) = labels.map(|labels| (labels.process, labels.mount)).unzip();
     let capabilities = oci::Capabilities::default();
-    let mut list = vec![namespaces::new("pid")];
+    let mut list = Vec::with_capacity(6);
+    namespaces::users(&mut list, sandbox)?;
+    list.push(namespaces::new("pid"));
     namespaces::joined(&mut list, "ipc", &sandbox.ipc)?;
     namespaces::joined(&mut list, "uts", &sandbox.uts)?;
     list.push(namespaces::new("mount"));
@@ -55,6 +57,7 @@ pub fn build(input: &InfraInput<'_>) -> Result<Built> {
     if host.cgroup == CgroupVersion::V2 {
         list.push(namespaces::new("cgroup"));
     }
+    let (uid_mappings, gid_mappings) = namespaces::id_mappings(sandbox);
     let spec = oci::Spec {
         oci_version: oci::VERSION,
         process: oci::Process {
@@ -81,13 +84,17 @@ pub fn build(input: &InfraInput<'_>) -> Result<Built> {
             },
             cgroups_path: (*cgroups_path).to_owned(),
             namespaces: list,
+            uid_mappings,
+            gid_mappings,
             devices: Vec::new(),
             seccomp: host.seccomp.then(|| seccomp::default_filter(host, &capabilities)),
             rootfs_propagation: None,
             masked_paths: crate::DEFAULT_MASKED_PATHS.map(str::to_owned).to_vec(),
             readonly_paths: crate::DEFAULT_READONLY_PATHS.map(str::to_owned).to_vec(),
             mount_label,
+            intel_rdt: None,
         },
+        hooks: oci::Hooks::new(),
     };
-    Ok(Built { spec: to_value(&spec)?, warnings, relabel: Vec::new() })
+    Ok(Built { spec: to_value(&spec)?, warnings, ..Built::default() })
 }

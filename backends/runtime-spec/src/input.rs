@@ -5,7 +5,7 @@ use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use switchyard_core::spec::{MissingSource, SelinuxLabel, Signal, TaskSpec};
+use switchyard_core::spec::{MissingSource, SelinuxLabel, Signal, TaskSpec, UserNamespace};
 
 use crate::user::ResolvedUser;
 
@@ -34,6 +34,11 @@ pub struct Input<'a> {
     pub target_pid: Option<&'a Path>,
     /// Whether the runtime handler knows the mount option `rro`.
     pub recursive_readonly: bool,
+    /// Where the files of those of the task's mounts are put that no path of the host has as the task is to see them, by the number of
+    /// the mount: of images, and id-mapped ones.
+    pub staged: &'a BTreeMap<usize, PathBuf>,
+    /// Where vendors' files about devices are; a later directory wins.
+    pub cdi_dirs: &'a [PathBuf],
 }
 
 impl fmt::Debug for Input<'_> {
@@ -107,6 +112,17 @@ pub struct SandboxFacts {
     pub privileged: bool,
     /// Label that tasks inherit.
     pub selinux: Option<SelinuxLabel>,
+    /// The user namespace that all its other namespaces belong to; `None` for the host's.
+    pub users: Option<SandboxUsers>,
+}
+
+/// The user namespace of a sandbox.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SandboxUsers {
+    /// Where it is found.
+    pub path: PathBuf,
+    /// What its ids are on the host.
+    pub map: UserNamespace,
 }
 
 /// Version of the cgroup hierarchy that has the controllers.
@@ -278,4 +294,10 @@ pub trait HostFs: Send + Sync {
     /// # Errors
     /// What the file system says; also for a file that is larger or not regular.
     fn read(&self, path: &Path, limit: u64) -> io::Result<Vec<u8>>;
+
+    /// The files in a directory, by path, in any order.
+    ///
+    /// # Errors
+    /// What the file system says.
+    fn list(&self, dir: &Path) -> io::Result<Vec<PathBuf>>;
 }

@@ -17,6 +17,7 @@
 
 pub mod build;
 pub mod capabilities;
+mod cdi;
 pub mod cgroups_path;
 pub mod devices;
 pub mod environment;
@@ -38,6 +39,7 @@ pub mod user;
 pub use build::{Built, DEFAULT_MASKED_PATHS, DEFAULT_READONLY_PATHS, build};
 pub use host::RealHost;
 pub use input::{
-    Arch, CgroupDriver, CgroupVersion, Host, HostFs, ImageConfig, ImageVolume, Input, Namespace, SandboxFacts,
+    Arch, CgroupDriver, CgroupVersion, Host, HostFs, ImageConfig, ImageVolume, Input, Namespace,
+    SandboxFacts, SandboxUsers,
 };
 pub use user::ResolvedUser;

@@ -18,6 +18,8 @@ pub struct Mounts {
     pub rootfs_propagation: Option<&'static str>,
     /// Sources on the host that must be given the task's mount label.
     pub relabel: Vec<PathBuf>,
+    /// The numbers and sources of those that are id-mapped.
+    pub id_mapped: Vec<(usize, PathBuf)>,
 }
 
 /// Options that a bind mount may have besides those that other fields stand for.
@@ -69,8 +71,8 @@ const FIELD_OPTIONS: [&str; 13] = [
 pub fn of_task(input: &Input<'_>) -> Result<Mounts> {
     let mut made = Mounts::default();
     let mut asked: Vec<Mount> = Vec::with_capacity(input.task.mounts.len());
-    for mount in &input.task.mounts {
-        let mount = of_request(mount, input, &mut made)?;
+    for (number, mount) in input.task.mounts.iter().enumerate() {
+        let mount = of_request(number, mount, input, &mut made)?;
         if asked.iter().any(|other| other.destination == mount.destination) {
             return Err(Error::invalid("mounts", format!("two of them are at {}", mount.destination)));
         }
@@ -182,13 +184,20 @@ fn options(list: &[&str]) -> Vec<String> {
     list.iter().map(|option| (*option).to_owned()).collect()
 }
 
-fn of_request(mount: &spec::Mount, input: &Input<'_>, made: &mut Mounts) -> Result<Mount> {
+/// Where the files of a mount are put that is no path of the host.
+fn staged<'i>(number: usize, destination: &str, input: &Input<'i>) -> Result<&'i PathBuf> {
+    let missing = || Error::internal(format!("nothing is put in place for the mount at {destination}"));
+    input.staged.get(&number).ok_or_else(missing)
+}
+
+fn of_request(number: usize, mount: &spec::Mount, input: &Input<'_>, made: &mut Mounts) -> Result<Mount> {
     let spec::Mount {
         destination,
         source,
         readonly,
         recursive_readonly,
         propagation,
+        id_mapped,
         selinux_relabel,
         options: extra,
     } = mount;
@@ -205,16 +214,25 @@ fn of_request(mount: &spec::Mount, input: &Input<'_>, made: &mut Mounts) -> Resu
                     .with_source(error)
             })?;
             let flag = propagated(&destination, &source, *propagation, input.fs, made)?;
-            let recursion = if extra.iter().any(|option| option == "bind") { "bind" } else { "rbind" };
-            let mut list = options(&[recursion, flag, readonly_option]);
-            for option in extra.iter().filter(|option| *option != "bind") {
-                list.push(checked_option(&destination, option, true)?);
-            }
-            let text = text::utf8("mounts", &source)?.to_owned();
+            let list = bind_options(&destination, flag, readonly_option, extra)?;
+            let shown = if *id_mapped { staged(number, &destination, input)? } else { &source };
+            let text = text::utf8("mounts", shown)?.to_owned();
             if *selinux_relabel {
-                made.relabel.push(source);
+                made.relabel.push(source.clone());
+            }
+            if *id_mapped {
+                made.id_mapped.push((number, source));
             }
             Ok(bind(destination, text, list))
+        }
+        MountSource::Image { .. } if *propagation != Propagation::Private => {
+            Err(Error::invalid("mounts", format!("the image at {destination} can only be private")))
+        }
+        MountSource::Image { .. } => {
+            let access = if *readonly { readonly_option } else { "ro" };
+            let list = bind_options(&destination, "rprivate", access, extra)?;
+            let source = text::utf8("mounts", staged(number, &destination, input)?)?.to_owned();
+            Ok(bind(destination, source, list))
         }
         MountSource::Tmpfs { size_bytes, mode } => {
             if *propagation != Propagation::Private {
@@ -240,6 +258,16 @@ fn of_request(mount: &spec::Mount, input: &Input<'_>, made: &mut Mounts) -> Resu
             Ok(Mount { destination, kind: "tmpfs".to_owned(), source: "tmpfs".to_owned(), options: list })
         }
     }
+}
+
+/// The options of a bind mount, the request's further ones last.
+fn bind_options(destination: &str, flag: &str, access: &str, extra: &[String]) -> Result<Vec<String>> {
+    let recursion = if extra.iter().any(|option| option == "bind") { "bind" } else { "rbind" };
+    let mut list = options(&[recursion, flag, access]);
+    for option in extra.iter().filter(|option| *option != "bind") {
+        list.push(checked_option(destination, option, true)?);
+    }
+    Ok(list)
 }
 
 fn readonly_option(

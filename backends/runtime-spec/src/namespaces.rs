@@ -2,11 +2,11 @@
 
 use std::path::Path;
 
-use switchyard_core::spec::PidMode;
+use switchyard_core::spec::{IdMap, IdRange, PidMode};
 use switchyard_core::{Error, Result};
 
-use crate::input::{CgroupVersion, Input, Namespace};
-use crate::oci::LinuxNamespace;
+use crate::input::{CgroupVersion, Input, Namespace, SandboxFacts};
+use crate::oci::{LinuxIdMapping, LinuxNamespace};
 use crate::text;
 
 /// The namespaces of a task.
@@ -18,7 +18,8 @@ use crate::text;
 /// `InvalidArgument`, naming `pid`, for a shared namespace that the sandbox does not have; `FailedPrecondition` if the
 /// namespace of the target is not known.
 pub fn of_task(input: &Input<'_>) -> Result<Vec<LinuxNamespace>> {
-    let mut namespaces = Vec::with_capacity(6);
+    let mut namespaces = Vec::with_capacity(7);
+    users(&mut namespaces, input.sandbox)?;
     match input.task.pid {
         PidMode::Private => namespaces.push(new("pid")),
         PidMode::Host => {}
@@ -48,6 +49,27 @@ pub fn of_task(input: &Input<'_>) -> Result<Vec<LinuxNamespace>> {
         namespaces.push(new("cgroup"));
     }
     Ok(namespaces)
+}
+
+/// Adds the user namespace of a sandbox, if it has one. Runtimes enter it before the others, which belong to it.
+pub(crate) fn users(list: &mut Vec<LinuxNamespace>, sandbox: &SandboxFacts) -> Result<()> {
+    if let Some(users) = &sandbox.users {
+        list.push(at("user", &users.path)?);
+    }
+    Ok(())
+}
+
+/// The maps of a sandbox's user namespace, of users and of groups; empty for the host's.
+pub(crate) fn id_mappings(sandbox: &SandboxFacts) -> (Vec<LinuxIdMapping>, Vec<LinuxIdMapping>) {
+    let wire = |map: &IdMap| {
+        let mapping = |range: &IdRange| LinuxIdMapping {
+            container_id: range.inside,
+            host_id: range.host,
+            size: range.length,
+        };
+        map.ranges().iter().map(mapping).collect()
+    };
+    sandbox.users.as_ref().map(|users| (wire(&users.map.uids), wire(&users.map.gids))).unwrap_or_default()
 }
 
 /// A new namespace.

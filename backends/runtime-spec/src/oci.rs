@@ -24,8 +24,30 @@ pub struct Spec {
     /// Annotations for the runtime.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub annotations: BTreeMap<String, String>,
+    /// Programs of the host that the runtime runs at points of the container's life.
+    #[serde(skip_serializing_if = "Hooks::is_empty")]
+    pub hooks: Hooks,
     /// All that belongs to Linux alone.
     pub linux: Linux,
+}
+
+/// Programs of the host, by the point at which they are run, in order.
+pub type Hooks = BTreeMap<String, Vec<Hook>>;
+
+/// A program of the host that the runtime runs.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Hook {
+    /// The program.
+    pub path: String,
+    /// Its words, the name first.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub args: Vec<String>,
+    /// Its environment, `NAME=value`.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub env: Vec<String>,
+    /// How long it may take, in seconds.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub timeout: Option<i64>,
 }
 
 /// A process.
@@ -128,7 +150,7 @@ pub struct Mount {
 }
 
 /// All that belongs to Linux alone.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Linux {
     /// Limits of the cgroup.
@@ -137,6 +159,12 @@ pub struct Linux {
     pub cgroups_path: String,
     /// Namespaces that are made or joined; the rest are the host's.
     pub namespaces: Vec<LinuxNamespace>,
+    /// What users inside are on the host, where they have a namespace of their own.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub uid_mappings: Vec<LinuxIdMapping>,
+    /// The same of groups.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub gid_mappings: Vec<LinuxIdMapping>,
     /// Device nodes.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub devices: Vec<LinuxDevice>,
@@ -155,6 +183,22 @@ pub struct Linux {
     /// SELinux label of the mounts.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mount_label: Option<String>,
+    /// Classes of cache and memory bandwidth.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub intel_rdt: Option<serde_json::Value>,
+}
+
+/// A range of ids and what it is on the host.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct LinuxIdMapping {
+    /// The first one inside.
+    #[serde(rename = "containerID")]
+    pub container_id: u32,
+    /// What that is on the host.
+    #[serde(rename = "hostID")]
+    pub host_id: u32,
+    /// How many there are.
+    pub size: u32,
 }
 
 /// A namespace.

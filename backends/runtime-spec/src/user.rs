@@ -3,7 +3,7 @@
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use nix::errno::Errno;
 use nix::fcntl::{OFlag, OpenHow, ResolveFlag, open, openat2};
@@ -230,6 +230,22 @@ pub fn read_in_root(rootfs: &Path, path: &Path) -> io::Result<Vec<u8>> {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is no regular file"));
     }
     read_regular(File::open(link)?, MAX_FILE_BYTES)
+}
+
+/// The directory that `path` leads to below `rootfs`, every link taken as inside it, relative to `rootfs`; `None` if there is none.
+/// Blocks on the file system.
+///
+/// # Errors
+/// What the file system says.
+pub fn directory_in_root(rootfs: &Path, path: &Path) -> io::Result<Option<PathBuf>> {
+    let root = open(rootfs, OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC, Mode::empty())?;
+    let Some(place) = place_in_root(&root, path)? else { return Ok(None) };
+    let link = |fd: &OwnedFd| std::fs::read_link(format!("/proc/self/fd/{}", fd.as_raw_fd()));
+    if !std::fs::metadata(format!("/proc/self/fd/{}", place.as_raw_fd()))?.is_dir() {
+        return Ok(None);
+    }
+    // The kernel has kept the way inside; both names are as it sees them now.
+    Ok(link(&place)?.strip_prefix(link(&root)?).ok().map(Path::to_path_buf))
 }
 
 fn place_in_root(root: &OwnedFd, path: &Path) -> io::Result<Option<OwnedFd>> {

@@ -10,11 +10,15 @@ use std::time::{Duration, SystemTime};
 
 use crate::id::{Owner, TaskId};
 
+mod mount;
 mod resources;
 mod signal;
+mod users;
 
+pub use mount::{DeviceNode, MissingSource, Mount, MountSource, Propagation};
 pub use resources::{HugepageLimit, Resources};
 pub use signal::Signal;
+pub use users::{IdMap, IdRange, UserNamespace};
 
 /// What a sandbox and a task have in common: who made it, under which name, and what its frontend keeps with it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -82,6 +86,8 @@ pub struct SandboxSpec {
     pub annotations: BTreeMap<String, String>,
     /// SELinux label that tasks inherit.
     pub selinux: Option<SelinuxLabel>,
+    /// The user namespace of its own that all its tasks and namespaces are in; `None` is the host's.
+    pub users: Option<UserNamespace>,
 }
 
 /// The size of `/dev/shm` where nobody asks for another: 64 MiB.
@@ -209,6 +215,8 @@ pub struct TaskSpec {
     pub mounts: Vec<Mount>,
     /// Devices of the host.
     pub devices: Vec<DeviceNode>,
+    /// Devices by their names in the Container Device Interface, `vendor/class=name`, in the order asked for.
+    pub cdi_devices: Vec<String>,
     /// Confinement.
     pub security: Security,
     /// Limits of the process; those not named are the runtime's.
@@ -266,76 +274,6 @@ pub enum GroupPolicy {
     Merge,
     /// Dropped.
     Strict,
-}
-
-/// Something of the host that appears inside.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Mount {
-    /// Absolute path inside.
-    pub destination: PathBuf,
-    /// What appears there.
-    pub source: MountSource,
-    /// No writing through it.
-    pub readonly: bool,
-    /// Nor through anything mounted below it. Needs `readonly` and private propagation.
-    pub recursive_readonly: bool,
-    /// Whether mounts made later go across.
-    pub propagation: Propagation,
-    /// Give the source the task's SELinux label.
-    pub selinux_relabel: bool,
-    /// Further mount options.
-    pub options: Vec<String>,
-}
-
-/// The source of a mount.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum MountSource {
-    /// A path of the host; symbolic links in it are followed.
-    Host {
-        /// Absolute path.
-        path: PathBuf,
-        /// What to do where nothing is there.
-        missing: MissingSource,
-    },
-    /// A tmpfs of this size in bytes (0: the kernel's default) and mode.
-    Tmpfs {
-        /// Size limit.
-        size_bytes: u64,
-        /// Permission bits.
-        mode: u32,
-    },
-}
-
-/// What to do about a host path that does not exist.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum MissingSource {
-    /// Make a directory.
-    CreateDir,
-    /// Refuse.
-    Fail,
-}
-
-/// Mount propagation, as seen from inside.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Propagation {
-    /// None.
-    #[default]
-    Private,
-    /// From the host to the task.
-    HostToTask,
-    /// Both ways.
-    Bidirectional,
-}
-
-/// A device of the host, or a directory of devices.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct DeviceNode {
-    /// Path on the host.
-    pub host_path: PathBuf,
-    /// Path inside.
-    pub container_path: PathBuf,
-    /// Any of `r`, `w`, `m`.
-    pub permissions: String,
 }
 
 /// Confinement of a task.

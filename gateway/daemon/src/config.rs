@@ -22,7 +22,9 @@ mod tests;
 pub use document::Location;
 pub use error::ConfigError;
 pub use load::{DEFAULT_FILE, Flag, Loaded, Sources, load};
-pub use switchyard_containerd::config::{Cgroup, Config as Containerd, Mode, Network, Recovery, Registry};
+pub use switchyard_containerd::config::{
+    Cgroup, Config as Containerd, Devices, Images, Mode, Network, Recovery, Registry,
+};
 pub use switchyard_cri::UnsetSeccomp;
 
 /// The documented defaults, as `switchyard config default` prints them.
@@ -49,6 +51,10 @@ pub struct Config {
     pub containerd: Containerd,
     /// Container networks.
     pub network: Network,
+    /// Where devices are described.
+    pub devices: Devices,
+    /// Images that stay.
+    pub images: Images,
     /// Image registries.
     pub registry: Registry,
     /// Cgroups.
@@ -159,6 +165,8 @@ impl Default for Config {
             cri: Cri::default(),
             containerd: Containerd::default(),
             network: Network::default(),
+            devices: Devices::default(),
+            images: Images::default(),
             registry: Registry::default(),
             cgroup: Cgroup::default(),
             recovery: Recovery::default(),

@@ -42,6 +42,8 @@ fn containerd(config: &Config) -> switchyard_core::Result<Arc<dyn Backend>> {
     let settings = Settings {
         containerd: config.containerd.clone(),
         network: config.network.clone(),
+        devices: config.devices.clone(),
+        images: config.images.clone(),
         registry: config.registry.clone(),
         cgroup: config.cgroup.clone(),
         recovery: config.recovery.clone(),

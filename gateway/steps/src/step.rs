@@ -72,6 +72,8 @@ steps! {
     Task {
         /// The container object of a task is written.
         TaskRecorded,
+        /// The views of the images that are its volumes are made.
+        TaskViewed,
         /// The directories of its image volumes are made.
         TaskVolumes,
         /// Its snapshot is prepared.
@@ -80,8 +82,12 @@ steps! {
         TaskFifos,
         /// The logkeeper holds its FIFOs.
         TaskLogged,
+        /// What the runtime is to find is mounted.
+        TaskStaged,
         /// containerd has created its process.
         TaskCreated,
+        /// What the runtime was to find is unmounted.
+        TaskUnstaged,
         /// Its process runs.
         TaskStarted,
         /// Its start time is written.

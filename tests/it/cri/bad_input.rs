@@ -2,8 +2,9 @@
 
 use switchyard_proto::cri::v1::security_profile::ProfileType;
 use switchyard_proto::cri::v1::{
-    Capability, ContainerConfig, Device, DnsConfig, HugepageLimit, Int64Value, KeyValue,
-    LinuxContainerResources, Mount, PodSandboxConfig, PortMapping, SeLinuxOption, SecurityProfile,
+    Capability, CdiDevice, ContainerConfig, Device, DnsConfig, HugepageLimit, IdMapping, Int64Value,
+    KeyValue, LinuxContainerResources, Mount, PodSandboxConfig, PortMapping, SeLinuxOption, SecurityProfile,
+    UserNamespace,
 };
 use switchyard_tests::cri::{context, image_spec, limits, namespaces, security};
 use switchyard_tests::node::Node;
@@ -35,6 +36,9 @@ const PODS: &[Case<PodSandboxConfig>] = &[
     ("config.linux.security_context.namespace_options.network", |pod| namespaces(pod).network = 1),
     ("config.linux.security_context.namespace_options.pid", |pod| namespaces(pod).pid = 3),
     ("config.linux.security_context.namespace_options.ipc", |pod| namespaces(pod).ipc = 77),
+    ("config.linux.security_context.namespace_options.userns_options.uids", |pod| {
+        namespaces(pod).userns_options = Some(UserNamespace::default());
+    }),
     ("config.linux.security_context.run_as_user", |pod| {
         security(pod).run_as_user = Some(Int64Value { value: -5 });
     }),
@@ -100,6 +104,16 @@ const CONTAINERS: &[Case<ContainerConfig>] = &[
     ("config.mounts[0].recursive_read_only", |container| {
         container.mounts = vec![Mount { recursive_read_only: true, ..mount("/tmp", "/data") }];
     }),
+    ("config.mounts[0].uidMappings", |container| {
+        let map = vec![IdMapping { host_id: 5, container_id: 0, length: 5 }];
+        let (uid_mappings, gid_mappings) = (map.clone(), map);
+        container.mounts = vec![Mount { uid_mappings, gid_mappings, ..mount("/tmp", "/data") }];
+    }),
+    ("config.mounts[0].image_sub_path", |container| {
+        container.mounts = vec![Mount { image_sub_path: "x".into(), ..mount("/tmp", "/data") }];
+    }),
+    ("config.CDI_devices[0]", |container| container.cdi_devices = vec![CdiDevice { name: String::new() }]),
+    ("a b", |container| container.cdi_devices = vec![CdiDevice { name: "v/c=a b".into() }]),
     ("config.devices[0].host_path", |container| container.devices = vec![device("dev/null", "rw")]),
     ("config.devices[0].permissions", |container| container.devices = vec![device("/dev/null", "rwx")]),
     ("/dev/no-such-device", |container| container.devices = vec![device("/dev/no-such-device", "rw")]),

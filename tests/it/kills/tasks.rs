@@ -16,6 +16,7 @@ pub(super) const MADE: &[Amid] = &[
         run: create,
         at: &[
             (TaskRecorded, 1),
+            (TaskViewed, 1),
             (ViewMade, 1),
             (ViewMounted, 1),
             (ViewUnmounted, 1),
@@ -25,7 +26,15 @@ pub(super) const MADE: &[Amid] = &[
     },
     Amid {
         run: start,
-        at: &[(TaskFifos, 1), (TaskLogged, 1), (TaskCreated, 1), (TaskStarted, 1), (TaskMarked, 1)],
+        at: &[
+            (TaskFifos, 1),
+            (TaskStaged, 1),
+            (TaskLogged, 1),
+            (TaskCreated, 1),
+            (TaskUnstaged, 1),
+            (TaskStarted, 1),
+            (TaskMarked, 1),
+        ],
     },
     Amid { run: settle, at: &[(WaitNoted, 1), (WaitOver, 1)] },
     Amid { run: start_in_vain, at: &[(StartRefused, 1)] },
@@ -40,23 +49,32 @@ pub(super) const ENDED: &[Amid] = &[
     Amid { run: exec, at: &[(ExecDeleted, 1), (ExecGone, 1)] },
 ];
 
+/// An image as a volume, so that every step of making and starting is taken.
+fn image_volume(lab: &Lab) -> Mount {
+    let image = Some(image_spec(&lab.volumes()));
+    Mount { container_path: "/image".to_owned(), readonly: true, image, ..Default::default() }
+}
+
 fn create(lab: &Lab, kill: Kill) {
     let pod = lab.node.pod("create");
     let mut config = lab.node.container("main", &["sh", "-c", "echo started; exec sleep 1000"]);
     config.image = Some(image_spec(&lab.volumes()));
+    config.mounts = vec![image_volume(lab)];
     lab.dies_amid(kill, || pod.try_create(&config));
     let id = pod.create(&config);
     assert_eq!(pod.create(&config), id, "{kill:?}");
     assert_eq!(lab.node.cri().containers().expect("they can be listed").len(), 2, "{kill:?}");
     lab.node.cri().start(&id).expect("it can be started");
-    assert_eq!(lab.node.cri().sh(&id, "touch /data/x && echo reached"), "reached");
+    assert_eq!(lab.node.cri().sh(&id, "touch /data/x && test -e /image/bin/sh && echo reached"), "reached");
     drop(pod);
     lab.assert_nothing_left(kill);
 }
 
 fn start(lab: &Lab, kill: Kill) {
     let pod = lab.node.pod("start");
-    let id = pod.create(&lab.node.container("main", &["sh", "-c", "echo started; exec sleep 1000"]));
+    let mut config = lab.node.container("main", &["sh", "-c", "echo started; exec sleep 1000"]);
+    config.mounts = vec![image_volume(lab)];
+    let id = pod.create(&config);
     lab.dies_amid(kill, || lab.node.cri().start(&id));
     assert_starts(lab, kill, pod, &id);
 }

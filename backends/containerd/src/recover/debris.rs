@@ -18,6 +18,7 @@ use crate::image::lease;
 use crate::image::unpack::extract_prefix;
 use crate::mount::unmount_all;
 use crate::rootfs::view_prefix;
+use crate::task::stage::clear_stage;
 use crate::text::{blocking, remove_tree};
 
 /// What a predecessor left and no object accounts for; it was all there before anything new was made.
@@ -42,6 +43,7 @@ impl Inner {
         sandboxes.extend(ids_below::<SandboxId>(&layout.all_pins())?);
         let mut tasks = ids_below::<TaskId>(&layout.all_task_state())?;
         tasks.extend(ids_below::<TaskId>(&layout.all_task_run())?);
+        tasks.extend(ids_below::<TaskId>(&layout.all_stages())?);
         let views = match std::fs::read_dir(layout.views()) {
             Ok(entries) => entries.flatten().map(|entry| entry.path()).collect(),
             Err(_) => Vec::new(),
@@ -133,6 +135,7 @@ impl Inner {
             return Ok(());
         }
         let dirs = self.layout.task(id);
+        clear_stage(&dirs.stage).await?;
         remove_tree(&dirs.run).await?;
         remove_tree(&dirs.state).await
     }

@@ -14,6 +14,7 @@ use super::decide::{Patience, Process, Settled, Sight, settled};
 use super::inventory::process_of;
 use crate::backend::Inner;
 use crate::client::{QUICK, call};
+use crate::task::stage::clear_stage;
 
 /// Between two looks.
 const LOOK: Duration = Duration::from_millis(20);
@@ -80,6 +81,7 @@ impl Inner {
                 if let Err(error) = self.finish_log(&entry).await {
                     tracing::warn!(task.id = %id, error = error.report(), "the log of an undone start stays open");
                 }
+                clear_stage(&entry.dirs.stage).await?;
                 crate::text::remove_tree(&entry.dirs.run).await?;
                 Ok(None)
             }

@@ -10,6 +10,7 @@ use switchyard_namespaces::files as content;
 use crate::layout::SandboxDirs;
 use crate::record::{NetworkRecord, SandboxRecord};
 use crate::text::{blocking, full_or, io_error};
+use crate::users::give;
 
 const HOST_RESOLV_CONF: &str = "/etc/resolv.conf";
 const HOST_HOSTS: &str = "/etc/hosts";
@@ -19,7 +20,7 @@ pub(super) async fn write_early(dirs: &SandboxDirs, spec: &SandboxSpec, hostname
     let resolv_conf = spec.dns.as_ref().map(resolv_conf).transpose()?;
     let own_name = !matches!(spec.network, SandboxNetwork::Host);
     let name = hostname.to_owned();
-    let dirs = dirs.clone();
+    let (dirs, users) = (dirs.clone(), spec.users.clone());
     blocking(move || {
         let resolv_conf = match resolv_conf {
             Some(text) => text,
@@ -29,7 +30,10 @@ pub(super) async fn write_early(dirs: &SandboxDirs, spec: &SandboxSpec, hostname
         let name =
             if own_name { content::hostname(&name).map_err(from_namespaces)? } else { format!("{name}\n") };
         content::write_atomic(&dirs.resolv_conf(), &resolv_conf, 0o644).map_err(from_namespaces)?;
-        content::write_atomic(&dirs.hostname(), name.as_bytes(), 0o644).map_err(from_namespaces)
+        content::write_atomic(&dirs.hostname(), name.as_bytes(), 0o644).map_err(from_namespaces)?;
+        let given =
+            |users| [dirs.resolv_conf(), dirs.hostname()].iter().try_for_each(|path| give(path, users));
+        users.as_ref().map_or(Ok(()), given)
     })
     .await
 }
@@ -51,7 +55,7 @@ pub(super) async fn write_hosts(
             Some(content::hosts(&record.hostname, &record.ips, &extra).map_err(from_namespaces)?)
         }
     };
-    let path = dirs.hosts();
+    let (path, users) = (dirs.hosts(), spec.users.clone());
     blocking(move || {
         let text = match made {
             Some(text) => text.into_bytes(),
@@ -61,7 +65,8 @@ pub(super) async fn write_hosts(
                 Err(fault) => return Err(io_error("read", Path::new(HOST_HOSTS), fault)),
             },
         };
-        content::write_atomic(&path, &text, 0o644).map_err(from_namespaces)
+        content::write_atomic(&path, &text, 0o644).map_err(from_namespaces)?;
+        users.as_ref().map_or(Ok(()), |users| give(&path, users))
     })
     .await
 }

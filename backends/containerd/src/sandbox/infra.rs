@@ -125,7 +125,7 @@ impl Inner {
         let request = api::CreateTaskRequest {
             container_id: id.clone(),
             rootfs: vec![rootfs],
-            options: self.runtime_options(runtime, location.systemd),
+            options: self.runtime_options(runtime, location.systemd, entry.users().as_ref()),
             ..Default::default()
         };
         let (expected_move, making) = (self.expect_move(), self.making.begin(&id));

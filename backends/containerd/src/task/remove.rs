@@ -40,6 +40,8 @@ impl Inner {
         if !entry.leaf {
             self.remove_cgroup(location).await;
         }
+        self.unstage(entry).await?;
+        self.remove_views(entry).await?;
         let request = snap::RemoveSnapshotRequest { snapshotter: entry.snapshotter.clone(), key: id.clone() };
         gone_is_done(
             call(&format!("remove snapshot {id}"), QUICK, self.client.snapshots().remove(request)).await,

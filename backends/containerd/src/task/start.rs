@@ -66,14 +66,15 @@ impl Inner {
         let (sandbox, tty) = (self.sandbox(entry.sandbox)?, entry.record().tty);
         let runtime = self.runtime(&sandbox.record.handler)?;
         let systemd = entry.record().systemd_cgroup;
+        let rootfs = self.stage(entry, self.mounts_of(entry).await?).await?;
         let request = api::CreateTaskRequest {
             container_id: entry.id.to_string(),
-            rootfs: self.mounts_of(entry).await?,
+            rootfs,
             stdin,
             stdout,
             stderr,
             terminal: tty,
-            options: self.runtime_options(runtime, systemd),
+            options: self.runtime_options(runtime, systemd, sandbox.users().as_ref()),
             ..Default::default()
         };
         // The FIFOs have a reader in us already, so that the process can be created while the logkeeper takes them on. Both run to
@@ -84,6 +85,8 @@ impl Inner {
         logged?;
         created?;
         self.faults.reach(Step::TaskCreated)?;
+        self.unstage(entry).await?;
+        self.faults.reach(Step::TaskUnstaged)?;
         self.watch_oom(entry);
         // Taken before the call, so that a task that ends at once does not end before it began. The clock may have been set back
         // since the task was made: nothing begins before that.
@@ -199,6 +202,7 @@ impl Inner {
             tracing::warn!(task.id = %entry.id, error = error.report(), "the log of a failed start is let go of later");
         }
         entry.let_go();
+        self.unstage(entry).await?;
         crate::text::remove_tree(&entry.dirs.run).await?;
         entry.set_exit(exit.clone());
         Ok(())

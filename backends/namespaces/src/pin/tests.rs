@@ -250,3 +250,54 @@ async fn async_callers_get_the_same() {
     crate::tasks::unmount_tree(guard.0.clone()).await.unwrap();
     assert_eq!(fs::read_dir(&guard.0).unwrap().count(), 0);
 }
+
+#[test]
+fn namespaces_belong_to_the_user_namespace_and_files_can_be_mapped_into_it() {
+    in_private_mounts(|temp| {
+        let dir = temp.join("ns");
+        let map = vec![[0, 100_000, 65_536]];
+        let users = Some(Users { uids: map.clone(), gids: map });
+        let want = Want { users, hostname: Some("mapped".to_owned()), ..all() };
+        let made = Pins::create(&dir, &want).unwrap();
+        let path = |ns| made.path(ns).unwrap();
+        // As root inside, and as nobody else: only who owns the network may change it.
+        let output = std::process::Command::new("nsenter")
+            .arg(format!("--user={}", path(Ns::User).display()))
+            .arg(format!("--net={}", path(Ns::Net).display()))
+            .arg(format!("--uts={}", path(Ns::Uts).display()))
+            .args([
+                "sh",
+                "-c",
+                "id -u; cat /proc/self/uid_map; hostname; ip link set lo mtu 1400 && echo owned",
+            ])
+            .output()
+            .expect("nsenter is of util-linux, which every Debian has");
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        let words: Vec<_> = text.split_whitespace().collect();
+        assert_eq!(words, ["0", "0", "100000", "65536", "mapped", "owned"], "{output:?}");
+
+        let (source, target) = (temp.join("source"), temp.join("target"));
+        fs::create_dir(&source).unwrap();
+        fs::create_dir(&target).unwrap();
+        fs::write(source.join("file"), "").unwrap();
+        crate::map_ids(&path(Ns::User), &source, &target).unwrap();
+        use std::os::unix::fs::MetadataExt;
+        assert_eq!(fs::metadata(target.join("file")).unwrap().uid(), 100_000);
+        assert_eq!(fs::metadata(source.join("file")).unwrap().uid(), 0);
+        let fault = crate::map_ids(&path(Ns::User), Path::new("/proc"), &target).unwrap_err().to_string();
+        assert!(fault.contains("/proc: map the ids"), "{fault}");
+        mounts::unmount_tree(&target).unwrap();
+        Pins::remove(&dir).unwrap();
+        assert!(mount_points_under(temp).unwrap().is_empty());
+    });
+}
+
+#[test]
+fn maps_that_the_kernel_refuses_leave_nothing() {
+    in_private_mounts(|temp| {
+        let dir = temp.join("ns");
+        let users = Some(Users { uids: vec![[0, 1, 10], [5, 20, 10]], gids: vec![[0, 1, 10]] });
+        assert!(Pins::create(&dir, &Want { users, ..all() }).is_err());
+        assert!(!dir.exists() && mount_points_under(temp).unwrap().is_empty());
+    });
+}

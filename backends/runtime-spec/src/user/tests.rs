@@ -142,3 +142,19 @@ proptest! {
         prop_assert!(gids.iter().all(|gid| distinct.contains(gid)));
     }
 }
+
+#[test]
+fn a_directory_is_found_by_links_that_stay_inside_the_root() {
+    let dir = tempfile::tempdir().unwrap();
+    let root = dir.path().join("root");
+    std::fs::create_dir_all(root.join("a/b")).unwrap();
+    std::fs::create_dir_all(dir.path().join("out")).unwrap();
+    std::fs::write(root.join("file"), "").unwrap();
+    symlink("/a", root.join("absolute")).unwrap();
+    symlink("../../../out", root.join("escape")).unwrap();
+    let found = |path: &str| directory_in_root(&root, Path::new(path)).unwrap();
+    assert_eq!(found("a/b"), Some("a/b".into()));
+    assert_eq!(found("absolute/b"), Some("a/b".into()));
+    assert_eq!(found("."), Some("".into()));
+    assert_eq!([found("file"), found("none"), found("escape")], [None, None, None]);
+}

@@ -183,6 +183,7 @@ fn mounts_and_devices() {
         readonly: false,
         recursive_readonly: false,
         propagation,
+        id_mapped: false,
         selinux_relabel: false,
         options: Vec::new(),
     };

@@ -232,6 +232,7 @@ fn mounts_and_paths_are_as_asked_for() {
         readonly: true,
         recursive_readonly: recursive,
         propagation: Propagation::Private,
+        id_mapped: false,
         selinux_relabel: false,
         options: words(&["noexec"]),
     };

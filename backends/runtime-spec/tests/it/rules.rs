@@ -17,6 +17,7 @@ fn bind(destination: &str, source: &str) -> Mount {
         readonly: false,
         recursive_readonly: false,
         propagation: Propagation::Private,
+        id_mapped: false,
         selinux_relabel: false,
         options: Vec::new(),
     }

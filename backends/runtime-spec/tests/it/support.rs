@@ -54,6 +54,10 @@ impl HostFs for FakeFs {
     fn read(&self, path: &Path, _limit: u64) -> io::Result<Vec<u8>> {
         Err(io::Error::new(io::ErrorKind::NotFound, format!("{} is not here", path.display())))
     }
+
+    fn list(&self, _: &Path) -> io::Result<Vec<PathBuf>> {
+        Ok(Vec::new())
+    }
 }
 
 fn device(major: u32, minor: u32) -> DeviceInfo {
@@ -71,6 +75,7 @@ pub(crate) struct Case {
     pub(crate) cgroups_path: String,
     pub(crate) target_pid: Option<PathBuf>,
     pub(crate) recursive_readonly: bool,
+    pub(crate) staged: BTreeMap<usize, PathBuf>,
 }
 
 impl Case {
@@ -99,6 +104,7 @@ impl Case {
                 shm: path("/run/switchyard/sandbox/shm"),
                 privileged: false,
                 selinux: None,
+                users: None,
             },
             host: bare_host(),
             user: ResolvedUser { uid: 1000, gid: 100, additional_gids: vec![100, 10] },
@@ -106,6 +112,7 @@ impl Case {
             cgroups_path: "/kubepods/pod1/abc".to_owned(),
             target_pid: None,
             recursive_readonly: true,
+            staged: BTreeMap::new(),
         }
     }
 
@@ -130,6 +137,8 @@ impl Case {
             cgroups_path: &self.cgroups_path,
             target_pid: self.target_pid.as_deref(),
             recursive_readonly: self.recursive_readonly,
+            staged: &self.staged,
+            cdi_dirs: &[],
         })
     }
 
@@ -184,6 +193,7 @@ pub(crate) fn task() -> TaskSpec {
         user: UserSpec::default(),
         mounts: Vec::new(),
         devices: Vec::new(),
+        cdi_devices: Vec::new(),
         security: Security::default(),
         rlimits: Vec::new(),
         resources: Resources::default(),

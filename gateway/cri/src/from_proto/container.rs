@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
 use switchyard_core::id::{Owner, SandboxId, TaskId};
-use switchyard_core::spec::{EnvVar, Meta, Output, PidMode, Stdin, Stdio, TaskSpec};
+use switchyard_core::spec::{EnvVar, Meta, Output, PidMode, Stdin, Stdio, TaskSpec, UserNamespace};
 use switchyard_core::{Error, Result};
 use switchyard_proto::cri::v1 as cri;
 
@@ -36,6 +36,13 @@ impl Parent<'_> {
     /// Whether privileged containers may run in it.
     pub(super) fn privileged(&self) -> bool {
         self.security().is_some_and(|context| context.privileged)
+    }
+
+    /// The pod's user namespace, if it has one of its own.
+    pub(super) fn users(&self) -> Result<Option<UserNamespace>> {
+        let options = self.security().and_then(|context| context.namespace_options.as_ref());
+        let options = options.and_then(|options| options.userns_options.clone());
+        security::user_namespace(options, "the pod's userns_options")
     }
 
     /// The process namespace of a container that asks for the pod's. A sandbox without one of its own gives each its own.
@@ -86,7 +93,6 @@ pub(crate) fn container(
     if image.image.is_empty() {
         return Err(Error::invalid("config.image.image", "it is empty"));
     }
-    refuse_cdi(&cdi_devices, &annotations)?;
     words("config.command", &command)?;
     words("config.args", &args)?;
     let cri::LinuxContainerConfig { resources: limits, security_context } = linux.unwrap_or_default();
@@ -110,8 +116,9 @@ pub(crate) fn container(
         },
         env: environment(envs)?,
         user,
-        mounts: mount::mounts(mounts, parent.recursive_readonly)?,
+        mounts: mount::mounts(mounts, parent)?,
         devices: mount::devices(devices)?,
+        cdi_devices: cdi_names(&cdi_devices, &annotations)?,
         security,
         // CRI has none; the runtime's own stand.
         rlimits: Vec::new(),
@@ -131,17 +138,28 @@ pub(crate) fn container(
     })
 }
 
-fn refuse_cdi(devices: &[cri::CdiDevice], annotations: &BTreeMap<String, String>) -> Result<()> {
-    let field = if !devices.is_empty() {
-        "config.CDI_devices".to_owned()
-    } else if let Some(name) = annotations.keys().find(|name| name.starts_with(CDI_ANNOTATIONS)) {
-        format!("config.annotations[{name:?}]")
-    } else {
-        return Ok(());
-    };
-    Err(Error::unimplemented(format!(
-        "{field}: devices of the Container Device Interface are not supported yet"
-    )))
+/// Devices by name: those of the field, then those of annotations, each once.
+fn cdi_names(devices: &[cri::CdiDevice], annotations: &BTreeMap<String, String>) -> Result<Vec<String>> {
+    let fields = devices
+        .iter()
+        .enumerate()
+        .map(|(index, device)| (format!("config.CDI_devices[{index}]"), device.name.as_str()));
+    let annotated =
+        annotations.iter().filter(|(key, _)| key.starts_with(CDI_ANNOTATIONS)).flat_map(|(key, names)| {
+            names.split(',').map(move |name| (format!("config.annotations[{key:?}]"), name))
+        });
+    let mut names: Vec<String> = Vec::new();
+    for (field, name) in fields.chain(annotated) {
+        let name = name.trim();
+        if name.is_empty() {
+            return Err(Error::invalid(field, "it names no device"));
+        }
+        text(&field, name)?;
+        if !names.iter().any(|known| known == name) {
+            names.push(name.to_owned());
+        }
+    }
+    Ok(names)
 }
 
 fn words(field: &str, words: &[String]) -> Result<()> {

@@ -2,18 +2,21 @@
 
 use std::path::{Component, Path, PathBuf};
 
-use switchyard_core::spec::{DeviceNode, MissingSource, Mount, MountSource, Propagation};
+use switchyard_core::spec::{DeviceNode, MissingSource, Mount, MountSource, Propagation, UserNamespace};
 use switchyard_core::{Error, Result};
 use switchyard_proto::cri::v1 as cri;
 
-use super::{absolute, known};
+use super::container::Parent;
+use super::{absolute, known, security, text, without_parents};
 
-/// Mounts, in the order asked for. `recursive_readonly` says whether the handler can make mounts read-only all the way down.
-pub(super) fn mounts(mounts: Vec<cri::Mount>, recursive_readonly: bool) -> Result<Vec<Mount>> {
-    mounts.into_iter().enumerate().map(|(index, wire)| mount(wire, index, recursive_readonly)).collect()
+/// Mounts, in the order asked for.
+pub(super) fn mounts(mounts: Vec<cri::Mount>, parent: &Parent<'_>) -> Result<Vec<Mount>> {
+    let users = parent.users()?;
+    let mount = |(index, wire)| mount(wire, index, parent.recursive_readonly, users.as_ref());
+    mounts.into_iter().enumerate().map(mount).collect()
 }
 
-fn mount(wire: cri::Mount, index: usize, can_recurse: bool) -> Result<Mount> {
+fn mount(wire: cri::Mount, index: usize, can_recurse: bool, users: Option<&UserNamespace>) -> Result<Mount> {
     let field = format!("config.mounts[{index}]");
     let cri::Mount {
         container_path,
@@ -28,33 +31,27 @@ fn mount(wire: cri::Mount, index: usize, can_recurse: bool) -> Result<Mount> {
         image_sub_path,
         mount_options,
     } = wire;
-    if image.is_some() {
-        // The kubelet knows the error by how its text begins.
-        return Err(Error::unimplemented(format!(
-            "ImageVolumeMountFailed: {field}.image: images cannot be mounted as volumes on this node yet"
-        )));
-    }
-    if !image_sub_path.is_empty() {
-        return Err(Error::invalid(format_args!("{field}.image_sub_path"), "it is for image volumes only"));
-    }
-    for (name, mappings) in [("uidMappings", uid_mappings), ("gidMappings", gid_mappings)] {
-        if !mappings.is_empty() {
-            return Err(Error::unimplemented(format!(
-                "{field}.{name}: mounts cannot be id-mapped, for no handler of this node has user namespaces"
-            )));
-        }
-    }
-    if !mount_options.is_empty() {
-        return Err(Error::unimplemented(format!(
-            "{field}.mount_options: further options are not supported, as the features in Status say"
-        )));
-    }
     let destination = absolute(format_args!("{field}.container_path"), &container_path)?;
-    let path = absolute(format_args!("{field}.host_path"), &host_path)?;
     let propagation = match known(format_args!("{field}.propagation"), propagation)? {
         cri::MountPropagation::PropagationPrivate => Propagation::Private,
         cri::MountPropagation::PropagationHostToContainer => Propagation::HostToTask,
         cri::MountPropagation::PropagationBidirectional => Propagation::Bidirectional,
+    };
+    let id_mapped = id_mapped(&field, uid_mappings, gid_mappings, users)?;
+    let source = match image {
+        // The kubelet knows the error by how its text begins.
+        Some(image) => image_volume(&field, image, &image_sub_path, &host_path, readonly)
+            .map_err(|error| error.context(IMAGE_VOLUME_FAILED))?,
+        None if !image_sub_path.is_empty() => {
+            return Err(Error::invalid(
+                format_args!("{field}.image_sub_path"),
+                "it is for image volumes only",
+            ));
+        }
+        None => {
+            let path = absolute(format_args!("{field}.host_path"), &host_path)?;
+            MountSource::Host { path, missing: MissingSource::CreateDir }
+        }
     };
     if recursive_read_only {
         let at = format!("{field}.recursive_read_only");
@@ -72,13 +69,71 @@ fn mount(wire: cri::Mount, index: usize, can_recurse: bool) -> Result<Mount> {
     }
     Ok(Mount {
         destination: lexically_clean(&destination),
-        source: MountSource::Host { path, missing: MissingSource::CreateDir },
+        source,
         readonly,
         recursive_readonly: recursive_read_only,
         propagation,
+        id_mapped,
         selinux_relabel,
-        options: Vec::new(),
+        options: mount_options,
     })
+}
+
+/// How the text of an error begins that is about the image of a volume.
+const IMAGE_VOLUME_FAILED: &str = "ImageVolumeMountFailed";
+
+fn image_volume(
+    field: &str,
+    image: cri::ImageSpec,
+    sub_path: &str,
+    host_path: &str,
+    readonly: bool,
+) -> Result<MountSource> {
+    // Kubelets give the id that PullImage answered; `image_ref` is the same in newer ones.
+    let reference = [image.image, image.image_ref].into_iter().find(|reference| !reference.is_empty());
+    let reference =
+        reference.ok_or_else(|| Error::invalid(format_args!("{field}.image.image"), "it is empty"))?;
+    if !host_path.is_empty() {
+        return Err(Error::invalid(format_args!("{field}.host_path"), "an image volume has none"));
+    }
+    if !readonly {
+        return Err(Error::invalid(
+            format_args!("{field}.readonly"),
+            "it must be set: images cannot be written",
+        ));
+    }
+    let at = format!("{field}.image_sub_path");
+    text(&at, sub_path)?;
+    let sub_path = PathBuf::from(sub_path);
+    if sub_path.is_absolute() {
+        return Err(Error::invalid(at, "it must be relative to the root of the image"));
+    }
+    without_parents(&at, &sub_path)?;
+    Ok(MountSource::Image { reference, sub_path })
+}
+
+/// Whether a mount is to be id-mapped. Its mappings can only be those of its pod: kubelets give no others.
+fn id_mapped(
+    field: &str,
+    uids: Vec<cri::IdMapping>,
+    gids: Vec<cri::IdMapping>,
+    users: Option<&UserNamespace>,
+) -> Result<bool> {
+    if uids.is_empty() && gids.is_empty() {
+        return Ok(false);
+    }
+    let wanted = security::id_maps(uids, gids, field)?;
+    match users {
+        Some(users) if *users == wanted => Ok(true),
+        Some(_) => Err(Error::invalid(
+            format_args!("{field}.uidMappings"),
+            "its mappings and gidMappings must be those of the pod's user namespace",
+        )),
+        None => Err(Error::invalid(
+            format_args!("{field}.uidMappings"),
+            "the pod has no user namespace for which mounts could be id-mapped",
+        )),
+    }
 }
 
 /// The same path without `.` and `..`, read as text: inside a container nothing is there yet to be followed.

@@ -112,6 +112,7 @@ pub(crate) fn sandbox(request: SandboxRecord, settings: &Config, now: SystemTime
         privileged,
         annotations,
         selinux,
+        users: namespaces.users,
     })
 }
 
@@ -291,7 +292,12 @@ fn with_defaults(
     if !namespaces.host_network {
         let defaults = [
             (settings.unprivileged_ports, "net.ipv4.ip_unprivileged_port_start", "0"),
-            (settings.unprivileged_icmp, "net.ipv4.ping_group_range", "0 2147483647"),
+            // The range would hold groups that a user namespace does not have.
+            (
+                settings.unprivileged_icmp && namespaces.users.is_none(),
+                "net.ipv4.ping_group_range",
+                "0 2147483647",
+            ),
         ];
         for (_, parameter, value) in defaults.into_iter().filter(|(wanted, ..)| *wanted) {
             let spelled_otherwise = parameter.replace('.', "/");

@@ -4,8 +4,8 @@ use std::path::PathBuf;
 
 use switchyard_core::id::TaskId;
 use switchyard_core::spec::{
-    AppArmorProfile, CapabilityChanges, GroupPolicy, IpcMode, PidMode, SandboxPid, SeccompProfile, Security,
-    SelinuxLabel, UserRef, UserSpec,
+    AppArmorProfile, CapabilityChanges, GroupPolicy, IdMap, IdRange, IpcMode, PidMode, SandboxPid,
+    SeccompProfile, Security, SelinuxLabel, UserNamespace, UserRef, UserSpec,
 };
 use switchyard_core::{Error, Result};
 use switchyard_proto::cri::v1 as cri;
@@ -25,6 +25,8 @@ pub(super) struct SandboxNamespaces {
     pub(super) pid: SandboxPid,
     /// Its IPC namespace.
     pub(super) ipc: IpcMode,
+    /// Its user namespace, if it has one of its own.
+    pub(super) users: Option<UserNamespace>,
 }
 
 /// What a security context says about a container.
@@ -51,7 +53,7 @@ pub(super) fn sandbox_namespaces(options: Option<cri::NamespaceOption>) -> Resul
         target_id: _,
         userns_options,
     } = options.unwrap_or_default();
-    user_namespace(userns_options, &at("userns_options"))?;
+    let users = user_namespace(userns_options, &at("userns_options"))?;
     use cri::NamespaceMode as Mode;
     let pod_or_node = |name: &str, mode: Mode| match mode {
         Mode::Pod => Ok(false),
@@ -69,20 +71,27 @@ pub(super) fn sandbox_namespaces(options: Option<cri::NamespaceOption>) -> Resul
         Mode::Target => return Err(Error::invalid(at("pid"), "a sandbox's cannot be TARGET")),
     };
     let ipc = if host_ipc { IpcMode::Host } else { IpcMode::Shared };
-    Ok(SandboxNamespaces { host_network, pid, ipc })
+    if users.is_some() && (host_network || host_ipc || pid == SandboxPid::Host) {
+        return Err(Error::invalid(
+            at("userns_options"),
+            "a user namespace needs network, pid and ipc namespaces of the pod's own: root inside has no say in the host's",
+        ));
+    }
+    Ok(SandboxNamespaces { host_network, pid, ipc, users })
 }
 
-/// Refuses a user namespace: no handler has them, and `Status` says so.
-fn user_namespace(options: Option<cri::UserNamespace>, field: &str) -> Result<()> {
+/// The user namespace that a pod asks for; `None` for the host's.
+pub(super) fn user_namespace(
+    options: Option<cri::UserNamespace>,
+    field: &str,
+) -> Result<Option<UserNamespace>> {
     let Some(cri::UserNamespace { mode, uids, gids }) = options else {
-        return Ok(());
+        return Ok(None);
     };
     match known(format_args!("{field}.mode"), mode)? {
-        cri::NamespaceMode::Node if uids.is_empty() && gids.is_empty() => Ok(()),
+        cri::NamespaceMode::Node if uids.is_empty() && gids.is_empty() => Ok(None),
         cri::NamespaceMode::Node => Err(Error::invalid(field, "mappings need the mode POD")),
-        cri::NamespaceMode::Pod => Err(Error::unimplemented(format!(
-            "{field}.mode: no handler of this node has user namespaces, as Status says: use NODE"
-        ))),
+        cri::NamespaceMode::Pod => id_maps(uids, gids, field).map(Some),
         mode @ (cri::NamespaceMode::Container | cri::NamespaceMode::Target) => Err(Error::invalid(
             format_args!("{field}.mode"),
             format!("{} is neither POD nor NODE", mode.as_str_name()),
@@ -90,16 +99,36 @@ fn user_namespace(options: Option<cri::UserNamespace>, field: &str) -> Result<()
     }
 }
 
-/// Process namespace of a container; its network and IPC are always the sandbox's.
+/// The mappings of a user namespace: one range each, as Kubernetes gives them.
+pub(super) fn id_maps(
+    uids: Vec<cri::IdMapping>,
+    gids: Vec<cri::IdMapping>,
+    field: &str,
+) -> Result<UserNamespace> {
+    let map = |name: &str, mappings: Vec<cri::IdMapping>| {
+        let at = format!("{field}.{name}");
+        let [cri::IdMapping { host_id, container_id, length }] = mappings[..] else {
+            return Err(Error::invalid(at, format!("there must be one mapping, not {}", mappings.len())));
+        };
+        let range = IdRange { inside: container_id, host: host_id, length };
+        IdMap::new(vec![range]).map_err(|why| Error::invalid(at, why))
+    };
+    Ok(UserNamespace { uids: map("uids", uids)?, gids: map("gids", gids)? })
+}
+
+/// Process namespace of a container; its network, IPC and users are always the sandbox's.
 fn pid_mode(
     options: cri::NamespaceOption,
+    parent: &Parent<'_>,
     target: &dyn Fn(&str) -> Result<TaskId>,
 ) -> Result<Option<PidMode>> {
     let at = |name: &str| format!("{FIELD}.namespace_options.{name}");
     let cri::NamespaceOption { network, pid, ipc, target_id, userns_options } = options;
     known::<cri::NamespaceMode>(at("network"), network)?;
     known::<cri::NamespaceMode>(at("ipc"), ipc)?;
-    user_namespace(userns_options, &at("userns_options"))?;
+    if userns_options.is_some() && user_namespace(userns_options, &at("userns_options"))? != parent.users()? {
+        return Err(Error::invalid(at("userns_options"), "they must be those of the pod"));
+    }
     Ok(match known(at("pid"), pid)? {
         cri::NamespaceMode::Pod => None,
         cri::NamespaceMode::Container => Some(PidMode::Private),
@@ -171,7 +200,7 @@ pub(super) fn container_context(
     };
     let pid = match namespace_options {
         None => None,
-        Some(options) => pid_mode(options, target)?,
+        Some(options) => pid_mode(options, parent, target)?,
     };
     Ok(ContainerContext { security, user, pid })
 }

@@ -17,6 +17,7 @@ use crate::record::SandboxRecord;
 mod containers;
 mod limits;
 mod sandboxes;
+mod volumes;
 
 fn now() -> SystemTime {
     UNIX_EPOCH + Duration::from_secs(1_000)

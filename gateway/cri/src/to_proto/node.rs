@@ -19,7 +19,7 @@ pub(crate) fn status(backend: &BackendStatus, recovered: bool, handlers: &[Handl
         features: Some(cri::RuntimeFeatures {
             supplemental_groups_policy: true,
             user_namespaces_host_network: false,
-            mount_options: false,
+            mount_options: true,
         }),
     }
 }
@@ -49,8 +49,7 @@ fn runtime_handlers(handlers: &[Handler]) -> Vec<cri::RuntimeHandler> {
         name: name.to_owned(),
         features: Some(cri::RuntimeHandlerFeatures {
             recursive_read_only_mounts: handler.recursive_readonly_mounts,
-            // `from_proto` refuses them for every handler.
-            user_namespaces: false,
+            user_namespaces: handler.user_namespaces,
         }),
     };
     let default = handlers.first().map(|handler| wire("", handler));

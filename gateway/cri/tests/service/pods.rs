@@ -53,6 +53,7 @@ fn foreign(owner: Owner, record: Vec<u8>) -> SandboxSpec {
         privileged: false,
         annotations: map(&[]),
         selinux: None,
+        users: None,
     }
 }
 

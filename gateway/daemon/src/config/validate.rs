@@ -86,6 +86,7 @@ fn paths(config: &Config) -> Vec<(&'static str, &Path)> {
         ("containerd.address", &config.containerd.address),
     ];
     paths.extend(config.network.bin_dirs.iter().map(|dir| ("network.bin_dirs", dir.as_path())));
+    paths.extend(config.devices.cdi_spec_dirs.iter().map(|dir| ("devices.cdi_spec_dirs", dir.as_path())));
     paths.extend(config.registry.config_dirs.iter().map(|dir| ("registry.config_dirs", dir.as_path())));
     let optional = [
         ("cri.socket", &config.cri.socket),

@@ -92,6 +92,7 @@ fn rich_task(config: &cri::ContainerConfig) -> TaskSpec {
             readonly: true,
             recursive_readonly: false,
             propagation: Propagation::HostToTask,
+            id_mapped: false,
             selinux_relabel: true,
             options: Vec::new(),
         }],
@@ -100,6 +101,7 @@ fn rich_task(config: &cri::ContainerConfig) -> TaskSpec {
             container_path: "/dev/a".into(),
             permissions: "rw".into(),
         }],
+        cdi_devices: Vec::new(),
         security: Security {
             privileged: false,
             capabilities: CapabilityChanges {
@@ -232,7 +234,7 @@ fn the_new_seccomp_field_wins_over_the_old_and_none_is_what_the_settings_say() {
 
 #[test]
 fn a_malformed_container_is_refused_by_field() {
-    use ErrorKind::{InvalidArgument as Invalid, Unimplemented};
+    use ErrorKind::InvalidArgument as Invalid;
     let env = |key: &str, value: &[u8]| vec![cri::KeyValue { key: key.into(), value: value.to_vec() }];
     refuses(|c| c.metadata = None, Invalid, "config.metadata: it is missing");
     refuses(|c| c.metadata.as_mut().unwrap().name.clear(), Invalid, "config.metadata.name: it is empty");
@@ -252,14 +254,14 @@ fn a_malformed_container_is_refused_by_field() {
     refuses(|c| c.log_path = "x/".into(), Invalid, "config.log_path: \"x/\" names no file");
     refuses(|c| c.stop_signal = 99, Invalid, "config.stop_signal: 99 is not one of its values");
     refuses(
-        |c| c.cdi_devices = vec![cri::CdiDevice { name: "a/b=c".into() }],
-        Unimplemented,
-        "config.CDI_devices: devices of the Container Device Interface are not supported yet",
+        |c| c.cdi_devices = vec![cri::CdiDevice { name: " ".into() }],
+        Invalid,
+        "config.CDI_devices[0]: it names no device",
     );
     refuses(
-        |c| c.annotations = map(&[("cdi.k8s.io/x", "a/b=c")]),
-        Unimplemented,
-        "config.annotations[\"cdi.k8s.io/x\"]: devices of the Container Device Interface are not supported yet",
+        |c| c.annotations = map(&[("cdi.k8s.io/x", "a/b=c,")]),
+        Invalid,
+        "config.annotations[\"cdi.k8s.io/x\"]: it names no device",
     );
 }
 
@@ -298,8 +300,8 @@ fn a_malformed_mount_or_device_is_refused_by_field() {
     );
     mount(
         |m| m.image = Some(cri::ImageSpec::default()),
-        Unimplemented,
-        &format!("ImageVolumeMountFailed: {at}.image: images cannot be mounted as volumes on this node yet"),
+        Invalid,
+        &format!("ImageVolumeMountFailed: {at}.image.image: it is empty"),
     );
     mount(
         |m| m.image_sub_path = "x".into(),
@@ -308,15 +310,8 @@ fn a_malformed_mount_or_device_is_refused_by_field() {
     );
     mount(
         |m| m.gid_mappings = vec![cri::IdMapping::default()],
-        Unimplemented,
-        &format!(
-            "{at}.gidMappings: mounts cannot be id-mapped, for no handler of this node has user namespaces"
-        ),
-    );
-    mount(
-        |m| m.mount_options = strings(&["noexec"]),
-        Unimplemented,
-        &format!("{at}.mount_options: further options are not supported, as the features in Status say"),
+        Invalid,
+        &format!("{at}.uids: there must be one mapping, not 0"),
     );
     let device = |permissions: &str, message: &str| {
         let device = cri::Device {

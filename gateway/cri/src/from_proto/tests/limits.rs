@@ -123,7 +123,7 @@ fn a_malformed_security_context_is_refused_by_field() {
 
 #[test]
 fn namespaces_that_a_container_cannot_have_are_refused_by_field() {
-    use ErrorKind::{InvalidArgument as Invalid, NotFound, Unimplemented};
+    use ErrorKind::{InvalidArgument as Invalid, NotFound};
     let target = |id: &str| Some(cri::NamespaceOption { pid: 3, target_id: id.into(), ..Default::default() });
     refuses_context(
         |c| c.namespace_options = target(""),
@@ -135,12 +135,11 @@ fn namespaces_that_a_container_cannot_have_are_refused_by_field() {
         NotFound,
         "namespace_options.target_id: task \"gone\" does not exist",
     );
-    let userns =
-        cri::NamespaceOption { userns_options: Some(cri::UserNamespace::default()), ..Default::default() };
+    let userns = cri::NamespaceOption { userns_options: Some(volumes::users(1000)), ..Default::default() };
     refuses_context(
         |c| c.namespace_options = Some(userns),
-        Unimplemented,
-        "namespace_options.userns_options.mode: no handler of this node has user namespaces, as Status says: use NODE",
+        Invalid,
+        "namespace_options.userns_options: they must be those of the pod",
     );
 }
 

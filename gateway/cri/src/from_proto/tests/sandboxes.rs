@@ -79,6 +79,7 @@ fn a_pod_becomes_a_sandbox() {
             ("io.kubernetes.cri.sandbox-uid", "u-1"),
         ]),
         selinux: None,
+        users: None,
     };
     assert_eq!(spec, expected);
 }
@@ -236,15 +237,15 @@ fn namespaces_that_a_pod_cannot_have_are_refused_by_field() {
             &format!("config.linux.security_context.namespace_options.{message}"),
         );
     };
-    use ErrorKind::{InvalidArgument as Invalid, Unimplemented};
+    use ErrorKind::InvalidArgument as Invalid;
     refuses(|o| o.network = 1, Invalid, "network: a sandbox's cannot be CONTAINER");
     refuses(|o| o.ipc = 3, Invalid, "ipc: a sandbox's cannot be TARGET");
     refuses(|o| o.pid = 3, Invalid, "pid: a sandbox's cannot be TARGET");
     refuses(|o| o.pid = 4, Invalid, "pid: 4 is not one of its values");
     refuses(
         |o| o.userns_options = Some(cri::UserNamespace::default()),
-        Unimplemented,
-        "userns_options.mode: no handler of this node has user namespaces, as Status says: use NODE",
+        Invalid,
+        "userns_options.uids: there must be one mapping, not 0",
     );
     refuses(
         |o| o.userns_options = Some(cri::UserNamespace { mode: 1, ..Default::default() }),

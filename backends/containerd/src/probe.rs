@@ -1,0 +1,289 @@
+//! What OCI runtimes can do: asked of those that say it, tried with those that do not, never read from a version.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use nix::mount::{MsFlags, mount};
+use serde_json::{Value, json};
+use switchyard_core::{Error, Result};
+use switchyard_namespaces::{PROGRAM, with_own_mounts};
+use tokio::process::Command;
+use tokio::sync::watch;
+
+use crate::image::lease::getrandom_fill;
+use crate::sandbox::from_namespaces;
+use crate::text::{blocking, io_error, remove_tree};
+use crate::users;
+
+/// How long a runtime may take to answer, or to run a small program.
+const LIMIT: Duration = Duration::from_secs(10);
+/// How long somebody who needs to know waits for the first answers.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Between two looks whether a program has ended.
+const LOOK: Duration = Duration::from_millis(3);
+/// The name of our directories for trials.
+const PLACE: &str = "probe";
+
+/// What is known of the runtimes and the node. Clones share it.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Probes {
+    known: Arc<Mutex<Known>>,
+    asked: Arc<watch::Sender<bool>>,
+}
+
+#[derive(Debug, Default)]
+struct Known {
+    runtimes: BTreeMap<String, Can>,
+    /// Why ids cannot be mapped here; nothing if they can.
+    no_mapping: Option<String>,
+}
+
+/// What a runtime can do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct Can {
+    /// Mounts that are read-only all the way down.
+    pub(crate) recursive_readonly: bool,
+    /// User namespaces.
+    pub(crate) users: bool,
+}
+
+/// A trial that a runtime is put to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Trial {
+    RecursiveReadonly,
+    Users,
+}
+
+// === impl Probes ===
+
+impl Probes {
+    /// What the runtime of this name can do; nothing special until it has been asked.
+    pub(crate) fn can(&self, binary: &str) -> Can {
+        let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        known.runtimes.get(binary).copied().unwrap_or_default()
+    }
+
+    /// Why ids cannot be mapped on this node; nothing if they can.
+    pub(crate) fn no_mapping(&self) -> Option<String> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner).no_mapping.clone()
+    }
+
+    /// Waits until everybody has been asked once, but not for ever. Cancel-safe.
+    pub(crate) async fn asked(&self) {
+        let mut asked = self.asked.subscribe();
+        // Whoever has not answered by then can do nothing special.
+        let _ = tokio::time::timeout(PATIENCE, asked.wait_for(|asked| *asked)).await;
+    }
+
+    /// Asks these runtimes, and the node, with directories of ours to work in: one on the disk that snapshots are on, one that does
+    /// not outlive a reboot.
+    pub(crate) async fn ask(&self, binaries: &[String], state: &Path, run: &Path) {
+        if let Err(error) = remove_tree(&run.join(PLACE)).await {
+            tracing::warn!(error = error.report(), "what is left of trials of runtimes stays");
+        }
+        let trial = state.join(PLACE);
+        let no_mapping = blocking(move || users::try_mapping(&trial)).await.err();
+        if let Some(error) = &no_mapping {
+            tracing::info!(reason = error.report(), "pods cannot have user namespaces on this node");
+        }
+        self.known.lock().unwrap_or_else(PoisonError::into_inner).no_mapping =
+            no_mapping.map(|error| error.report());
+        for binary in binaries {
+            let can = self.ask_one(binary, run).await;
+            tracing::debug!(binary, ?can, "what an OCI runtime can do is known");
+            self.known.lock().unwrap_or_else(PoisonError::into_inner).runtimes.insert(binary.clone(), can);
+        }
+        self.asked.send_replace(true);
+    }
+
+    async fn ask_one(&self, binary: &str, run: &Path) -> Can {
+        let told = match features(binary).await {
+            Ok(told) => told,
+            Err(error) => {
+                tracing::debug!(binary, error = error.report(), "an OCI runtime cannot be asked");
+                return Can::default();
+            }
+        };
+        if let Some(features) = told {
+            return Can::told(&features);
+        }
+        let mut passed = [false; 2];
+        for (passed, trial) in passed.iter_mut().zip([Trial::RecursiveReadonly, Trial::Users]) {
+            let (name, place) = (binary.to_owned(), run.to_path_buf());
+            let outcome = blocking(move || put_to_trial(&name, trial, &place)).await;
+            if let Err(error) = &outcome {
+                tracing::debug!(
+                    binary,
+                    ?trial,
+                    error = error.report(),
+                    "an OCI runtime did not pass a trial"
+                );
+            }
+            *passed = outcome.is_ok();
+        }
+        let [recursive_readonly, users] = passed;
+        Can { recursive_readonly, users }
+    }
+}
+
+impl Can {
+    fn told(features: &Value) -> Self {
+        let has = |list: &Value, wanted: &str| {
+            list.as_array().is_some_and(|list| list.iter().any(|word| word == wanted))
+        };
+        Self {
+            recursive_readonly: has(&features["mountOptions"], "rro"),
+            users: has(&features["linux"]["namespaces"], "user"),
+        }
+    }
+}
+
+/// What a runtime says that it can do; `None` if it knows no such question.
+///
+/// # Errors
+/// It cannot be run, or hangs.
+async fn features(binary: &str) -> Result<Option<Value>> {
+    let failed = |what: &str| Error::unimplemented(format!("{binary} features: {what}"));
+    let mut command = Command::new(binary);
+    command.arg("features").stdin(Stdio::null()).stderr(Stdio::null()).kill_on_drop(true);
+    let output = tokio::time::timeout(LIMIT, command.output())
+        .await
+        .map_err(|_| failed("no answer in time"))?
+        .map_err(|fault| failed("cannot be run").with_source(fault))?;
+    Ok(serde_json::from_slice(&output.stdout).ok())
+}
+
+/// Has a runtime run a small program that succeeds only if the runtime did what it was asked for. Its mounts nobody else sees; what a
+/// kill leaves of its directory goes when runtimes are asked again. Blocks.
+fn put_to_trial(binary: &str, trial: Trial, run: &Path) -> Result<()> {
+    let mut random = [0; 6];
+    getrandom_fill(&mut random);
+    let id = format!("switchyard-probe-{}", hex::encode(random));
+    let dir = run.join(PLACE).join(&id);
+    let spec = trial_spec(trial, &dir, &id);
+    let outcome = with_own_mounts(|| make_bundle(&dir, &spec).and_then(|()| try_run(binary, &dir, &id)));
+    std::fs::remove_dir_all(&dir).map_err(|fault| io_error("remove", &dir, fault))?;
+    outcome.map_err(from_namespaces)?
+}
+
+fn try_run(binary: &str, dir: &Path, id: &str) -> Result<()> {
+    let failed = |what: &str| Error::unimplemented(format!("trial of {binary}: {what}"));
+    let root = dir.join("state");
+    let errors = dir.join("errors");
+    let run_it = |words: &[&str]| -> Result<bool> {
+        let log = std::fs::File::create(&errors).map_err(|fault| io_error("write", &errors, fault))?;
+        let mut command = std::process::Command::new(binary);
+        command.arg("--root").arg(&root).args(words).stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
+        let mut child = command.spawn().map_err(|fault| failed("cannot be run").with_source(fault))?;
+        let deadline = Instant::now() + LIMIT;
+        loop {
+            match child.try_wait() {
+                Ok(Some(status)) => return Ok(status.success()),
+                Ok(None) if Instant::now() < deadline => std::thread::sleep(LOOK),
+                Ok(None) | Err(_) => {
+                    // It is ours, and has not been waited for.
+                    let _ = child.kill();
+                    let _ = child.wait();
+                    return Ok(false);
+                }
+            }
+        }
+    };
+    let bundle = dir.display().to_string();
+    if run_it(&["run", "--bundle", &bundle, id])? {
+        return Ok(());
+    }
+    let said = std::fs::read_to_string(&errors).unwrap_or_default();
+    // It may have been left half-made.
+    let _ = run_it(&["delete", "--force", id]);
+    Err(failed(said.trim()))
+}
+
+/// The bundle of a trial: a root file system with the program alone, and a directory with a file system of its own below it.
+fn make_bundle(dir: &Path, spec: &Value) -> Result<()> {
+    let rootfs = dir.join("rootfs");
+    let below = dir.join("data/below");
+    for path in [&rootfs.join("proc"), &rootfs.join("data"), &below] {
+        std::fs::create_dir_all(path).map_err(|fault| io_error("make directory", path, fault))?;
+    }
+    let program = rootfs.join("helper");
+    write(&program, PROGRAM)?;
+    use std::os::unix::fs::PermissionsExt;
+    std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755))
+        .map_err(|fault| io_error("make executable", &program, fault))?;
+    mount(Some("probe"), &below, Some("tmpfs"), MsFlags::empty(), Some("size=65536"))
+        .map_err(|fault| io_error("mount", &below, fault.into()))?;
+    write(&dir.join("config.json"), spec.to_string().as_bytes())
+}
+
+fn write(path: &PathBuf, bytes: &[u8]) -> Result<()> {
+    std::fs::write(path, bytes).map_err(|fault| io_error("write", path, fault))
+}
+
+fn trial_spec(trial: Trial, dir: &Path, id: &str) -> Value {
+    let mut namespaces = vec![json!({ "type": "pid" }), json!({ "type": "mount" })];
+    let mut mounts = vec![json!({ "destination": "/proc", "type": "proc", "source": "proc", "options": [] })];
+    let mut linux = json!({ "cgroupsPath": format!("/{id}") });
+    // The program succeeds if it may not write there.
+    let forbidden = match trial {
+        Trial::RecursiveReadonly => {
+            mounts.push(json!({
+                "destination": "/data", "type": "bind", "source": dir.join("data"),
+                "options": ["rbind", "rprivate", "rro"],
+            }));
+            "/data/below/file"
+        }
+        Trial::Users => {
+            namespaces.push(json!({ "type": "user" }));
+            let map = json!([{ "containerID": 0, "hostID": 100_000, "size": 65_536 }]);
+            linux["uidMappings"] = map.clone();
+            linux["gidMappings"] = map;
+            "/file"
+        }
+    };
+    linux["namespaces"] = Value::Array(namespaces);
+    json!({
+        "ociVersion": "1.0.2",
+        "process": {
+            "user": { "uid": 0, "gid": 0 }, "args": ["/helper", "refused", forbidden],
+            "env": [], "cwd": "/", "noNewPrivileges": true,
+        },
+        "root": { "path": "rootfs", "readonly": true },
+        "mounts": mounts,
+        "linux": linux,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_runtime_says_is_believed_word_for_word() {
+        let said = json!({ "mountOptions": ["ro", "rro"], "linux": { "namespaces": ["pid", "user"] } });
+        assert_eq!(Can::told(&said), Can { recursive_readonly: true, users: true });
+        let said = json!({ "mountOptions": ["ro"], "linux": {} });
+        assert_eq!(Can::told(&said), Can::default());
+        assert_eq!(Can::told(&json!("no object")), Can::default());
+    }
+
+    /// Debian's runc both says what it can do and passes the trials.
+    #[tokio::test]
+    async fn a_runtime_that_says_it_can_passes_the_trial_and_one_that_cannot_be_run_does_not() {
+        let dir = tempfile::tempdir().unwrap();
+        use std::os::unix::fs::PermissionsExt;
+        std::fs::set_permissions(dir.path(), std::fs::Permissions::from_mode(0o711)).unwrap();
+        let told = Can::told(&features("runc").await.unwrap().expect("Debian's runc answers"));
+        assert_eq!(told, Can { recursive_readonly: true, users: true });
+        for trial in [Trial::RecursiveReadonly, Trial::Users] {
+            put_to_trial("runc", trial, dir.path()).unwrap();
+            assert!(put_to_trial("/bin/false", trial, dir.path()).is_err());
+        }
+        assert_eq!(std::fs::read_dir(dir.path().join("probe")).unwrap().count(), 0);
+        assert!(features("/no/such/runtime").await.is_err());
+    }
+}

@@ -1,0 +1,268 @@
+//! What a runtime is to find on the host while it makes a container, and nobody needs afterwards: images that are volumes of the task,
+//! and paths and layers whose ids are mapped into the sandbox's user namespace.
+//!
+//! All of it is mounted below one directory of the task right before its process is created, and unmounted right after: the container
+//! has its own copies then. A view of each image stays as long as the task, so that its files do.
+
+use std::collections::{BTreeMap, HashMap};
+use std::path::{Path, PathBuf};
+
+use containerd_client::services::v1::snapshots as snap;
+use containerd_client::types::Mount;
+use serde::{Deserialize, Serialize};
+use switchyard_core::id::TaskId;
+use switchyard_core::spec::{MountSource, TaskSpec};
+use switchyard_core::{Error, Result};
+use switchyard_namespaces::tasks::unmount_tree;
+use switchyard_runtime_spec::{ImageVolume, SandboxUsers, user};
+
+use super::TaskEntry;
+use crate::backend::Inner;
+use crate::client::{QUICK, call, gone_is_done};
+use crate::mount::mount_all;
+use crate::sandbox::{SandboxEntry, from_namespaces};
+use crate::steps::Step;
+use crate::text::{blocking, io_error, remove_tree};
+use crate::users;
+
+/// How the text of an error begins that is about the image of a volume: kubelets know it by that.
+const IMAGE_VOLUME_FAILED: &str = "ImageVolumeMountFailed";
+
+/// Something that is put below a task's directory for the runtime.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum StagedRecord {
+    /// A path of the host, with its ids mapped.
+    Path {
+        /// Its name in the directory.
+        at: String,
+        /// The path.
+        source: PathBuf,
+    },
+    /// An image.
+    Image {
+        /// Its name in the directory.
+        at: String,
+        /// The snapshot that is a view of it.
+        key: String,
+        /// The snapshot that it is a view of; none for an image without layers.
+        top: Option<String>,
+    },
+}
+
+/// What is to be put in place for a task.
+#[derive(Debug, Default)]
+pub(super) struct Staging {
+    /// In the order they are put.
+    pub(super) records: Vec<StagedRecord>,
+    /// Where the source of a mount of the request will be, by its number.
+    pub(super) places: BTreeMap<usize, PathBuf>,
+}
+
+impl Staging {
+    /// Notes the paths whose ids are to be mapped, which are known once the spec is built, and the directories of image volumes.
+    pub(super) fn add_paths(&mut self, mounts: &[(usize, PathBuf)], volumes: &[ImageVolume], users: bool) {
+        for (number, source) in mounts {
+            self.records.push(StagedRecord::Path { at: number.to_string(), source: source.clone() });
+        }
+        for (number, volume) in volumes.iter().enumerate().filter(|_| users) {
+            self.records.push(StagedRecord::Path { at: volume_name(number), source: volume.source.clone() });
+        }
+    }
+
+    /// The labels by which containerd keeps the views as long as the task's container object.
+    pub(super) fn labels(&self, snapshotter: &str) -> HashMap<String, String> {
+        let label = |record: &StagedRecord| match record {
+            StagedRecord::Image { at, key, top: Some(_) } => {
+                Some((format!("containerd.io/gc.ref.snapshot.{snapshotter}/volume.{at}"), key.clone()))
+            }
+            StagedRecord::Image { top: None, .. } | StagedRecord::Path { .. } => None,
+        };
+        self.records.iter().filter_map(label).collect()
+    }
+}
+
+/// The name of an image volume's directory among what is staged.
+pub(super) fn volume_name(number: usize) -> String {
+    format!("volume-{number}")
+}
+
+impl Inner {
+    /// What is to be put in place for a task, and nothing is yet. Images must be on the node; sub paths are looked up in them.
+    pub(super) async fn plan_staging(
+        &self,
+        id: TaskId,
+        sandbox: &SandboxEntry,
+        spec: &TaskSpec,
+    ) -> Result<Staging> {
+        let dir = self.layout.task(id).stage;
+        let mut staging = Staging::default();
+        for (number, mount) in spec.mounts.iter().enumerate() {
+            let at = dir.join(number.to_string());
+            match &mount.source {
+                MountSource::Image { reference, sub_path } => {
+                    let planned = self.plan_image(sandbox, reference, sub_path).await;
+                    let (top, inside) = planned.map_err(|error| error.context(IMAGE_VOLUME_FAILED))?;
+                    let key = format!("{id}-{number}");
+                    staging.records.push(StagedRecord::Image { at: number.to_string(), key, top });
+                    staging.places.insert(number, at.join(inside));
+                }
+                MountSource::Host { .. } if mount.id_mapped => {
+                    if sandbox.record.users.is_none() {
+                        return Err(Error::invalid(
+                            "mounts",
+                            "one of them is id-mapped, and the sandbox has no user namespace",
+                        ));
+                    }
+                    staging.places.insert(number, at);
+                }
+                MountSource::Host { .. } | MountSource::Tmpfs { .. } => {}
+            }
+        }
+        Ok(staging)
+    }
+
+    /// The top layer of an image, and the directory in it that a sub path leads to.
+    async fn plan_image(
+        &self,
+        sandbox: &SandboxEntry,
+        reference: &str,
+        sub_path: &Path,
+    ) -> Result<(Option<String>, PathBuf)> {
+        let handler = &sandbox.record.handler;
+        let image = self.images.runnable(reference, handler).await?;
+        if sub_path.as_os_str().is_empty() {
+            return Ok((image.top, PathBuf::new()));
+        }
+        let absent = |path: &Path| {
+            Error::invalid("image_sub_path", format!("{} is no directory of the image", path.display()))
+        };
+        let Some(top) = image.top else { return Err(absent(sub_path)) };
+        let wanted = sub_path.to_path_buf();
+        let look = move |root: &Path| {
+            let found =
+                user::directory_in_root(root, &wanted).map_err(|fault| absent(&wanted).with_source(fault))?;
+            found.ok_or_else(|| absent(&wanted))
+        };
+        let found = self.rootfs.with_view(self.images.snapshotters().of(handler), &top, look).await?;
+        Ok((Some(top), found))
+    }
+
+    /// Makes the views of a task's images. Its container object holds them.
+    pub(super) async fn view_images(&self, entry: &TaskEntry) -> Result<()> {
+        let images = entry.record().images();
+        if images.is_empty() {
+            return Ok(());
+        }
+        for (key, top) in images {
+            let request = snap::ViewSnapshotRequest {
+                snapshotter: entry.snapshotter.clone(),
+                key: key.clone(),
+                parent: top,
+                ..Default::default()
+            };
+            call(&format!("view snapshot {key}"), QUICK, self.client.snapshots().view(request))
+                .await
+                .map_err(|error| error.context(IMAGE_VOLUME_FAILED))?;
+        }
+        self.faults.reach(Step::TaskViewed)
+    }
+
+    /// Removes the views of a task's images. Idempotent.
+    pub(super) async fn remove_views(&self, entry: &TaskEntry) -> Result<()> {
+        let images = entry.record().images();
+        for (key, _) in images {
+            let what = format!("remove snapshot {key}");
+            let request = snap::RemoveSnapshotRequest { snapshotter: entry.snapshotter.clone(), key };
+            gone_is_done(call(&what, QUICK, self.client.snapshots().remove(request)).await)?;
+        }
+        Ok(())
+    }
+
+    /// Puts everything in place that the runtime is to find, and gives the mounts of the root file system as it is to have them. What
+    /// a killed predecessor had put there goes first.
+    pub(super) async fn stage(&self, entry: &TaskEntry, rootfs: Vec<Mount>) -> Result<Vec<Mount>> {
+        let users = self.sandbox(entry.sandbox)?.users();
+        let records = entry.record().staged.clone();
+        if records.is_empty() && users.is_none() {
+            return Ok(rootfs);
+        }
+        self.unstage(entry).await?;
+        let mut work = Vec::with_capacity(records.len());
+        for record in records {
+            let mounts = match &record {
+                StagedRecord::Image { key, top: Some(_), .. } => {
+                    let request =
+                        snap::MountsRequest { snapshotter: entry.snapshotter.clone(), key: key.clone() };
+                    let what = format!("look up the mounts of snapshot {key}");
+                    call(&what, QUICK, self.client.snapshots().mounts(request)).await?.mounts
+                }
+                StagedRecord::Image { top: None, .. } | StagedRecord::Path { .. } => Vec::new(),
+            };
+            work.push((record, mounts));
+        }
+        let dir = entry.dirs.stage.clone();
+        let rootfs = blocking(move || {
+            make(&dir)?;
+            for (record, mounts) in work {
+                put(&record, mounts, users.as_ref(), &dir)?;
+            }
+            match &users {
+                Some(users) => users::mapped(rootfs, users, &dir.join("root")),
+                None => Ok(rootfs),
+            }
+        })
+        .await?;
+        self.faults.reach(Step::TaskStaged)?;
+        Ok(rootfs)
+    }
+
+    /// Takes away what was put in place for the runtime. Idempotent.
+    pub(super) async fn unstage(&self, entry: &TaskEntry) -> Result<()> {
+        clear_stage(&entry.dirs.stage).await
+    }
+}
+
+/// Takes away a directory of staged mounts. Idempotent.
+pub(crate) async fn clear_stage(dir: &Path) -> Result<()> {
+    if !dir.exists() {
+        return Ok(());
+    }
+    unmount_tree(dir.to_path_buf()).await.map_err(from_namespaces)?;
+    // Nothing is mounted below it any more, so that only mount points go.
+    remove_tree(dir).await
+}
+
+/// Puts one thing in place.
+fn put(record: &StagedRecord, mounts: Vec<Mount>, users: Option<&SandboxUsers>, dir: &Path) -> Result<()> {
+    match record {
+        StagedRecord::Path { at, source } => {
+            let Some(users) = users else {
+                return Err(Error::internal(format!("ids of {} cannot be mapped", source.display())));
+            };
+            let target = dir.join(at);
+            // A file is shown at a file.
+            if source.is_dir() {
+                make(&target)?;
+            } else {
+                std::fs::write(&target, []).map_err(|fault| io_error("write", &target, fault))?;
+            }
+            users::map_ids(users, source, &target)
+        }
+        StagedRecord::Image { at, .. } => {
+            let target = dir.join(at);
+            make(&target)?;
+            let mounts = match users {
+                Some(users) => users::mapped(mounts, users, &dir.join(format!("layers-{at}"))),
+                None => Ok(mounts),
+            };
+            mounts
+                .and_then(|mounts| mount_all(&mounts, &target))
+                .map_err(|error| error.context(IMAGE_VOLUME_FAILED))
+        }
+    }
+}
+
+fn make(dir: &Path) -> Result<()> {
+    std::fs::create_dir_all(dir).map_err(|fault| io_error("make directory", dir, fault))
+}

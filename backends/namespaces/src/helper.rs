@@ -1,0 +1,117 @@
+//! The helper: a small program that does what only a process with one thread can do, run from memory.
+
+use std::ffi::OsStr;
+use std::fs::File;
+use std::io::{Read, Write};
+use std::os::fd::AsRawFd;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::sync::OnceLock;
+
+use nix::sys::memfd::{MFdFlags, memfd_create};
+
+use crate::error::Error;
+
+/// The program, linked statically; `helper/helper.c` says what it does.
+pub const PROGRAM: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/helper"));
+
+/// A process that holds namespaces until this is dropped.
+#[derive(Debug)]
+pub(crate) struct Holder {
+    child: Child,
+}
+
+// === impl Holder ===
+
+impl Holder {
+    /// Makes a user namespace with these maps, in the format of `/proc/<pid>/uid_map`, and inside of it those of `letters`.
+    pub(crate) fn make(letters: &str, uids: &str, gids: &str) -> Result<Self, Error> {
+        let mut command = command(["namespaces", letters])?;
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let child = command.spawn().map_err(|source| Error::Program { source })?;
+        let mut holder = Self { child };
+        holder.hear(b'u')?;
+        for (file, map) in [("uid_map", uids), ("gid_map", gids)] {
+            let path = format!("/proc/{}/{file}", holder.child.id());
+            // The kernel takes a map whole, in one write.
+            std::fs::write(&path, map).map_err(Error::file("write", path))?;
+        }
+        let told = holder.child.stdin.as_mut().map(|input| input.write_all(b"m"));
+        if !matches!(told, Some(Ok(()))) {
+            return Err(holder.fault());
+        }
+        holder.hear(b'n')?;
+        Ok(holder)
+    }
+
+    /// The directory of its namespaces.
+    pub(crate) fn namespaces(&self) -> String {
+        format!("/proc/{}/ns", self.child.id())
+    }
+
+    /// Waits until the process says this letter.
+    fn hear(&mut self, letter: u8) -> Result<(), Error> {
+        let mut heard = [0];
+        let read = self.child.stdout.as_mut().map(|output| output.read_exact(&mut heard));
+        if matches!(read, Some(Ok(()))) && heard == [letter] { Ok(()) } else { Err(self.fault()) }
+    }
+
+    /// What the process said before it ended.
+    fn fault(&mut self) -> Error {
+        drop(self.child.stdin.take());
+        let mut said = String::new();
+        if let Some(errors) = self.child.stderr.as_mut() {
+            // Without its words there is still the fact.
+            let _ = errors.take(4096).read_to_string(&mut said);
+        }
+        Error::Helper { said }
+    }
+}
+
+impl Drop for Holder {
+    fn drop(&mut self) {
+        // It ends with its input. Should it have been stopped, it must not hold us up.
+        drop(self.child.stdin.take());
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Shows `source` (a directory or a file), with all that is mounted below it, at `target` as well, with the ids of the host seen as
+/// those that the user namespace maps to them: files of the host's root belong to the root inside. `target` is there.
+///
+/// Not idempotent: each call mounts once more. [`crate::mounts::unmount_tree`] takes it away.
+///
+/// # Errors
+/// [`Error::Helper`] with the kernel's word, as for a file system whose ids it cannot map; [`Error::Program`].
+pub fn map_ids(users: &Path, source: &Path, target: &Path) -> Result<(), Error> {
+    let words = [OsStr::new("idmap"), users.as_os_str(), source.as_os_str(), target.as_os_str()];
+    let output = command(words)?
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .output()
+        .map_err(|source| Error::Program { source })?;
+    if output.status.success() {
+        return Ok(());
+    }
+    let said = String::from_utf8_lossy(&output.stderr);
+    Err(Error::Helper { said: format!("{}: {said}", source.display()) })
+}
+
+fn command(words: impl IntoIterator<Item = impl AsRef<OsStr>>) -> Result<Command, Error> {
+    let mut command = Command::new(format!("/proc/self/fd/{}", program()?.as_raw_fd()));
+    command.args(words).env_clear();
+    Ok(command)
+}
+
+/// The program in a file that lives in memory alone; it is closed in every process that is started, and still there to start it.
+fn program() -> Result<&'static File, Error> {
+    static FILE: OnceLock<File> = OnceLock::new();
+    if let Some(file) = FILE.get() {
+        return Ok(file);
+    }
+    let made = memfd_create("switchyard-helper", MFdFlags::MFD_CLOEXEC);
+    let mut file = File::from(made.map_err(|errno| Error::Program { source: errno.into() })?);
+    file.write_all(PROGRAM).map_err(|source| Error::Program { source })?;
+    Ok(FILE.get_or_init(|| file))
+}

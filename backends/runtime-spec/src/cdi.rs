@@ -1,0 +1,156 @@
+//! Devices of the Container Device Interface: found by name in the specs of vendors, and put into a runtime spec.
+//!
+//! Every directory is read anew for every task that asks for a device: vendors write their files whenever they like. A file that
+//! is malformed only takes its own devices away.
+
+mod apply;
+mod file;
+
+use std::path::{Path, PathBuf};
+
+use switchyard_core::{Error, Result};
+
+pub(crate) use apply::{Target, apply};
+pub(crate) use file::Edits;
+
+use crate::input::HostFs;
+use file::SpecFile;
+
+/// The largest file of a vendor that is read, in bytes.
+const MAX_FILE_BYTES: u64 = 4 << 20;
+
+/// A device by its full name, `vendor/class=device`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct DeviceName<'a> {
+    kind: &'a str,
+    device: &'a str,
+}
+
+/// What was found in one directory.
+#[derive(Debug, Default)]
+struct Directory {
+    files: Vec<(PathBuf, SpecFile)>,
+    /// Files that cannot be read or understood, and why.
+    bad: Vec<String>,
+}
+
+/// What has to be done to a container for these devices: for each in turn the edits of its file, the first time that the file is met,
+/// and its own. A later directory wins over an earlier one.
+///
+/// # Errors
+/// `InvalidArgument`, naming `cdi_devices`, for a malformed name, and for a device that no file has or that two files of one
+/// directory have; the text names the files that could not be read.
+pub(crate) fn resolve(names: &[String], dirs: &[PathBuf], fs: &dyn HostFs) -> Result<Edits> {
+    let directories: Vec<Directory> = dirs.iter().rev().map(|dir| Directory::read(dir, fs)).collect();
+    let mut met: Vec<&Path> = Vec::new();
+    let mut edits = Edits::default();
+    for name in names {
+        let (path, file) = find(name, &directories, dirs)?;
+        if !met.contains(&path) {
+            met.push(path);
+            edits.append(&file.edits);
+        }
+        let wanted = DeviceName::parse(name)?;
+        if let Some(device) = file.devices.get(wanted.device) {
+            edits.append(device);
+        }
+    }
+    Ok(edits)
+}
+
+/// The file that has a device. `directories` come with the one that wins first.
+fn find<'d>(name: &str, directories: &'d [Directory], dirs: &[PathBuf]) -> Result<(&'d Path, &'d SpecFile)> {
+    let wanted = DeviceName::parse(name)?;
+    for directory in directories {
+        let mut having = directory
+            .files
+            .iter()
+            .filter(|(_, file)| file.kind == wanted.kind && file.devices.contains_key(wanted.device));
+        if let Some((path, file)) = having.next() {
+            return match having.next() {
+                None => Ok((path, file)),
+                Some((other, _)) => Err(Error::invalid(
+                    "cdi_devices",
+                    format!("{name} is in both {} and {}", path.display(), other.display()),
+                )),
+            };
+        }
+    }
+    let places = dirs.iter().map(|dir| dir.display().to_string()).collect::<Vec<_>>().join(", ");
+    let bad: Vec<&str> =
+        directories.iter().flat_map(|directory| directory.bad.iter().map(String::as_str)).collect();
+    let bad = if bad.is_empty() { String::new() } else { format!("; not understood: {}", bad.join("; ")) };
+    Err(Error::invalid("cdi_devices", format!("{name} is in no file of {places}{bad}")))
+}
+
+// === impl Directory ===
+
+impl Directory {
+    /// Reads the files of a directory, not those below it. One that is missing is empty.
+    fn read(dir: &Path, fs: &dyn HostFs) -> Self {
+        let mut found = Self::default();
+        let mut paths = match fs.list(dir) {
+            Ok(paths) => paths,
+            Err(fault) if fault.kind() == std::io::ErrorKind::NotFound => return found,
+            Err(fault) => {
+                found.bad.push(format!("{}: {fault}", dir.display()));
+                return found;
+            }
+        };
+        paths.sort();
+        for path in paths {
+            let yaml = match path.extension().and_then(|extension| extension.to_str()) {
+                Some("json") => false,
+                Some("yaml" | "yml") => true,
+                Some(_) | None => continue,
+            };
+            let parsed = fs
+                .read(&path, MAX_FILE_BYTES)
+                .map_err(|fault| fault.to_string())
+                .and_then(|bytes| SpecFile::parse(&bytes, yaml));
+            match parsed {
+                Ok(file) => found.files.push((path, file)),
+                Err(why) => found.bad.push(format!("{}: {why}", path.display())),
+            }
+        }
+        found
+    }
+}
+
+// === impl DeviceName ===
+
+impl<'a> DeviceName<'a> {
+    fn parse(name: &'a str) -> Result<Self> {
+        let parsed = name.split_once('=').filter(|(kind, device)| is_kind(kind) && is_device(device));
+        match parsed {
+            Some((kind, device)) => Ok(Self { kind, device }),
+            None => {
+                Err(Error::invalid("cdi_devices", format!("{name:?} is not of the form vendor/class=device")))
+            }
+        }
+    }
+}
+
+/// Whether this can be `vendor/class`.
+fn is_kind(kind: &str) -> bool {
+    kind.split_once('/').is_some_and(|(vendor, class)| is_word(vendor) && is_word(class))
+}
+
+/// Whether this begins with a letter, ends with a letter or digit, and has nothing strange in between.
+fn is_word(word: &str) -> bool {
+    let inner = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
+    word.starts_with(|c: char| c.is_ascii_alphabetic())
+        && word.ends_with(|c: char| c.is_ascii_alphanumeric())
+        && word.chars().all(inner)
+}
+
+/// Whether this can be the name of a device within its kind.
+fn is_device(name: &str) -> bool {
+    let inner = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-' | ':');
+    name.starts_with(|c: char| c.is_ascii_alphanumeric())
+        && name.ends_with(|c: char| c.is_ascii_alphanumeric())
+        && name.chars().all(inner)
+}
+
+#[cfg(test)]
+mod tests;

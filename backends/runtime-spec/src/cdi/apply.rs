@@ -1,0 +1,131 @@
+//! Puts the edits of devices into a runtime spec, after everything else.
+
+use std::path::Path;
+
+use switchyard_core::{Error, Result};
+
+use super::file::{Edits, Hook, Mount, Node};
+use crate::input::{HostFs, HostNode};
+use crate::{oci, text};
+
+/// The mode of a device node for which nobody says one.
+const DEFAULT_MODE: u32 = 0o666;
+
+/// The parts of a spec that edits change.
+#[derive(Debug)]
+pub(crate) struct Target<'s> {
+    pub(crate) process: &'s mut oci::Process,
+    pub(crate) mounts: &'s mut Vec<oci::Mount>,
+    pub(crate) linux: &'s mut oci::Linux,
+    pub(crate) hooks: &'s mut oci::Hooks,
+}
+
+/// Puts edits into a spec. Mounts are sorted by the depth of their destination afterwards, so that none hides another.
+///
+/// # Errors
+/// `InvalidArgument`, naming `cdi_devices`, for a device node that is not there; `Unimplemented` for network devices.
+pub(crate) fn apply(edits: &Edits, target: Target<'_>, fs: &dyn HostFs) -> Result<()> {
+    let Edits { env, device_nodes, net_devices, hooks, mounts, intel_rdt, additional_gids } = edits;
+    let Target { process, mounts: made, linux, hooks: all_hooks } = target;
+    if let Some(device) = net_devices.first() {
+        return Err(Error::unimplemented(format!(
+            "cdi_devices: network device {} cannot be moved into a container: the runtimes of this node know no such thing",
+            device.host_interface_name
+        )));
+    }
+    for line in env {
+        put_variable(&mut process.env, line);
+    }
+    for node in device_nodes {
+        put_node(node, &process.user, linux, fs)?;
+    }
+    for mount in mounts {
+        let mount = to_mount(mount);
+        made.retain(|other| other.destination != mount.destination);
+        made.push(mount);
+    }
+    if !mounts.is_empty() {
+        made.sort_by_key(|mount| text::depth(&mount.destination));
+    }
+    for hook in hooks {
+        all_hooks.entry(hook.hook_name.clone()).or_default().push(to_hook(hook));
+    }
+    if let Some(rdt) = intel_rdt {
+        linux.intel_rdt = Some(crate::build::to_value(rdt)?);
+    }
+    for gid in additional_gids.iter().filter(|gid| **gid != 0) {
+        if !process.user.additional_gids.contains(gid) {
+            process.user.additional_gids.push(*gid);
+        }
+    }
+    Ok(())
+}
+
+fn put_variable(env: &mut Vec<String>, line: &str) {
+    let name = |line: &str| line.split('=').next().unwrap_or_default().to_owned();
+    match env.iter_mut().find(|other| name(other) == name(line)) {
+        Some(other) => line.clone_into(other),
+        None => env.push(line.to_owned()),
+    }
+}
+
+fn put_node(node: &Node, user: &oci::User, linux: &mut oci::Linux, fs: &dyn HostFs) -> Result<()> {
+    let Node { path, host_path, kind, major, minor, file_mode, permissions, uid, gid } = node;
+    let told = kind.as_deref().filter(|kind| *kind == "p" || major.is_some());
+    let found = match told {
+        Some(_) => None,
+        None => Some(look(host_path.as_deref().unwrap_or(path), fs)?),
+    };
+    let id = |told: Option<u32>, of_process: u32| told.unwrap_or(of_process);
+    let device = oci::LinuxDevice {
+        path: path.clone(),
+        kind: match (told, &found) {
+            (Some(kind), _) => kind.to_owned(),
+            (None, Some(info)) if info.block => "b".to_owned(),
+            (None, _) => "c".to_owned(),
+        },
+        major: major.or_else(|| found.as_ref().map(|info| i64::from(info.major))).unwrap_or(0),
+        minor: minor.or_else(|| found.as_ref().map(|info| i64::from(info.minor))).unwrap_or(0),
+        file_mode: file_mode
+            .or_else(|| found.as_ref().map(|info| info.mode))
+            .map_or(DEFAULT_MODE, |mode| mode & 0o7777),
+        uid: id(*uid, user.uid),
+        gid: id(*gid, user.gid),
+    };
+    let access = permissions.as_deref().filter(|access| !access.is_empty()).unwrap_or("rwm");
+    if device.kind != "p" && access != "none" {
+        linux.resources.devices.push(oci::DeviceRule {
+            allow: true,
+            kind: Some(if device.kind == "b" { "b" } else { "c" }.to_owned()),
+            major: Some(device.major),
+            minor: Some(device.minor),
+            access: access.to_owned(),
+        });
+    }
+    linux.devices.retain(|other| other.path != device.path);
+    linux.devices.push(device);
+    Ok(())
+}
+
+fn look(path: &str, fs: &dyn HostFs) -> Result<crate::input::DeviceInfo> {
+    let refused = |why: &str| Error::invalid("cdi_devices", format!("device node {path} {why}"));
+    match fs.node(Path::new(path)).map_err(|fault| refused("cannot be used").with_source(fault))? {
+        HostNode::Device(info) => Ok(info),
+        HostNode::Directory(_) | HostNode::Other => Err(refused("is no device")),
+    }
+}
+
+fn to_mount(mount: &Mount) -> oci::Mount {
+    let Mount { host_path, container_path, options, kind } = mount;
+    let mut options = options.clone();
+    let kind = kind.clone().filter(|kind| !kind.is_empty()).unwrap_or_else(|| "bind".to_owned());
+    if kind == "bind" && !options.iter().any(|option| option == "bind" || option == "rbind") {
+        options.insert(0, "rbind".to_owned());
+    }
+    oci::Mount { destination: container_path.clone(), kind, source: host_path.clone(), options }
+}
+
+fn to_hook(hook: &Hook) -> oci::Hook {
+    let Hook { hook_name: _, path, args, env, timeout } = hook;
+    oci::Hook { path: path.clone(), args: args.clone(), env: env.clone(), timeout: *timeout }
+}

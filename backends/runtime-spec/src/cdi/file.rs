@@ -1,0 +1,334 @@
+//! The file of a vendor: JSON or YAML, read strictly, since what is passed over could be what makes a device safe.
+
+use std::collections::BTreeMap;
+
+use serde::Deserialize;
+use serde_json::Value;
+use yaml_rust2::{Yaml, YamlLoader};
+
+use super::{is_device, is_kind};
+
+/// The newest version of the interface that is known.
+const NEWEST: Version = Version(1, 1, 0);
+/// The oldest one that anybody wrote files for.
+const OLDEST: Version = Version(0, 3, 0);
+/// How deep a document may nest.
+const MAX_DEPTH: usize = 32;
+/// How many values a document may have, those that it repeats by reference counted each time.
+const MAX_VALUES: usize = 200_000;
+
+/// A version of the interface.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Version(u32, u32, u32);
+
+/// A file that was understood.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct SpecFile {
+    /// `vendor/class`.
+    pub(super) kind: String,
+    /// What each device needs, by its name.
+    pub(super) devices: BTreeMap<String, Edits>,
+    /// What a container needs that has any of them.
+    pub(super) edits: Edits,
+}
+
+/// What has to be done to a container.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "camelCase", default)]
+pub(crate) struct Edits {
+    /// Variables, `NAME=value`.
+    pub(crate) env: Vec<String>,
+    /// Device nodes.
+    pub(crate) device_nodes: Vec<Node>,
+    /// Network devices.
+    pub(crate) net_devices: Vec<NetDevice>,
+    /// Programs of the host that are run at points of a container's life.
+    pub(crate) hooks: Vec<Hook>,
+    /// Mounts.
+    pub(crate) mounts: Vec<Mount>,
+    /// Classes of cache and memory bandwidth.
+    pub(crate) intel_rdt: Option<Rdt>,
+    /// Groups of the process.
+    pub(crate) additional_gids: Vec<u32>,
+}
+
+/// A device node.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
+pub(crate) struct Node {
+    pub(crate) path: String,
+    pub(crate) host_path: Option<String>,
+    #[serde(rename = "type")]
+    pub(crate) kind: Option<String>,
+    pub(crate) major: Option<i64>,
+    pub(crate) minor: Option<i64>,
+    pub(crate) file_mode: Option<u32>,
+    pub(crate) permissions: Option<String>,
+    pub(crate) uid: Option<u32>,
+    pub(crate) gid: Option<u32>,
+}
+
+/// A network device.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
+pub(crate) struct NetDevice {
+    pub(crate) host_interface_name: String,
+    pub(crate) name: String,
+}
+
+/// A program of the host.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
+pub(crate) struct Hook {
+    pub(crate) hook_name: String,
+    pub(crate) path: String,
+    #[serde(default)]
+    pub(crate) args: Vec<String>,
+    #[serde(default)]
+    pub(crate) env: Vec<String>,
+    pub(crate) timeout: Option<i64>,
+}
+
+/// A mount.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
+pub(crate) struct Mount {
+    pub(crate) host_path: String,
+    pub(crate) container_path: String,
+    #[serde(default)]
+    pub(crate) options: Vec<String>,
+    #[serde(rename = "type")]
+    pub(crate) kind: Option<String>,
+}
+
+/// Classes of cache and memory bandwidth, in the words of the runtime spec.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize, serde::Serialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Rdt {
+    #[serde(rename = "closID", skip_serializing_if = "Option::is_none")]
+    clos_id: Option<String>,
+    #[serde(rename = "l3CacheSchema", skip_serializing_if = "Option::is_none")]
+    l3_cache_schema: Option<String>,
+    #[serde(rename = "memBwSchema", skip_serializing_if = "Option::is_none")]
+    mem_bw_schema: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    schemata: Option<Vec<String>>,
+    #[serde(rename = "enableMonitoring", skip_serializing_if = "Option::is_none")]
+    enable_monitoring: Option<bool>,
+    #[serde(rename = "enableCMT", skip_serializing_if = "Option::is_none")]
+    enable_cmt: Option<bool>,
+    #[serde(rename = "enableMBM", skip_serializing_if = "Option::is_none")]
+    enable_mbm: Option<bool>,
+}
+
+/// The document as it is written.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
+struct Document {
+    cdi_version: String,
+    kind: String,
+    #[serde(default)]
+    annotations: BTreeMap<String, String>,
+    devices: Vec<Device>,
+    #[serde(default)]
+    container_edits: Edits,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
+struct Device {
+    name: String,
+    #[serde(default)]
+    annotations: BTreeMap<String, String>,
+    container_edits: Edits,
+}
+
+// === impl SpecFile ===
+
+impl SpecFile {
+    /// Reads a file's content; what is wrong with it if it is no such file.
+    pub(super) fn parse(bytes: &[u8], yaml: bool) -> Result<Self, String> {
+        let value = if yaml {
+            from_yaml(bytes)?
+        } else {
+            serde_json::from_slice(bytes).map_err(|fault| fault.to_string())?
+        };
+        let document: Document = serde_json::from_value(value).map_err(|fault| fault.to_string())?;
+        document.check()?;
+        let Document { cdi_version: _, kind, annotations: _, devices, container_edits } = document;
+        let mut by_name = BTreeMap::new();
+        for Device { name, annotations: _, container_edits } in devices {
+            if by_name.insert(name.clone(), container_edits).is_some() {
+                return Err(format!("device {name} is there twice"));
+            }
+        }
+        Ok(Self { kind, devices: by_name, edits: container_edits })
+    }
+}
+
+impl Document {
+    fn check(&self) -> Result<(), String> {
+        let version = Version::parse(&self.cdi_version)
+            .filter(|version| (OLDEST..=NEWEST).contains(version))
+            .ok_or_else(|| format!("cdiVersion {:?} is not known", self.cdi_version))?;
+        if !is_kind(&self.kind) {
+            return Err(format!("kind {:?} is not of the form vendor/class", self.kind));
+        }
+        if self.devices.is_empty() {
+            return Err("it has no devices".to_owned());
+        }
+        for device in &self.devices {
+            if !is_device(&device.name) {
+                return Err(format!("{:?} cannot name a device", device.name));
+            }
+            if device.container_edits == Edits::default() {
+                return Err(format!("device {} has empty containerEdits", device.name));
+            }
+        }
+        let edits = self.devices.iter().map(|device| &device.container_edits).chain([&self.container_edits]);
+        for edits in edits {
+            edits.check()?;
+        }
+        let (needed, what) = self.needs();
+        if version < needed {
+            return Err(format!("{what} needs a later cdiVersion than {}", self.cdi_version));
+        }
+        Ok(())
+    }
+
+    /// The version that has all that is used, and what needs it.
+    fn needs(&self) -> (Version, &'static str) {
+        let all: Vec<&Edits> = self
+            .devices
+            .iter()
+            .map(|device| &device.container_edits)
+            .chain([&self.container_edits])
+            .collect();
+        let any = |uses: &dyn Fn(&Edits) -> bool| all.iter().any(|edits| uses(edits));
+        let annotated = |device: &Device| !device.annotations.is_empty();
+        let dotted = self.kind.split_once('/').is_some_and(|(_, class)| class.contains('.'));
+        let digit = |device: &Device| device.name.starts_with(|c: char| c.is_ascii_digit());
+        let uses = [
+            (any(&|edits| !edits.net_devices.is_empty()), Version(1, 1, 0), "netDevices"),
+            (
+                any(&|edits| edits.intel_rdt.as_ref().is_some_and(|rdt| rdt.schemata.is_some())),
+                Version(1, 1, 0),
+                "intelRdt.schemata",
+            ),
+            (any(&|edits| edits.intel_rdt.is_some()), Version(0, 7, 0), "intelRdt"),
+            (any(&|edits| !edits.additional_gids.is_empty()), Version(0, 7, 0), "additionalGids"),
+            (
+                !self.annotations.is_empty() || self.devices.iter().any(annotated),
+                Version(0, 6, 0),
+                "annotations",
+            ),
+            (dotted, Version(0, 6, 0), "a class with a dot"),
+            (
+                any(&|edits| edits.device_nodes.iter().any(|node| node.host_path.is_some())),
+                Version(0, 5, 0),
+                "hostPath of a device node",
+            ),
+            (self.devices.iter().any(digit), Version(0, 5, 0), "a device whose name begins with a digit"),
+            (
+                any(&|edits| edits.mounts.iter().any(|mount| mount.kind.is_some())),
+                Version(0, 4, 0),
+                "type of a mount",
+            ),
+        ];
+        let used = uses.into_iter().find(|(used, ..)| *used);
+        used.map_or((OLDEST, ""), |(_, version, what)| (version, what))
+    }
+}
+
+// === impl Edits ===
+
+impl Edits {
+    /// Puts others behind these. Of several classes of cache the last counts.
+    pub(super) fn append(&mut self, others: &Self) {
+        let Self { env, device_nodes, net_devices, hooks, mounts, intel_rdt, additional_gids } =
+            others.clone();
+        self.env.extend(env);
+        self.device_nodes.extend(device_nodes);
+        self.net_devices.extend(net_devices);
+        self.hooks.extend(hooks);
+        self.mounts.extend(mounts);
+        self.intel_rdt = intel_rdt.or_else(|| self.intel_rdt.take());
+        self.additional_gids.extend(additional_gids);
+    }
+
+    fn check(&self) -> Result<(), String> {
+        const HOOKS: [&str; 6] =
+            ["prestart", "createRuntime", "createContainer", "startContainer", "poststart", "poststop"];
+        let variable = |line: &&String| line.split_once('=').is_none_or(|(name, _)| name.is_empty());
+        if let Some(line) = self.env.iter().find(variable) {
+            return Err(format!("env {line:?} is not NAME=value"));
+        }
+        for node in &self.device_nodes {
+            let host = node.host_path.as_deref().unwrap_or("/");
+            let kind = node.kind.as_deref().unwrap_or("c");
+            let permissions = node.permissions.as_deref().unwrap_or("rwm");
+            let known = permissions == "none" || permissions.chars().all(|c| "rwm".contains(c));
+            if !node.path.starts_with('/') || !host.starts_with('/') {
+                return Err(format!("device node {:?} is not an absolute path", node.path));
+            }
+            if !["b", "c", "u", "p"].contains(&kind) || !known {
+                return Err(format!("device node {} has a type or permissions that are none", node.path));
+            }
+        }
+        for hook in &self.hooks {
+            if !HOOKS.contains(&hook.hook_name.as_str()) || !hook.path.starts_with('/') {
+                return Err(format!("hook {:?} of {:?} is none", hook.hook_name, hook.path));
+            }
+        }
+        let relative = |mount: &&Mount| !mount.container_path.starts_with('/') || mount.host_path.is_empty();
+        match self.mounts.iter().find(relative) {
+            Some(mount) => Err(format!("mount at {:?} has no absolute path", mount.container_path)),
+            None => Ok(()),
+        }
+    }
+}
+
+impl Version {
+    fn parse(text: &str) -> Option<Self> {
+        let mut parts = text.strip_prefix('v').unwrap_or(text).splitn(3, '.').map(|part| part.parse().ok());
+        Some(Self(parts.next()??, parts.next()??, parts.next()??))
+    }
+}
+
+// === YAML ===
+
+fn from_yaml(bytes: &[u8]) -> Result<Value, String> {
+    let text = std::str::from_utf8(bytes).map_err(|fault| fault.to_string())?;
+    let documents = YamlLoader::load_from_str(text).map_err(|fault| fault.to_string())?;
+    match documents.as_slice() {
+        [document] => to_json(document, MAX_DEPTH, &mut { MAX_VALUES }),
+        others => Err(format!("it holds {} documents", others.len())),
+    }
+}
+
+/// The same in JSON; what is wrong if JSON has no such thing.
+fn to_json(yaml: &Yaml, depth: usize, left: &mut usize) -> Result<Value, String> {
+    let (Some(below), Some(rest)) = (depth.checked_sub(1), left.checked_sub(1)) else {
+        return Err("it is too large".to_owned());
+    };
+    *left = rest;
+    Ok(match yaml {
+        Yaml::String(text) => Value::String(text.clone()),
+        Yaml::Integer(number) => Value::from(*number),
+        Yaml::Real(text) => Value::String(text.clone()),
+        Yaml::Boolean(value) => Value::Bool(*value),
+        Yaml::Null => Value::Null,
+        Yaml::Array(items) => {
+            Value::Array(items.iter().map(|item| to_json(item, below, left)).collect::<Result<_, _>>()?)
+        }
+        Yaml::Hash(pairs) => {
+            let mut object = serde_json::Map::new();
+            for (key, value) in pairs {
+                let Yaml::String(key) = key else { return Err(format!("{key:?} is no key")) };
+                object.insert(key.clone(), to_json(value, below, left)?);
+            }
+            Value::Object(object)
+        }
+        Yaml::Alias(_) | Yaml::BadValue => return Err("it has a value that is none".to_owned()),
+    })
+}

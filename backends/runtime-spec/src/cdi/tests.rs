@@ -1,0 +1,179 @@
+//! Files of vendors: which are understood, which device wins, and what they do to a spec.
+
+use std::collections::BTreeMap;
+use std::io;
+
+use switchyard_core::spec::MissingSource;
+
+use super::*;
+use crate::input::{DeviceInfo, HostNode, HostPropagation};
+use crate::oci;
+
+/// Files by path, and one device.
+struct Files(BTreeMap<PathBuf, String>);
+
+impl HostFs for Files {
+    fn source(&self, path: &Path, _: MissingSource) -> io::Result<PathBuf> {
+        Ok(path.to_owned())
+    }
+
+    fn propagation(&self, _: &Path) -> io::Result<HostPropagation> {
+        Ok(HostPropagation::Private)
+    }
+
+    fn node(&self, path: &Path) -> io::Result<HostNode> {
+        match path.to_str() {
+            Some("/dev/real") => Ok(HostNode::Device(DeviceInfo {
+                block: true,
+                major: 8,
+                minor: 1,
+                mode: 0o100_640,
+                uid: 0,
+                gid: 6,
+            })),
+            Some("/dev") => Ok(HostNode::Directory(Vec::new())),
+            Some(_) | None => Err(io::ErrorKind::NotFound.into()),
+        }
+    }
+
+    fn all_devices(&self) -> io::Result<Vec<(PathBuf, DeviceInfo)>> {
+        Ok(Vec::new())
+    }
+
+    fn read(&self, path: &Path, _: u64) -> io::Result<Vec<u8>> {
+        self.0.get(path).map(|text| text.clone().into_bytes()).ok_or_else(|| io::ErrorKind::NotFound.into())
+    }
+
+    fn list(&self, dir: &Path) -> io::Result<Vec<PathBuf>> {
+        let found: Vec<_> = self.0.keys().filter(|path| path.parent() == Some(dir)).cloned().collect();
+        if found.is_empty() { Err(io::ErrorKind::NotFound.into()) } else { Ok(found) }
+    }
+}
+
+fn files(list: &[(&str, &str)]) -> Files {
+    Files(list.iter().map(|(path, text)| (PathBuf::from(path), (*text).to_owned())).collect())
+}
+
+fn resolved(list: &[(&str, &str)], names: &[&str]) -> Result<Edits> {
+    let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
+    resolve(&names, &["/etc/cdi".into(), "/var/run/cdi".into()], &files(list))
+}
+
+/// A file with one device that sets a variable.
+fn one(version: &str, device: &str, value: &str) -> String {
+    format!(
+        r#"{{"cdiVersion":"{version}","kind":"v.example/class","devices":[{{"name":"{device}",
+            "containerEdits":{{"env":["WHICH={value}"]}}}}],"containerEdits":{{"env":["ALL={value}"]}}}}"#
+    )
+}
+
+#[test]
+fn a_later_directory_wins_and_the_edits_of_a_file_come_once_and_first() {
+    let (fixed, passing) = (one("0.6.0", "a", "etc"), one("0.6.0", "a", "run"));
+    let other = one("0.6.0", "b", "b");
+    let list = [("/etc/cdi/v.json", fixed.as_str()), ("/var/run/cdi/v.json", &passing)];
+    let edits = resolved(&list, &["v.example/class=a", "v.example/class=a"]).unwrap();
+    assert_eq!(edits.env, ["ALL=run", "WHICH=run", "WHICH=run"]);
+    let list = [("/etc/cdi/v.json", fixed.as_str()), ("/etc/cdi/w.json", &other)];
+    let edits = resolved(&list, &["v.example/class=b", "v.example/class=a"]).unwrap();
+    assert_eq!(edits.env, ["ALL=b", "WHICH=b", "ALL=etc", "WHICH=etc"]);
+}
+
+#[test]
+fn what_cannot_be_resolved_is_refused_with_the_reason() {
+    let refused = |list: &[(&str, &str)], name: &str| resolved(list, &[name]).unwrap_err().report();
+    let (file, again) = (one("0.6.0", "a", "1"), one("0.6.0", "a", "2"));
+    let twice = [("/etc/cdi/v.json", file.as_str()), ("/etc/cdi/w.json", &again)];
+    assert!(refused(&twice, "v.example/class=a").contains("is in both /etc/cdi/v.json and /etc/cdi/w.json"));
+    // One bad file takes nobody else's devices away, and is told of when it may be what is missing.
+    let bad = [("/etc/cdi/bad.json", r#"{"cdiVersion":"0.6.0","strange":1}"#), ("/etc/cdi/v.json", &file)];
+    assert!(resolved(&bad, &["v.example/class=a"]).is_ok());
+    let report = refused(&bad, "v.example/class=x");
+    assert!(report.contains("in no file of /etc/cdi, /var/run/cdi"), "{report}");
+    assert!(report.contains("/etc/cdi/bad.json") && report.contains("strange"), "{report}");
+    for name in ["a", "v/c", "v/c=", "1v/c=a", "v/c-=a", "v/c=a b", "v/=a", "=", "v/c=-"] {
+        assert!(refused(&[], name).contains("vendor/class=device"), "{name}");
+    }
+}
+
+#[test]
+fn yaml_is_read_as_json_is() {
+    let yaml = "cdiVersion: 0.7.0\nkind: v.example/class\ndevices:\n  - name: \"0\"\n    containerEdits:\n      deviceNodes:\n        - path: /dev/x\n          hostPath: /dev/real\n      additionalGids: [44]\ncontainerEdits:\n  hooks:\n    - hookName: createContainer\n      path: /bin/hook\n      args: [hook, update]\n";
+    let edits = resolved(&[("/etc/cdi/v.yaml", yaml)], &["v.example/class=0"]).unwrap();
+    assert_eq!(edits.device_nodes[0].host_path.as_deref(), Some("/dev/real"));
+    assert_eq!((edits.additional_gids, edits.hooks[0].args[1].as_str()), (vec![44], "update"));
+}
+
+#[test]
+fn a_file_must_be_whole_and_of_the_version_that_it_uses() {
+    let wrong = |text: &str| SpecFile::parse(text.as_bytes(), false).unwrap_err();
+    let with = |version: &str, kind: &str, name: &str, edits: &str| {
+        format!(
+            r#"{{"cdiVersion":"{version}","kind":"{kind}","devices":[{{"name":"{name}","containerEdits":{edits}}}]}}"#
+        )
+    };
+    for (version, kind, name, edits, why) in [
+        ("9.9.9", "v/c", "a", r#"{"env":["A=b"]}"#, "cdiVersion"),
+        ("0.6.0", "v", "a", r#"{"env":["A=b"]}"#, "kind"),
+        ("0.6.0", "v/c", "a", "{}", "empty containerEdits"),
+        ("0.6.0", "v/c", "a", r#"{"env":["A"]}"#, "NAME=value"),
+        ("0.6.0", "v/c", "a", r#"{"hooks":[{"hookName":"x","path":"/x"}]}"#, "hook"),
+        ("0.6.0", "v/c", "a", r#"{"deviceNodes":[{"path":"x"}]}"#, "absolute"),
+        ("0.6.0", "v/c", "a", r#"{"additionalGids":[1]}"#, "additionalGids needs a later"),
+        ("0.4.0", "v/c", "1", r#"{"env":["A=b"]}"#, "digit needs a later"),
+        ("0.3.0", "v/c", "a", r#"{"mounts":[{"hostPath":"/a","containerPath":"/b","type":"bind"}]}"#, "type"),
+    ] {
+        let told = wrong(&with(version, kind, name, edits));
+        assert!(told.contains(why), "{edits}: {told}");
+    }
+    assert!(wrong(r#"{"cdiVersion":"0.6.0","kind":"v/c","devices":[]}"#).contains("no devices"));
+}
+
+#[test]
+fn edits_replace_what_is_there_under_the_same_name() {
+    let json = r#"{"cdiVersion":"1.0.0","kind":"v/c","devices":[{"name":"a","containerEdits":{
+        "env":["PATH=/new","B=2"],
+        "deviceNodes":[{"path":"/dev/x","hostPath":"/dev/real","permissions":"r"},
+            {"path":"/dev/y","type":"c","major":1,"minor":3,"uid":7,"permissions":"none"}],
+        "mounts":[{"hostPath":"/lib/v","containerPath":"/usr/lib/v","options":["ro"]}],
+        "hooks":[{"hookName":"createRuntime","path":"/bin/h","timeout":3}],
+        "intelRdt":{"closID":"gold"},"additionalGids":[0,44,44]}}]}"#;
+    let fs = files(&[("/etc/cdi/v.json", json)]);
+    let edits = resolve(&["v/c=a".to_owned()], &["/etc/cdi".into()], &fs).unwrap();
+    let mut process = oci::Process {
+        terminal: false,
+        user: oci::User { uid: 5, gid: 6, additional_gids: vec![6] },
+        args: Vec::new(),
+        env: vec!["A=1".to_owned(), "PATH=/old".to_owned()],
+        cwd: "/".to_owned(),
+        capabilities: oci::Capabilities::default(),
+        rlimits: Vec::new(),
+        no_new_privileges: false,
+        apparmor_profile: None,
+        oom_score_adj: None,
+        selinux_label: None,
+    };
+    let mount = |destination: &str| oci::Mount {
+        destination: destination.to_owned(),
+        kind: "bind".to_owned(),
+        source: "/old".to_owned(),
+        options: Vec::new(),
+    };
+    let mut mounts = vec![mount("/usr"), mount("/usr/lib/v"), mount("/usr/lib/v/deep")];
+    let (mut linux, mut hooks) = (oci::Linux::default(), oci::Hooks::new());
+    let target = Target { process: &mut process, mounts: &mut mounts, linux: &mut linux, hooks: &mut hooks };
+    apply(&edits, target, &fs).unwrap();
+    assert_eq!(process.env, ["A=1", "PATH=/new", "B=2"]);
+    assert_eq!(process.user.additional_gids, [6, 44]);
+    let (x, y) = (&linux.devices[0], &linux.devices[1]);
+    assert_eq!((x.kind.as_str(), x.major, x.minor, x.file_mode, x.uid, x.gid), ("b", 8, 1, 0o640, 5, 6));
+    assert_eq!((y.kind.as_str(), y.major, y.minor, y.file_mode, y.uid, y.gid), ("c", 1, 3, 0o666, 7, 6));
+    assert_eq!(linux.resources.devices.len(), 1, "a node without permissions has no rule");
+    assert_eq!(linux.resources.devices[0].access, "r");
+    let places: Vec<_> =
+        mounts.iter().map(|mount| (mount.destination.as_str(), mount.source.as_str())).collect();
+    assert_eq!(places, [("/usr", "/old"), ("/usr/lib/v", "/lib/v"), ("/usr/lib/v/deep", "/old")]);
+    assert_eq!(mounts[1].options, ["rbind", "ro"]);
+    assert_eq!(hooks["createRuntime"][0].timeout, Some(3));
+    assert_eq!(linux.intel_rdt, Some(serde_json::json!({ "closID": "gold" })));
+}

@@ -1,0 +1,108 @@
+//! User namespaces: which ids of the host those inside are.
+
+/// A user namespace to make.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct UserNamespace {
+    /// User ids.
+    pub uids: IdMap,
+    /// Group ids.
+    pub gids: IdMap,
+}
+
+/// Ids inside and what they are on the host. The id 0 inside is among them.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct IdMap {
+    ranges: Vec<IdRange>,
+}
+
+/// A range of ids.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct IdRange {
+    /// The first one inside.
+    pub inside: u32,
+    /// What that is on the host.
+    pub host: u32,
+    /// How many there are.
+    pub length: u32,
+}
+
+impl IdMap {
+    /// A map of these ranges; what is wrong with them if they cannot be one.
+    ///
+    /// # Errors
+    /// A sentence for people: the ranges overlap, are empty or too long, or leave out the id 0 inside.
+    pub fn new(ranges: Vec<IdRange>) -> Result<Self, String> {
+        for (index, range) in ranges.iter().enumerate() {
+            let fits = |first: u32| range.length > 0 && first.checked_add(range.length).is_some();
+            if !fits(range.inside) || !fits(range.host) {
+                return Err(format!("{range:?} is empty or ends beyond the highest id"));
+            }
+            let meets = |a: u32, b: u32, length: u32| a < b + length && b < a + range.length;
+            let overlaps = |other: &IdRange| {
+                meets(range.inside, other.inside, other.length) || meets(range.host, other.host, other.length)
+            };
+            // What comes later was not looked at yet, and is when its turn comes.
+            if ranges.iter().take(index).any(overlaps) {
+                return Err("two of its ranges overlap".to_owned());
+            }
+        }
+        let map = Self { ranges };
+        match map.host(0) {
+            Some(0) => Err("the root inside would be the root of the host".to_owned()),
+            Some(_) => Ok(map),
+            None => Err("the id 0 inside is not among its ranges".to_owned()),
+        }
+    }
+
+    /// The ranges.
+    #[must_use]
+    pub fn ranges(&self) -> &[IdRange] {
+        &self.ranges
+    }
+
+    /// What an id inside is on the host; `None` if it is nothing there.
+    #[must_use]
+    pub fn host(&self, inside: u32) -> Option<u32> {
+        self.ranges.iter().find_map(|range| {
+            let above = inside.checked_sub(range.inside).filter(|above| *above < range.length)?;
+            Some(range.host + above)
+        })
+    }
+
+    /// What the root inside is on the host.
+    #[must_use]
+    pub fn root(&self) -> u32 {
+        self.host(0).expect("a map without the root inside is never made")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn range(inside: u32, host: u32, length: u32) -> IdRange {
+        IdRange { inside, host, length }
+    }
+
+    #[test]
+    fn ids_are_found_in_their_range_and_nowhere_else() {
+        let map = IdMap::new(vec![range(0, 100_000, 1000), range(5000, 300_000, 1)]).unwrap();
+        assert_eq!((map.root(), map.host(999), map.host(1000)), (100_000, Some(100_999), None));
+        assert_eq!((map.host(5000), map.host(5001)), (Some(300_000), None));
+    }
+
+    #[test]
+    fn what_cannot_be_a_map_is_refused() {
+        for bad in [
+            vec![],
+            vec![range(1, 100_000, 10)],
+            vec![range(0, 0, 10)],
+            vec![range(0, 100_000, 0)],
+            vec![range(0, u32::MAX - 5, 10)],
+            vec![range(0, 100_000, 10), range(9, 200_000, 10)],
+            vec![range(0, 100_000, 10), range(10, 100_009, 10)],
+        ] {
+            assert!(IdMap::new(bad.clone()).is_err(), "{bad:?}");
+        }
+    }
+}
