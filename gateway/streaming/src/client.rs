@@ -16,6 +16,8 @@ pub use exec::{Ended, exec};
 pub use spdy::{Event, Receiver, Sender, Spdy};
 pub use websocket::{WebSocket, websocket};
 
+pub use crate::spdy::any_bytes::check as check_any_bytes;
+
 /// The answer to a request that was not upgraded.
 #[derive(Debug)]
 pub struct Refused {

@@ -126,6 +126,37 @@ async fn arbitrary_bytes_after_an_upgrade_hang_nothing() {
 }
 
 #[tokio::test]
+async fn arbitrary_frames_in_any_order_hang_nothing() {
+    let server = serve(Config::default()).await;
+    let mut runner = TestRunner::deterministic();
+    let frames = proptest::collection::vec((0..7_u8, 0..12_u32, proptest::prelude::any::<u32>()), 1..100);
+    for _ in 0..40 {
+        let (command, mut told) = shell(ALL, "cat");
+        let url = server.sessions.exec(ALL, command).unwrap();
+        let Spdy { mut sender, receiver } =
+            soon(Spdy::open(&url, &["v4.channel.k8s.io"])).await.unwrap().unwrap();
+        for kind in ["error", "stdin", "stdout", "stderr"] {
+            sender.open(&[("streamtype", kind)]).await.unwrap();
+        }
+        for (kind, stream, number) in frames.new_tree(&mut runner).unwrap().current() {
+            // A connection that was closed for one of them takes no more.
+            let _sent = match kind {
+                0 => soon(sender.open(&[("streamtype", "stdout")])).await.map(drop),
+                1 => soon(sender.data(stream, &number.to_be_bytes().repeat(1000), number % 9 == 0)).await,
+                2 => soon(sender.reset(stream)).await,
+                3 => soon(sender.ping(number)).await,
+                4 => soon(sender.window(stream, number)).await,
+                5 => soon(sender.initial_window(number)).await,
+                _ => soon(sender.data(stream, &[], number % 9 == 0)).await,
+            };
+        }
+        drop((sender, receiver));
+        while soon(told.recv()).await.is_some() {}
+    }
+    works(&server).await;
+}
+
+#[tokio::test]
 async fn malformed_messages_close_a_websocket_with_the_reason() {
     let server = serve(Config::default()).await;
     // An unmasked message, an unknown opcode, a bit that means nothing.
