@@ -5,11 +5,12 @@ use std::io;
 use bytes::{Bytes, BytesMut};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
+use crate::buffers::Buffers;
 use crate::channel::{Gone, Inbound, Outbound};
 use crate::ends::{Input, Output, Source};
 
-/// The first and the most bytes that are read from an output at a time.
-const READ: (usize, usize) = (8 * 1024, 64 * 1024);
+/// The first and the most bytes that are read from an output at a time: busy ones give more.
+const READ: (usize, usize) = (8 * 1024, 128 * 1024);
 
 /// What a pipe holds whose bytes go to a client.
 const PIPE: usize = 256 * 1024;
@@ -29,12 +30,10 @@ pub(crate) async fn outward(mut output: Output, outbound: &mut Outbound) -> Resu
         // Fewer turns between who writes and us. A system that does not want it costs only speed.
         let _as_it_is = rustix::pipe::fcntl_setpipe_size(pipe, PIPE);
     }
-    let mut buffer = BytesMut::new();
+    let (mut buffer, mut buffers) = (BytesMut::new(), Buffers::default());
     let mut size = READ.0;
     loop {
-        if buffer.capacity() < size {
-            buffer.reserve(size);
-        }
+        buffers.make_room(&mut buffer, size / 2, size);
         let room = buffer.capacity();
         let read = match &mut output.0 {
             Source::Pipe(pipe) => pipe.read_buf(&mut buffer).await?,

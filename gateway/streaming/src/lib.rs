@@ -14,6 +14,7 @@
 //! The crate knows no container runtime and no frontend. Words: `Input` is what a process reads, `Output` what it writes.
 
 mod batch;
+mod buffers;
 mod carry;
 mod channel;
 #[cfg(feature = "client")]

@@ -15,6 +15,7 @@ use super::frame::{self, Decoder, Event, FrameError, Status};
 use super::header::{Deflater, Headers};
 use super::table::{Refused, Target};
 use crate::batch::{Batch, within};
+use crate::buffers::Buffers;
 use crate::channel::{Budget, Inbound, Item, LINGER, OUT_QUEUE, Out, Outbound};
 use crate::io::{Activity, Io, Probe};
 
@@ -31,7 +32,7 @@ const INCOMING_QUEUE: usize = 16;
 const BATCH: usize = 16;
 
 /// The first and the most bytes that are read at a time: busy connections read more.
-const READ: (usize, usize) = (8 * 1024, 256 * 1024);
+const READ: (usize, usize) = (8 * 1024, 128 * 1024);
 
 /// A stream that the client has opened.
 #[derive(Debug)]
@@ -143,14 +144,12 @@ pub(crate) async fn serve<F>(
 impl Reader {
     /// Reads until the connection ends, and says why.
     async fn run(&mut self) -> Broken {
-        let mut size = READ.0;
+        let (mut buffers, mut size) = (Buffers::default(), READ.0);
         loop {
             if let Err(broken) = self.handle_all().await {
                 return broken;
             }
-            if self.buffer.capacity() - self.buffer.len() < size / 2 {
-                self.buffer.reserve(size);
-            }
+            buffers.make_room(&mut self.buffer, size / 2, size);
             let room = self.buffer.capacity() - self.buffer.len();
             match self.io.read_buf(&mut self.buffer).await {
                 Ok(0) => return Broken::Closed,
