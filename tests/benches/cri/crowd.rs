@@ -68,8 +68,8 @@ struct Cost {
 }
 
 /// The pods of a side, by name and id, and the ids of the containers that run.
-#[derive(Default)]
-struct Crowd {
+#[derive(Debug, Default)]
+pub(crate) struct Crowd {
     pods: Vec<(String, String)>,
     running: Vec<String>,
 }
@@ -142,14 +142,25 @@ fn memory_rows(size: Size, theirs: &Cost, ours: &Cost) -> Vec<Row> {
     ]
 }
 
+/// Makes pods and containers that run in them.
+pub(crate) async fn gather(
+    side: &Side,
+    requests: &Requests,
+    pods: usize,
+    running: usize,
+) -> Result<Crowd, Failure> {
+    let mut crowd = Crowd { pods: make_pods(side, requests, pods).await?, running: Vec::new() };
+    let created = add(side, requests, &crowd, 0..running).await?;
+    start_all(side, &created).await?;
+    crowd.running = created;
+    Ok(crowd)
+}
+
 /// Makes the pods and the containers that run, and watches their rest.
 async fn fill(side: &Side, stand: &Stand, requests: &Requests, size: Size) -> Result<(Crowd, Cost), Failure> {
     let before = Memory::of(stand)?;
     let begin = Instant::now();
-    let mut crowd = Crowd { pods: make_pods(side, requests, size.pods).await?, running: Vec::new() };
-    let created = add(side, requests, &crowd, 0..size.running).await?;
-    start_all(side, &created).await?;
-    crowd.running = created;
+    let crowd = gather(side, requests, size.pods, size.running).await?;
     let filling = begin.elapsed();
 
     let containerd = [stand.containerd.pid()];
@@ -378,7 +389,7 @@ async fn states(socket: &Path) -> Result<(States, usize), Failure> {
 }
 
 /// Removes all pods with their containers; returns how long it took.
-async fn clear(side: &Side, crowd: Crowd) -> Result<Duration, Failure> {
+pub(crate) async fn clear(side: &Side, crowd: Crowd) -> Result<Duration, Failure> {
     let begin = Instant::now();
     each(crowd.pods, |(_, pod)| {
         let mut side = side.clone();

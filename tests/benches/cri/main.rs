@@ -19,6 +19,7 @@ mod row;
 mod side;
 mod stand;
 mod timed;
+mod usage;
 
 use std::fs;
 use std::path::PathBuf;
@@ -57,6 +58,8 @@ enum Part {
     Rate,
     /// Many containers at rest: memory, lists, starts.
     Crowd,
+    /// The usage of many containers: what the answers cost.
+    Usage,
     /// Our pods with crun, theirs with runc.
     Crun,
 }
@@ -125,6 +128,12 @@ struct Args {
     /// How long their rest is watched
     #[arg(long, value_name = "SECONDS", default_value_t = 20)]
     rest_seconds: u64,
+    /// Containers of each side whose usage is asked for
+    #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..))]
+    usage_containers: u32,
+    /// How often in a turn
+    #[arg(long, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..))]
+    usage_calls: u32,
     /// Pods of each side, ours with crun
     #[arg(long, value_name = "N", default_value_t = 20)]
     crun_pods: u32,
@@ -230,6 +239,10 @@ async fn measure_parts(args: &Args, stand: &mut Stand, report: &mut Report) -> R
         memory.extend(crowd::measure(stand, size, report).await?);
     }
     report.section("resident memory", memory, String::new());
+    if args.wants(Part::Usage) {
+        let containers = usize::try_from(args.usage_containers)?;
+        usage::measure(stand, usage::Size { containers, calls: args.usage_calls }, report).await?;
+    }
     if args.wants(Part::Crun) {
         measure_crun(args, stand, report).await?;
     }
@@ -363,6 +376,8 @@ impl Args {
             self.crowd_running = self.crowd_running.min(20);
             self.crowd_all = self.crowd_all.min(50);
             self.rest_seconds = self.rest_seconds.min(5);
+            self.usage_containers = self.usage_containers.min(20);
+            self.usage_calls = self.usage_calls.min(5);
             self.crun_pods = self.crun_pods.min(4);
         }
         self
