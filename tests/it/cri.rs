@@ -1,6 +1,7 @@
 //! The Container Runtime Interface of the real daemon, with real containers.
 
 mod bad_input;
+mod cadvisor;
 mod chaos;
 mod confinement;
 mod crashes;

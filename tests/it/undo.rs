@@ -31,15 +31,18 @@ const SANDBOX_MADE: [Step; 10] = [
     Step::SandboxMarked,
 ];
 /// The steps of stopping and removing one.
-const SANDBOX_ENDED: [Step; 7] = [
+const SANDBOX_ENDED: [Step; 8] = [
     Step::SandboxInfraEnded,
     Step::SandboxDetached,
     Step::SandboxUnpinned,
     Step::SandboxUnmounted,
     Step::SandboxStopped,
     Step::SandboxFilesGone,
+    Step::SandboxGroupsGone,
     Step::SandboxForgotten,
 ];
+/// The steps of putting down what its frontend says of it.
+const SANDBOX_AMENDED: [Step; 1] = [Step::SandboxAmended];
 /// The steps of making a task.
 const TASK_MADE: [Step; 4] = [Step::TaskRecorded, Step::TaskViewed, Step::TaskVolumes, Step::TaskPrepared];
 /// The steps of starting one.
@@ -146,6 +149,7 @@ fn every_step_has_its_test() {
     let tested: BTreeSet<Step> = [
         &SANDBOX_MADE[..],
         &SANDBOX_ENDED[..],
+        &SANDBOX_AMENDED[..],
         &TASK_MADE[..],
         &TASK_STARTED[..],
         &TASK_LIMITED[..],
@@ -222,6 +226,24 @@ async fn a_start_that_fails_is_on_record_and_leaves_no_process() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_note_on_a_sandbox_that_fails_can_be_repeated() {
+    let mut lab = Lab::new().await;
+    let sandbox = lab.sandbox().await;
+    for step in SANDBOX_AMENDED {
+        lab.fail(step);
+        assert!(lab.backend.amend_sandbox(sandbox, b"first").await.is_err(), "{step:?}");
+        lab.assert_reached(step);
+        lab.backend.amend_sandbox(sandbox, b"second").await.expect("it can be repeated");
+    }
+    lab.backend = lab.world.reopen().await;
+    let found = lab.backend.recover().await.expect("it recovers");
+    assert_eq!(found.sandboxes[0].details.note, b"second");
+    lab.backend.stop_sandbox(sandbox).await.expect("the sandbox can be stopped");
+    lab.backend.remove_sandbox(sandbox).await.expect("the sandbox can be removed");
+    lab.assert_only(&[]).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_change_of_limits_that_fails_can_be_repeated() {
     let lab = Lab::new().await;
     let sandbox = lab.sandbox().await;
@@ -230,9 +252,9 @@ async fn a_change_of_limits_that_fails_can_be_repeated() {
     for (step, megabytes) in TASK_LIMITED.into_iter().zip([64, 80]) {
         let limits = Resources { memory_limit_bytes: Some(megabytes << 20), ..Resources::default() };
         lab.fail(step);
-        assert!(lab.backend.update_task(id, &limits).await.is_err(), "{step:?}");
+        assert!(lab.backend.update_task(id, &(&limits).into()).await.is_err(), "{step:?}");
         lab.assert_reached(step);
-        lab.backend.update_task(id, &limits).await.expect("a change can be repeated");
+        lab.backend.update_task(id, &(&limits).into()).await.expect("a change can be repeated");
         let in_force: Vec<_> = cgroups::named(&id.to_string())
             .iter()
             .filter_map(|group| {

@@ -103,6 +103,30 @@ impl Cri {
             .map(|answer| answer.pod_sandbox_id)
     }
 
+    /// What the verbose `PodSandboxStatus` says beyond the status: JSON.
+    ///
+    /// # Panics
+    /// When the pod does not exist.
+    #[track_caller]
+    #[must_use]
+    pub fn pod_info(&self, pod: &str) -> String {
+        let request = cri::PodSandboxStatusRequest { pod_sandbox_id: pod.to_owned(), verbose: true };
+        let answer = self.runtime(async |mut client| client.pod_sandbox_status(request).await);
+        answer.expect("the pod exists").info.remove("info").unwrap_or_default()
+    }
+
+    /// What the verbose `ContainerStatus` says beyond the status: JSON.
+    ///
+    /// # Panics
+    /// When the container does not exist.
+    #[track_caller]
+    #[must_use]
+    pub fn container_info(&self, container: &str) -> String {
+        let request = cri::ContainerStatusRequest { container_id: container.to_owned(), verbose: true };
+        let answer = self.runtime(async |mut client| client.container_status(request).await);
+        answer.expect("the container exists").info.remove("info").unwrap_or_default()
+    }
+
     /// `StopPodSandbox`.
     ///
     /// # Errors

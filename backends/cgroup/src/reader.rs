@@ -14,7 +14,7 @@ use crate::group::Group;
 use crate::hierarchy::{CgroupMode, Hierarchy};
 use crate::oom::{OomWatch, kills};
 use crate::parse;
-use crate::remove::remove_tree;
+use crate::remove::{remove_one, remove_tree};
 use crate::usage::{V1Dirs, v1, v2};
 
 /// How deep groups inside a group are followed.
@@ -147,6 +147,27 @@ impl Reader {
             }
         }
         first
+    }
+
+    /// Removes `group` from every hierarchy if it has neither processes nor groups inside in any; false if it has. Idempotent. Blocks
+    /// as [`Reader::remove`] does.
+    ///
+    /// # Errors
+    /// [`Error::File`] for what the kernel says.
+    pub fn remove_empty(&self, group: &Group) -> Result<bool> {
+        for dir in self.hierarchy.dirs(group) {
+            let processes = read_if_there(&dir.join("cgroup.procs"))?.unwrap_or_default();
+            if !parse::pids(&processes).is_empty() || !children(&dir)?.is_empty() {
+                return Ok(false);
+            }
+        }
+        for dir in self.hierarchy.dirs(group) {
+            match remove_one(&dir) {
+                Err(Error::Busy { .. }) => return Ok(false),
+                other => other?,
+            }
+        }
+        Ok(true)
     }
 
     pub(crate) fn existing(&self, controller: &str, group: &Group) -> Option<PathBuf> {

@@ -20,6 +20,11 @@ pub(crate) fn remove_tree(dir: &Path) -> Result<()> {
     remove_below(dir, MAX_DEPTH)
 }
 
+/// Removes a directory of a cgroup hierarchy, unless it has groups inside.
+pub(crate) fn remove_one(dir: &Path) -> Result<()> {
+    remove_below(dir, 0)
+}
+
 fn remove_below(dir: &Path, depth: usize) -> Result<()> {
     let mut wait = FIRST_WAIT;
     let mut attempt = 1;

@@ -5,8 +5,6 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use containerd_client::services::v1 as api;
-use prost_types::Any;
 use switchyard_cgroup as cgroup;
 use switchyard_cni as cni;
 use switchyard_core::backend::{
@@ -15,16 +13,15 @@ use switchyard_core::backend::{
 };
 use switchyard_core::id::{SandboxId, TaskId};
 use switchyard_core::image::ImageStore;
-use switchyard_core::spec::{CgroupPlacement, ExecSpec, Resources, SandboxSpec, Signal, TaskSpec};
+use switchyard_core::spec::{CgroupPlacement, ExecSpec, SandboxSpec, Signal, TaskSpec, TaskUpdate};
 use switchyard_core::state::Exit;
 use switchyard_core::stats::{InterfaceStats, TaskMetrics, TaskStats};
 use switchyard_core::stream::{AttachSpec, Attachment, Dialled};
 use switchyard_core::{Error, Result};
 use switchyard_namespaces::files::write_atomic;
-use switchyard_proto::containerd::runc::v1 as runc;
 use switchyard_registry as registry;
 use switchyard_runtime_spec::cgroups_path::{CgroupLocation, cgroups_path};
-use switchyard_runtime_spec::{self as runtime_spec, Host, SandboxUsers};
+use switchyard_runtime_spec::{self as runtime_spec, Host};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -32,7 +29,7 @@ use crate::abilities::Abilities;
 use crate::apparmor::DEFAULT_PROFILE;
 use crate::bundle::Making;
 use crate::client::Client;
-use crate::config::{Driver, Mode, Runtime, Settings};
+use crate::config::{Driver, Runtime, Settings};
 use crate::health::{Contact, Health};
 use crate::image::lease::getrandom_fill;
 use crate::image::{Images, Snapshotters};
@@ -41,6 +38,7 @@ use crate::leftovers::Leftovers;
 use crate::lifeline::Held;
 use crate::probe::Probes;
 use crate::rootfs::Rootfs;
+use crate::sandbox::groups::Groups;
 use crate::sandbox::{SandboxEntry, infra, kernel_text};
 use crate::stats::Layers;
 use crate::steps::Faults;
@@ -80,6 +78,7 @@ pub(crate) struct Inner {
     pub(crate) cgroups: Arc<cgroup::Reader>,
     moves: Arc<cgroup::Moves>,
     pub(crate) layers: Layers,
+    pub(crate) groups: Arc<Groups>,
     pub(crate) abilities: Abilities,
     pub(crate) health: Health,
     pub(crate) probes: Probes,
@@ -179,6 +178,7 @@ impl Containerd {
             moves: Arc::new(cgroup::Moves::new(cgroups.hierarchy().clone())),
             cgroups: Arc::new(cgroups),
             layers: Layers::default(),
+            groups: Arc::default(),
             health,
             abilities,
             probes: Probes::default(),
@@ -294,45 +294,6 @@ impl Inner {
         })
     }
 
-    /// The runtime of a container object.
-    pub(crate) fn runtime_of(&self, runtime: &Runtime, sandbox: &SandboxEntry) -> api::container::Runtime {
-        let systemd = self.host.cgroup_driver == runtime_spec::CgroupDriver::Systemd;
-        api::container::Runtime {
-            name: runtime.type_.clone(),
-            options: self.runtime_options(runtime, systemd, sandbox.users().as_ref()),
-        }
-    }
-
-    /// The options of a runc-like shim; other shims have options of their own, which are left to their configuration. The streams of
-    /// a process belong to the root of its user namespace.
-    pub(crate) fn runtime_options(
-        &self,
-        runtime: &Runtime,
-        systemd: bool,
-        users: Option<&SandboxUsers>,
-    ) -> Option<Any> {
-        if runtime.type_ != RUNC_TYPE {
-            return None;
-        }
-        // Beside another containerd the runtime's own state would be shared by both.
-        let root = match self.settings.containerd.mode {
-            Mode::Managed => self.settings.run.join("oci").display().to_string(),
-            Mode::External => String::new(),
-        };
-        let options = runc::Options {
-            binary_name: runtime.binary.clone(),
-            systemd_cgroup: systemd,
-            root,
-            io_uid: users.map_or(0, |users| users.map.uids.root()),
-            io_gid: users.map_or(0, |users| users.map.gids.root()),
-            ..Default::default()
-        };
-        Some(Any {
-            type_url: "containerd.runc.v1.Options".to_owned(),
-            value: prost::Message::encode_to_vec(&options),
-        })
-    }
-
     /// Has the kernel ready for a process that a runtime is about to put into a cgroup, until what this gives is dropped.
     pub(crate) fn expect_move(&self) -> cgroup::ExpectedMove {
         let (expected, moves) = (self.moves.expect(), Arc::clone(&self.moves));
@@ -424,6 +385,10 @@ impl Backend for Containerd {
         self.inner.remove_sandbox(id).await
     }
 
+    async fn amend_sandbox(&self, id: SandboxId, note: &[u8]) -> Result<()> {
+        self.inner.amend_sandbox(id, note).await
+    }
+
     async fn create_task(&self, id: TaskId, sandbox: SandboxId, spec: &TaskSpec) -> Result<TaskDetails> {
         self.inner.create_task(id, sandbox, spec).await
     }
@@ -448,8 +413,8 @@ impl Backend for Containerd {
         self.inner.remove_task(id).await
     }
 
-    async fn update_task(&self, id: TaskId, resources: &Resources) -> Result<()> {
-        self.inner.update_task(id, resources).await
+    async fn update_task(&self, id: TaskId, update: &TaskUpdate) -> Result<()> {
+        self.inner.update_task(id, update).await
     }
 
     async fn exec(&self, id: TaskId, spec: &ExecSpec) -> Result<ExecProcess> {

@@ -23,6 +23,8 @@ pub struct Config {
     pub snapshotter: String,
     /// The handler used where none is asked for.
     pub default_runtime: String,
+    /// Which sandboxes have a process of their own.
+    pub infra: Infra,
     /// Layers downloaded at once, for each image.
     pub max_concurrent_downloads: usize,
     /// How long containerd may take to say that it is there before requests are refused with that reason, in seconds.
@@ -31,6 +33,16 @@ pub struct Config {
     pub shim_timeout_seconds: u64,
     /// Runtime handlers by name.
     pub runtimes: BTreeMap<String, Runtime>,
+}
+
+/// Which sandboxes have a process of their own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Infra {
+    /// Those that need one: to hold a shared process namespace, or because their handler makes a container of them.
+    Needed,
+    /// All: cAdvisor tells the traffic of a pod only where it finds a process of the sandbox.
+    Always,
 }
 
 /// Who starts containerd.
@@ -194,6 +206,7 @@ impl Default for Config {
             namespace: "k8s.io".into(),
             snapshotter: "overlayfs".into(),
             default_runtime: "runc".into(),
+            infra: Infra::Needed,
             max_concurrent_downloads: 3,
             answer_timeout_seconds: 5,
             shim_timeout_seconds: 30,

@@ -35,6 +35,7 @@ mod layout;
 mod leftovers;
 mod lifeline;
 mod mount;
+mod options;
 mod probe;
 mod record;
 mod recover;

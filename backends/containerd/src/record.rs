@@ -97,6 +97,15 @@ pub(crate) struct SandboxRecord {
     pub(crate) cgroup_parent: Option<PathBuf>,
     pub(crate) selinux: Option<[String; 4]>,
     pub(crate) ips: Vec<IpAddr>,
+    /// The boot of the node in which it was made.
+    #[serde(default)]
+    pub(crate) boot: String,
+    /// Groups above those of its tasks that were made for it, the deepest first.
+    #[serde(default)]
+    pub(crate) groups: Vec<PathBuf>,
+    /// What its frontend put down since, in hexadecimal.
+    #[serde(default)]
+    pub(crate) note: String,
     /// Its user namespace, if it has one of its own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) users: Option<UsersRecord>,
@@ -268,7 +277,9 @@ impl MetaRecord {
 
 impl SandboxRecord {
     pub(crate) fn details(&self, netns: Option<PathBuf>, pid: Option<u32>) -> SandboxDetails {
-        SandboxDetails { ips: self.ips.clone(), netns, pid }
+        // Written by us, so that it is well formed.
+        let note = hex::decode(&self.note).unwrap_or_default();
+        SandboxDetails { ips: self.ips.clone(), netns, pid, note }
     }
 }
 

@@ -180,6 +180,7 @@ impl Inner {
             Process::None | Process::Created | Process::Stopped => None,
         };
         let entry = SandboxEntry { dirs: self.layout.sandbox(id), pid, record, released: false };
+        self.adopt_groups(id, &entry);
         let record = &entry.record;
         let facts = SandboxFacts { phase, pinned: is_pinned(&entry), infra: pid.is_some() || !record.infra };
         let Some(state) = sandbox_fate(facts) else { return Ok(None) };

@@ -18,7 +18,7 @@ use switchyard_runtime_spec::{Namespace, SandboxFacts, SandboxUsers};
 
 use crate::backend::Inner;
 use crate::client::{QUICK, SPEC_TYPE, call, gone_is_done, json_any};
-use crate::config::SandboxKind;
+use crate::config::{Infra, SandboxKind};
 use crate::layout::SandboxDirs;
 use crate::leftovers::Leftover;
 use crate::record::{self, MetaRecord, NetworkRecord, PHASE, Phase, SandboxRecord, UsersRecord};
@@ -28,6 +28,7 @@ use crate::users;
 
 mod files;
 pub(crate) use files::from_namespaces;
+pub(crate) mod groups;
 use infra::unpin_pid;
 pub(crate) mod infra;
 mod network;
@@ -108,7 +109,9 @@ impl SandboxEntry {
 impl Inner {
     pub(crate) async fn create_sandbox(&self, id: SandboxId, spec: &SandboxSpec) -> Result<SandboxDetails> {
         let runtime = self.runtime(&spec.handler)?;
-        let infra = spec.pid == SandboxPid::Shared || runtime.sandbox == SandboxKind::Container;
+        let infra = spec.pid == SandboxPid::Shared
+            || runtime.sandbox == SandboxKind::Container
+            || self.settings.containerd.infra == Infra::Always;
         let want = wanted(spec);
         want.check().map_err(from_namespaces)?;
         if spec.users.is_some() {
@@ -138,10 +141,14 @@ impl Inner {
                 .map(|SelinuxLabel { user, role, type_, level }| [user, role, type_, level]),
             ips: Vec::new(),
             users: spec.users.as_ref().map(UsersRecord::from_core),
+            boot: self.boot.clone(),
+            groups: Vec::new(),
+            note: String::new(),
         };
         let mut entry = SandboxEntry { record, dirs: self.layout.sandbox(id), pid: None, released: false };
         // Refuses a cgroup parent that cannot be one before anything is made.
         self.cgroup_of(&entry, &id.to_string())?;
+        entry.record.groups = self.claim_groups(id, &entry)?;
         match self.make_sandbox(id, spec, want, &mut entry).await {
             Ok(()) => {
                 let details = entry.details();
@@ -259,6 +266,17 @@ impl Inner {
         self.update_container(container, mask).await
     }
 
+    /// Puts down what the frontend wants to find again.
+    pub(crate) async fn amend_sandbox(&self, id: SandboxId, note: &[u8]) -> Result<()> {
+        let entry = self.sandbox(id)?;
+        let (mut record, dirs) = (entry.record.clone(), entry.dirs.clone());
+        record.note = hex::encode(note);
+        self.mark_sandbox(id, &record, Phase::Ready).await?;
+        let amended = SandboxEntry { record, dirs, pid: entry.pid, released: entry.released };
+        self.sandboxes().insert(id, Arc::new(amended));
+        self.faults.reach(Step::SandboxAmended)
+    }
+
     pub(crate) async fn update_container(&self, container: api::Container, paths: Vec<String>) -> Result<()> {
         let what = format!("update container {}", container.id);
         let request = api::UpdateContainerRequest {
@@ -339,6 +357,8 @@ impl Inner {
         remove_tree(&dirs.run).await?;
         remove_tree(&dirs.state).await?;
         self.faults.reach(Step::SandboxFilesGone)?;
+        self.release_groups(id).await?;
+        self.faults.reach(Step::SandboxGroupsGone)?;
         let request = api::DeleteContainerRequest { id: id.to_string() };
         let what = format!("delete container {id}");
         gone_is_done(call(&what, QUICK, self.client.containers().delete(request)).await)?;

@@ -191,9 +191,11 @@ impl Inner {
         let entry = self.task(id)?;
         let handler = entry.record().handler.clone();
         let spec = self.stored_spec(&id.to_string()).await?;
+        let (runtime, systemd) = (self.runtime(&handler)?, entry.record().systemd_cgroup);
         Ok(Inspection {
             pid: entry.started().filter(|_| entry.exit().is_none()).map(|started| started.pid),
-            runtime_type: self.runtime(&handler)?.type_.clone(),
+            runtime_type: runtime.type_.clone(),
+            runtime_options: self.options_told(runtime, systemd),
             snapshotter: entry.snapshotter.clone(),
             snapshot_key: id.to_string(),
             runtime_spec: spec.to_string(),
@@ -215,9 +217,12 @@ impl Inner {
             Ok(result.map_or_else(String::new, |result| result.raw.to_string()))
         })
         .await?;
+        let runtime = self.runtime(&entry.record.handler)?;
+        let systemd = self.host.cgroup_driver == switchyard_runtime_spec::CgroupDriver::Systemd;
         Ok(Inspection {
             pid: entry.pid,
-            runtime_type: self.runtime(&entry.record.handler)?.type_.clone(),
+            runtime_type: runtime.type_.clone(),
+            runtime_options: self.options_told(runtime, systemd),
             snapshotter: String::new(),
             snapshot_key: String::new(),
             runtime_spec: spec,

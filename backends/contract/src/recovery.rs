@@ -147,7 +147,7 @@ pub async fn new_limits_are_recovered(fixture: &dyn Fixture) {
     let limits =
         Resources { memory_limit_bytes: Some(128 << 20), cpu_shares: Some(256), ..Resources::default() };
     for id in [created.id, running.id] {
-        lab.backend.update_task(id, &limits).await.expect("update");
+        lab.backend.update_task(id, &(&limits).into()).await.expect("update");
     }
     let found = lab.reopen().await;
     for id in [created.id, running.id] {
@@ -158,12 +158,25 @@ pub async fn new_limits_are_recovered(fixture: &dyn Fixture) {
     assert_eq!(task_in(&found, created.id).state, TaskState::Created);
 }
 
+/// What a frontend put down about a sandbox is there after a restart, and only the last of it.
+pub async fn a_note_on_a_sandbox_is_recovered(fixture: &dyn Fixture) {
+    let (mut lab, sandbox) = Lab::with_sandbox(fixture).await;
+    for note in [&b"first"[..], b"last"] {
+        lab.backend.amend_sandbox(sandbox.id, note).await.expect("it is ready");
+    }
+    let found = lab.reopen().await;
+    assert_eq!(found.sandboxes[0].details.note, b"last");
+    assert_eq!(found.sandboxes[0].details.ips, sandbox.details.ips);
+    let gone = lab.backend.amend_sandbox(switchyard_core::id::SandboxId::random(), b"x").await;
+    assert_eq!(refused(gone), ErrorKind::NotFound);
+}
+
 /// A quota of 1 µs is less than any kernel takes.
 pub async fn limits_that_cannot_be_set_leave_the_old_ones(fixture: &dyn Fixture) {
     let (mut lab, sandbox) = Lab::with_sandbox(fixture).await;
     let (task, _) = lab.running(sandbox.id, "task", ENDLESS).await;
     let old = Resources { memory_limit_bytes: Some(128 << 20), ..Resources::default() };
-    lab.backend.update_task(task.id, &old).await.expect("update");
+    lab.backend.update_task(task.id, &(&old).into()).await.expect("update");
     let before = task_in(&lab.reopen().await, task.id).details.clone();
     let wrong = Resources {
         memory_limit_bytes: Some(256 << 20),
@@ -171,8 +184,8 @@ pub async fn limits_that_cannot_be_set_leave_the_old_ones(fixture: &dyn Fixture)
         cpu_quota_us: Some(1),
         ..Resources::default()
     };
-    refused(lab.backend.update_task(task.id, &wrong).await);
+    refused(lab.backend.update_task(task.id, &(&wrong).into()).await);
     assert_eq!(task_in(&lab.reopen().await, task.id).details, before);
-    let gone = lab.backend.update_task(switchyard_core::id::TaskId::random(), &old).await;
+    let gone = lab.backend.update_task(switchyard_core::id::TaskId::random(), &(&old).into()).await;
     assert_eq!(refused(gone), ErrorKind::NotFound);
 }

@@ -9,7 +9,7 @@ use switchyard_core::backend::{
 };
 use switchyard_core::id::{SandboxId, TaskId};
 use switchyard_core::image::ImageStore;
-use switchyard_core::spec::{ExecSpec, Resources, SandboxSpec, Signal, TaskSpec};
+use switchyard_core::spec::{ExecSpec, SandboxSpec, Signal, TaskSpec, TaskUpdate};
 use switchyard_core::state::Exit;
 use switchyard_core::stats::{InterfaceStats, TaskMetrics, TaskStats};
 use switchyard_core::stream::{AttachSpec, Attachment, Dialled};
@@ -59,6 +59,16 @@ impl Backend for Fake {
         self.session.act(Method::RemoveSandbox, id, || self.world.lock().remove_sandbox(id)).await
     }
 
+    async fn amend_sandbox(&self, id: SandboxId, note: &[u8]) -> Result<()> {
+        let effect = || {
+            let mut state = self.world.lock();
+            let sandbox = state.sandboxes.get_mut(&id).ok_or_else(|| no_sandbox(id))?;
+            sandbox.details.note = note.to_vec();
+            Ok(())
+        };
+        self.session.act(Method::AmendSandbox, id, effect).await
+    }
+
     async fn create_task(&self, id: TaskId, sandbox: SandboxId, spec: &TaskSpec) -> Result<TaskDetails> {
         let effect = || self.world.lock().create_task(id, sandbox, spec);
         self.session.act(Method::CreateTask, id, effect).await
@@ -103,8 +113,8 @@ impl Backend for Fake {
         self.session.act(Method::RemoveTask, id, || self.world.lock().remove_task(id)).await
     }
 
-    async fn update_task(&self, id: TaskId, resources: &Resources) -> Result<()> {
-        self.session.act(Method::UpdateTask, id, || self.world.lock().update_task(id, resources)).await
+    async fn update_task(&self, id: TaskId, update: &TaskUpdate) -> Result<()> {
+        self.session.act(Method::UpdateTask, id, || self.world.lock().update_task(id, update)).await
     }
 
     async fn exec(&self, id: TaskId, spec: &ExecSpec) -> Result<ExecProcess> {

@@ -253,6 +253,12 @@ impl Fake {
         self.world.lock().tasks.get(&task).is_some_and(|task| task.state.is_running())
     }
 
+    /// The annotations of a task, with those that were added since; none if it is gone.
+    #[must_use]
+    pub fn annotations(&self, task: TaskId) -> BTreeMap<String, String> {
+        self.world.lock().tasks.get(&task).map(|task| task.annotations.clone()).unwrap_or_default()
+    }
+
     /// How many further processes run in all tasks.
     #[must_use]
     pub fn processes(&self) -> usize {

@@ -19,6 +19,8 @@ pub enum Method {
     CreateSandbox,
     /// [`Backend::stop_sandbox`](switchyard_core::backend::Backend::stop_sandbox).
     StopSandbox,
+    /// [`Backend::amend_sandbox`](switchyard_core::backend::Backend::amend_sandbox).
+    AmendSandbox,
     /// [`Backend::remove_sandbox`](switchyard_core::backend::Backend::remove_sandbox).
     RemoveSandbox,
     /// [`Backend::create_task`](switchyard_core::backend::Backend::create_task).
@@ -131,6 +133,7 @@ impl Method {
         match self {
             Self::CreateSandbox
             | Self::StopSandbox
+            | Self::AmendSandbox
             | Self::RemoveSandbox
             | Self::CreateTask
             | Self::StartTask

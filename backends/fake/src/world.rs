@@ -10,8 +10,8 @@ use std::time::SystemTime;
 use switchyard_core::backend::{Recovered, ResolvedUser, SandboxDetails, Started, TaskDetails};
 use switchyard_core::id::{SandboxId, TaskId};
 use switchyard_core::spec::{
-    Meta, Output, Resources, SandboxNetwork, SandboxPid, SandboxSpec, Signal, Stdin, TaskSpec, UserRef,
-    UserSpec,
+    Meta, Output, Resources, SandboxNetwork, SandboxPid, SandboxSpec, Signal, Stdin, TaskSpec, TaskUpdate,
+    UserRef, UserSpec,
 };
 use switchyard_core::state::{Exit, ExitCause, SandboxState, TaskState};
 use switchyard_core::table::{Sandbox, Task, no_sandbox, no_task};
@@ -63,6 +63,7 @@ pub(crate) struct FakeTask {
     pub(crate) program: Program,
     pub(crate) end: watch::Sender<Option<Exit>>,
     timer: Option<AbortHandle>,
+    pub(crate) annotations: BTreeMap<String, String>,
     pub(crate) reads: u64,
 }
 
@@ -186,7 +187,7 @@ impl State {
             SandboxPid::Shared => Some(self.next_pid()),
             SandboxPid::PerTask | SandboxPid::Host => None,
         };
-        let details = SandboxDetails { ips, netns, pid };
+        let details = SandboxDetails { ips, netns, pid, note: Vec::new() };
         let sandbox = FakeSandbox {
             meta: Arc::new(spec.meta.clone()),
             handler: spec.handler.clone(),
@@ -269,6 +270,7 @@ impl State {
             program: Program::default(),
             end: watch::Sender::new(None),
             timer: None,
+            annotations: spec.annotations.clone(),
             reads: 0,
         };
         self.tasks.insert(id, task);
@@ -307,10 +309,12 @@ impl State {
         }
     }
 
-    pub(crate) fn update_task(&mut self, id: TaskId, resources: &Resources) -> Result<()> {
+    pub(crate) fn update_task(&mut self, id: TaskId, update: &TaskUpdate) -> Result<()> {
+        let TaskUpdate { resources, annotations } = update;
         let task = self.tasks.get_mut(&id).ok_or_else(|| no_task(id))?;
         check_limits(resources)?;
         task.details.resources = resources.clone();
+        task.annotations.extend(annotations.clone());
         Ok(())
     }
 

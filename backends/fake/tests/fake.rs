@@ -9,7 +9,7 @@ use switchyard_contract::specs;
 use switchyard_core::backend::{Backend, BackendStatus, Condition};
 use switchyard_core::id::{Owner, SandboxId, TaskId};
 use switchyard_core::image::{Credentials, ImageStore, PullRequest};
-use switchyard_core::spec::{Resources, SandboxNetwork, SandboxSpec, Signal};
+use switchyard_core::spec::{Resources, SandboxNetwork, SandboxSpec, Signal, TaskUpdate};
 use switchyard_core::state::TaskState;
 use switchyard_core::{Error, ErrorKind};
 use switchyard_fake::{BUSYBOX, Fake, FakeImage, Method};
@@ -151,7 +151,7 @@ async fn a_killed_daemons_calls_neither_return_nor_take_effect() {
     let (fake, _, task) = with_task(&["serve"]).await;
     fake.start_task(task).await.unwrap();
     let hold = fake.hold(Method::UpdateTask);
-    let limits = Resources { cpu_shares: Some(9), ..Resources::default() };
+    let limits = TaskUpdate::from(&Resources { cpu_shares: Some(9), ..Resources::default() });
     let mut update = pin!(fake.update_task(task, &limits));
     let mut wait = pin!(fake.wait_task(task));
     assert!(poll!(&mut update).is_pending() && poll!(&mut wait).is_pending());

@@ -25,7 +25,7 @@ use async_trait::async_trait;
 use crate::error::Result;
 use crate::id::{SandboxId, TaskId};
 use crate::image::{ImageId, ImageStore};
-use crate::spec::{ExecSpec, Resources, SandboxSpec, Signal, TaskSpec};
+use crate::spec::{ExecSpec, Resources, SandboxSpec, Signal, TaskSpec, TaskUpdate};
 use crate::state::Exit;
 use crate::stats::{InterfaceStats, TaskMetrics, TaskStats, Usage};
 use crate::stream::{AttachSpec, Attachment, Dialled, Sink, Source};
@@ -79,6 +79,12 @@ pub trait Backend: Send + Sync + 'static {
     /// The sandbox can be removed again.
     async fn remove_sandbox(&self, id: SandboxId) -> Result<()>;
 
+    /// Keeps what the frontend puts down about a ready sandbox, in place of what it put down before.
+    ///
+    /// # Errors
+    /// `NotFound`; what was put down before is kept.
+    async fn amend_sandbox(&self, id: SandboxId, note: &[u8]) -> Result<()>;
+
     /// Makes a task, ready to be started.
     ///
     /// # Errors
@@ -117,11 +123,11 @@ pub trait Backend: Send + Sync + 'static {
     /// The task can be removed again.
     async fn remove_task(&self, id: TaskId) -> Result<()>;
 
-    /// Sets a task's limits to exactly these, now (if it runs) and for its next start.
+    /// Sets a task's limits to exactly these, now (if it runs) and for its next start, and adds these annotations.
     ///
     /// # Errors
     /// The old limits are still in force and on record.
-    async fn update_task(&self, id: TaskId, resources: &Resources) -> Result<()>;
+    async fn update_task(&self, id: TaskId, update: &TaskUpdate) -> Result<()>;
 
     /// Starts a further process in a running task.
     ///
@@ -252,6 +258,8 @@ pub struct SandboxDetails {
     pub netns: Option<PathBuf>,
     /// Its own process, where it has one.
     pub pid: Option<u32>,
+    /// What its frontend put down after it was made; the frontend's own, as [`Meta::record`](crate::spec::Meta::record) is.
+    pub note: Vec<u8>,
 }
 
 /// What a task got.
@@ -322,6 +330,8 @@ pub struct Inspection {
     pub snapshotter: String,
     /// Key of its snapshot.
     pub snapshot_key: String,
+    /// What the runtime is told besides, as JSON; empty if nothing.
+    pub runtime_options: String,
     /// The OCI runtime spec as JSON; empty if there is none.
     pub runtime_spec: String,
     /// The result of CNI as JSON; empty if there is none.

@@ -72,6 +72,8 @@ struct Shared {
     task_ops: Flights<Op<TaskId>, ()>,
     /// Starts, updates and removals of one task come one after the other.
     task_turns: Turns<TaskId>,
+    /// A note and a stop of one sandbox come one after the other.
+    sandbox_turns: Turns<SandboxId>,
 }
 
 /// The name of a task being made, and the sandbox it is made in.
@@ -142,6 +144,7 @@ impl Gateway {
             sandbox_ops: Flights::new(tracker.clone()),
             task_ops: Flights::new(tracker.clone()),
             task_turns: Turns::default(),
+            sandbox_turns: Turns::default(),
             tracker,
             shutdown: CancellationToken::new(),
         };

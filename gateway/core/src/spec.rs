@@ -13,11 +13,13 @@ use crate::id::{Owner, TaskId};
 mod mount;
 mod resources;
 mod signal;
+mod update;
 mod users;
 
 pub use mount::{DeviceNode, MissingSource, Mount, MountSource, Propagation};
 pub use resources::{HugepageLimit, Resources};
 pub use signal::Signal;
+pub use update::TaskUpdate;
 pub use users::{IdMap, IdRange, UserNamespace};
 
 /// What a sandbox and a task have in common: who made it, under which name, and what its frontend keeps with it.

@@ -344,6 +344,17 @@ impl Table {
         Ok(())
     }
 
+    /// Records what the frontend put down about a sandbox.
+    ///
+    /// # Errors
+    /// `NotFound`.
+    pub fn set_note(&self, id: SandboxId, note: Vec<u8>) -> Result<()> {
+        let objects = self.lock();
+        let cell = objects.sandboxes.get(&id).ok_or_else(|| no_sandbox(id))?;
+        cell.send_modify(|sandbox| Arc::make_mut(sandbox).details.note = note);
+        Ok(())
+    }
+
     /// Applies an event to a sandbox and gives the sandbox after it.
     ///
     /// # Errors

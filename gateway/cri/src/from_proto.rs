@@ -20,7 +20,7 @@ mod signal;
 
 pub(crate) use container::{Parent, container};
 pub(crate) use image::pull_request;
-pub(crate) use resources::update;
+pub(crate) use resources::{check as check_limits, update};
 pub(crate) use sandbox::sandbox;
 
 /// Stands for the sandbox's id in what a backend passes on; the backend puts the id in its place.

@@ -30,6 +30,17 @@ pub(crate) struct SandboxRecord {
     pub(crate) runtime_handler: String,
 }
 
+/// What a client said of a sandbox after it was made.
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct SandboxNote {
+    /// What the pod takes beside its containers.
+    #[prost(message, optional, tag = "1")]
+    pub(crate) overhead: Option<cri::LinuxContainerResources>,
+    /// The limits of the pod as a whole.
+    #[prost(message, optional, tag = "2")]
+    pub(crate) resources: Option<cri::LinuxContainerResources>,
+}
+
 /// The request that made a container.
 #[derive(Clone, PartialEq, Message)]
 pub(crate) struct ContainerRecord {
@@ -58,6 +69,11 @@ pub(crate) fn encode(record: &impl Message) -> Vec<u8> {
     bytes.push(VERSION);
     record.encode(&mut bytes).expect("a vector grows as it must");
     bytes
+}
+
+/// What a client said of a sandbox after it was made; nothing if that cannot be read.
+pub(crate) fn note(sandbox: &Sandbox) -> SandboxNote {
+    decode(&sandbox.details.note).unwrap_or_default()
 }
 
 /// The record in `bytes`; `None` if it is of another version.

@@ -154,7 +154,7 @@ impl cri::runtime_service_server::RuntimeService for Runtime {
         &self,
         request: Request<cri::UpdatePodSandboxResourcesRequest>,
     ) -> Answer<cri::UpdatePodSandboxResourcesResponse> {
-        answer(request, |_| async { absent("UpdatePodSandboxResources") }).await
+        answer(request, |request| self.update_sandbox(request)).await
     }
 
     // --- containers ---

@@ -11,7 +11,7 @@ use switchyard_core::backend::{
 };
 use switchyard_core::id::{SandboxId, TaskId};
 use switchyard_core::image::{Image, ImageId, ImageStore, PullRequest};
-use switchyard_core::spec::{ExecSpec, Resources, SandboxSpec, Signal, TaskSpec};
+use switchyard_core::spec::{ExecSpec, SandboxSpec, Signal, TaskSpec, TaskUpdate};
 use switchyard_core::state::Exit;
 use switchyard_core::stats::{DiskUsage, InterfaceStats, TaskMetrics, TaskStats};
 use switchyard_core::stream::{AttachSpec, Attachment, Dialled};
@@ -113,6 +113,10 @@ impl Backend for Counted {
         self.inner.remove_sandbox(id).await
     }
 
+    async fn amend_sandbox(&self, id: SandboxId, note: &[u8]) -> Result<()> {
+        self.inner.amend_sandbox(id, note).await
+    }
+
     async fn create_task(&self, id: TaskId, sandbox: SandboxId, spec: &TaskSpec) -> Result<TaskDetails> {
         self.inner.create_task(id, sandbox, spec).await
     }
@@ -141,8 +145,8 @@ impl Backend for Counted {
         self.inner.remove_task(id).await
     }
 
-    async fn update_task(&self, id: TaskId, resources: &Resources) -> Result<()> {
-        self.inner.update_task(id, resources).await
+    async fn update_task(&self, id: TaskId, update: &TaskUpdate) -> Result<()> {
+        self.inner.update_task(id, update).await
     }
 
     async fn exec(&self, id: TaskId, spec: &ExecSpec) -> Result<ExecProcess> {

@@ -63,8 +63,12 @@ steps! {
         SandboxUnmounted,
         /// It is marked stopped.
         SandboxStopped,
+        /// What its frontend put down is on record.
+        SandboxAmended,
         /// A removal has deleted its files.
         SandboxFilesGone,
+        /// A removal has deleted the cgroups that were made for it.
+        SandboxGroupsGone,
         /// A removal has deleted its container object.
         SandboxForgotten,
     }

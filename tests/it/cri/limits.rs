@@ -4,7 +4,10 @@ use std::fs;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use switchyard_proto::cri::v1::{LinuxContainerResources, ListContainerStatsRequest, PodSandboxStatsRequest};
+use switchyard_proto::cri::v1::{
+    LinuxContainerResources, ListContainerStatsRequest, PodSandboxStatsRequest,
+    UpdateContainerResourcesRequest, UpdatePodSandboxResourcesRequest,
+};
 use switchyard_tests::cri::limits;
 use switchyard_tests::host::{cgroups, eventually};
 use switchyard_tests::node::Node;
@@ -71,6 +74,84 @@ fn a_container_that_waits_to_be_started_takes_changes_along() {
     node.cri().update(&id, change).expect("it can be changed");
     node.cri().start(&id).expect("it can be started");
     assert_eq!(value(&id, "memory.limit_in_bytes", "memory.max"), (96 * MIB).to_string());
+}
+
+#[test]
+fn annotations_of_a_change_are_on_record_for_the_runtime_and_not_in_the_status() {
+    let node = Node::shared();
+    let pod = node.pod("annotated");
+    let id = pod.shell_with("main", "exec sleep 1000", |config| {
+        config.annotations = [("given".to_owned(), "first".to_owned())].into();
+    });
+    let request = UpdateContainerResourcesRequest {
+        container_id: id.clone(),
+        linux: Some(LinuxContainerResources { cpu_shares: 300, ..Default::default() }),
+        annotations: [("hint".to_owned(), "warm".to_owned())].into(),
+        ..Default::default()
+    };
+    let updated = node.cri().runtime(async |mut client| client.update_container_resources(request).await);
+    updated.expect("it can be changed");
+    let info: serde_json::Value = serde_json::from_str(&node.cri().container_info(&id)).expect("it is JSON");
+    let annotations = &info["runtimeSpec"]["annotations"];
+    assert_eq!(annotations["hint"], "warm");
+    assert_eq!(annotations["io.kubernetes.cri.container-type"], "container", "{annotations}");
+    assert_eq!(info["runtimeOptions"]["binary_name"], "runc");
+    let told = node.cri().status(&id).expect("it has a status").annotations;
+    assert_eq!(told, [("given".to_owned(), "first".to_owned())].into(), "CRI wants them as they were given");
+}
+
+#[test]
+fn what_a_kubelet_says_of_a_pods_limits_is_told_also_after_a_kill() {
+    let node = Node::start();
+    let pod = node.pod("resized");
+    let limits =
+        |memory_limit_in_bytes| LinuxContainerResources { memory_limit_in_bytes, ..Default::default() };
+    let request = UpdatePodSandboxResourcesRequest {
+        pod_sandbox_id: pod.id().to_owned(),
+        overhead: Some(limits(10 * MIB)),
+        resources: Some(limits(200 * MIB)),
+    };
+    let updated = node.cri().runtime(async |mut client| client.update_pod_sandbox_resources(request).await);
+    updated.expect("it is ready");
+    node.daemon().kill9();
+    node.daemon().restart();
+    let info: serde_json::Value = serde_json::from_str(&node.cri().pod_info(pod.id())).expect("it is JSON");
+    let told = |part: &str| info["config"]["linux"][part]["memory_limit_in_bytes"].as_i64();
+    assert_eq!((told("overhead"), told("resources")), (Some(10 * MIB), Some(200 * MIB)));
+    assert!(!pod.ip().is_empty(), "the rest of the record is as it was");
+}
+
+#[test]
+fn the_parent_of_a_pods_groups_goes_with_the_last_pod_unless_it_was_there_before() {
+    // Slices are systemd's own: who makes directories is asked here.
+    let node = Node::start_with("[cgroup]\ndriver = \"cgroupfs\"\n", |_| {});
+    let below = |name: &str| format!("/{}/{name}", node.root().cgroup_name());
+    let there = |name: &str| !cgroups::named(name).is_empty();
+    let parent = |parent: String| {
+        move |config: &mut switchyard_proto::cri::v1::PodSandboxConfig| {
+            config.linux.get_or_insert_default().cgroup_parent = parent;
+        }
+    };
+    let name = switchyard_tests::host::random_name();
+    let one = node.pod_with("one", parent(below(&name)));
+    let two = node.pod_with("two", parent(below(&name)));
+    let _ = (one.shell("main", "exec sleep 1000"), two.shell("main", "exec sleep 1000"));
+    assert!(there(&name));
+    drop(one);
+    assert!(there(&name), "the other pod is in it");
+    node.daemon().kill9();
+    node.daemon().restart();
+    drop(two);
+    assert!(!there(&name), "{:?}", cgroups::named(&name));
+    assert!(!there(&node.root().cgroup_name()), "the one above was ours as well");
+
+    let theirs = switchyard_tests::host::random_name();
+    let memory = cgroups::made(&format!("{}/{theirs}", node.root().cgroup_name()));
+    let pod = node.pod_with("guest", parent(below(&theirs)));
+    let _ = pod.shell("main", "exec sleep 1000");
+    drop(pod);
+    assert!(memory.is_dir(), "somebody else made it");
+    assert!(cgroups::clear(&theirs).is_empty(), "what they made can be removed");
 }
 
 #[test]

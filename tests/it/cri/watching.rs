@@ -240,7 +240,7 @@ fn every_metric_that_critest_asks_for_has_a_value_and_the_kernels_own() {
     let value = |name: &str| all[name].first().map(|(_, value)| *value);
     assert_eq!(value("container_spec_cpu_quota"), Some(20_000));
     assert_eq!(value("container_spec_memory_limit_bytes"), Some(64 << 20));
-    assert_eq!(value("container_processes"), Some(1));
+    assert!(value("container_processes").expect("it has one") >= 1);
     assert!(value("container_threads_max").expect("it has one") > 1);
     assert!(value("container_ulimits_soft").is_some());
     let (labels, usage) = &all["container_memory_working_set_bytes"][0];

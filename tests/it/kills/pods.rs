@@ -62,7 +62,8 @@ pub(super) const ENDED: &[Amid] = &[
             (SandboxStopped, 1),
         ],
     },
-    Amid { run: remove_pod, at: &[(SandboxFilesGone, 1), (SandboxForgotten, 1)] },
+    Amid { run: remove_pod, at: &[(SandboxFilesGone, 1), (SandboxGroupsGone, 1), (SandboxForgotten, 1)] },
+    Amid { run: amend_pod, at: &[(SandboxAmended, 1)] },
 ];
 
 /// A pod that takes every step: with a port of the host, and an infra process.
@@ -129,6 +130,22 @@ fn remove_pod(lab: &Lab, kill: Kill) {
     let _container = pod.shell("main", "exec sleep 1000");
     lab.node.cri().stop_pod(pod.id()).expect("it can be stopped");
     lab.dies_amid(kill, || lab.node.cri().remove_pod(pod.id()));
+    assert_removable(lab, kill, pod);
+}
+
+/// What was asked is told afterwards, whether it was answered or not.
+fn amend_pod(lab: &Lab, kill: Kill) {
+    let pod = lab.node.run(config(lab));
+    let request = || cri::UpdatePodSandboxResourcesRequest {
+        pod_sandbox_id: pod.id().to_owned(),
+        overhead: None,
+        resources: Some(cri::LinuxContainerResources { cpu_shares: 700, ..Default::default() }),
+    };
+    let amend =
+        || lab.node.cri().runtime(async |mut client| client.update_pod_sandbox_resources(request()).await);
+    lab.dies_amid(kill, amend);
+    assert!(lab.node.cri().pod_info(pod.id()).contains("\"cpu_shares\":700"), "{kill:?}");
+    amend().expect("it can be sent again");
     assert_removable(lab, kill, pod);
 }
 

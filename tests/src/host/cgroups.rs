@@ -25,6 +25,19 @@ pub fn named(fragment: &str) -> Vec<PathBuf> {
     found
 }
 
+/// Makes a group by its path below the root, in the hierarchy of memory or in the unified one; its directory.
+///
+/// # Panics
+/// When it cannot be made.
+#[must_use]
+pub fn made(path: &str) -> PathBuf {
+    let v1 = Path::new("/sys/fs/cgroup/memory");
+    let root = if v1.is_dir() { v1 } else { Path::new("/sys/fs/cgroup") };
+    let dir = root.join(path);
+    fs::create_dir_all(&dir).expect("root can make control groups");
+    dir
+}
+
 /// The groups at and below each group whose name contains `fragment`, children before their parents.
 #[must_use]
 pub fn trees_named(fragment: &str) -> Vec<PathBuf> {

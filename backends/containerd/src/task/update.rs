@@ -1,9 +1,11 @@
 //! Changing the limits of a task, in force and on record.
 
+use std::collections::BTreeMap;
+
 use containerd_client::services::v1 as api;
-use serde_json::Value;
+use serde_json::{Map, Value};
 use switchyard_core::id::TaskId;
-use switchyard_core::spec::Resources;
+use switchyard_core::spec::{Resources, TaskUpdate};
 use switchyard_core::{Error, Result};
 use switchyard_runtime_spec::resources::linux_resources;
 
@@ -15,16 +17,17 @@ use crate::steps::Step;
 
 impl Inner {
     /// First in force, then on record; if the record fails the old limits are put in force again.
-    pub(crate) async fn update_task(&self, id: TaskId, resources: &Resources) -> Result<()> {
+    pub(crate) async fn update_task(&self, id: TaskId, update: &TaskUpdate) -> Result<()> {
+        let TaskUpdate { resources, annotations } = update;
         let entry = self.task(id)?;
         let old = entry.record().resources.to_core();
         let limits = self.oci_limits(resources)?;
         let runs = entry.started().is_some() && entry.exit().is_none();
         if runs {
-            self.enforce(id, &limits).await?;
+            self.enforce(id, &limits, annotations).await?;
         }
         let recorded = match self.faults.reach(Step::TaskLimited) {
-            Ok(()) => self.record_limits(&entry, resources, &limits).await,
+            Ok(()) => self.record_update(&entry, update, &limits).await,
             Err(error) => Err(error),
         };
         let Err(error) = recorded else {
@@ -33,7 +36,7 @@ impl Inner {
         };
         if runs {
             let limits = self.oci_limits(&old)?;
-            if let Err(undo) = self.enforce(id, &limits).await {
+            if let Err(undo) = self.enforce(id, &limits, &BTreeMap::new()).await {
                 tracing::error!(task.id = %id, error = undo.report(), "the limits in force are not those on record");
             }
         }
@@ -50,17 +53,23 @@ impl Inner {
             .map_err(|fault| Error::internal("limits cannot be written").with_source(fault))
     }
 
-    async fn enforce(&self, id: TaskId, limits: &Value) -> Result<()> {
+    /// Has the runtime put limits in force; the annotations are for runtimes that know what to make of them.
+    async fn enforce(
+        &self,
+        id: TaskId,
+        limits: &Value,
+        annotations: &BTreeMap<String, String>,
+    ) -> Result<()> {
         let request = api::UpdateTaskRequest {
             container_id: id.to_string(),
             resources: Some(json_any(RESOURCES_TYPE, limits)),
-            ..Default::default()
+            annotations: annotations.clone().into_iter().collect(),
         };
         let limit = self.settings.containerd.shim_timeout();
         call(&format!("update task {id}"), limit, self.client.tasks().update(request)).await.map(drop)
     }
 
-    async fn record_limits(&self, entry: &TaskEntry, resources: &Resources, limits: &Value) -> Result<()> {
+    async fn record_update(&self, entry: &TaskEntry, update: &TaskUpdate, limits: &Value) -> Result<()> {
         let mut spec = self.stored_spec(&entry.id.to_string()).await?;
         let stored = spec
             .pointer_mut("/linux/resources")
@@ -71,8 +80,18 @@ impl Inner {
         if let (Some(devices), Some(stored)) = (devices, stored.as_object_mut()) {
             stored.insert("devices".to_owned(), devices);
         }
+        if !update.annotations.is_empty()
+            && let Some(spec) = spec.as_object_mut()
+        {
+            let stored = spec.entry("annotations").or_insert_with(|| Value::Object(Map::new()));
+            if let Some(stored) = stored.as_object_mut() {
+                let fresh =
+                    update.annotations.iter().map(|(key, value)| (key.clone(), Value::from(value.as_str())));
+                stored.extend(fresh);
+            }
+        }
         let mut fresh = entry.record().clone();
-        fresh.resources = ResourcesRecord::from_core(resources);
+        fresh.resources = ResourcesRecord::from_core(&update.resources);
         let container = api::Container {
             id: entry.id.to_string(),
             spec: Some(json_any(SPEC_TYPE, &spec)),

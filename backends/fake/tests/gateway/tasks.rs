@@ -4,7 +4,7 @@ use std::pin::pin;
 use std::time::Duration;
 
 use futures::poll;
-use switchyard_core::spec::{PidMode, Resources, Signal};
+use switchyard_core::spec::{PidMode, Resources, Signal, TaskUpdate};
 use switchyard_core::state::{ExitCause, START_FAILED_CODE, TaskState};
 use switchyard_core::{Error, ErrorKind};
 use switchyard_fake::Method;
@@ -100,6 +100,10 @@ async fn an_update_changes_what_it_names_or_nothing() {
     node.scope.update_task(&id, &shares).await.unwrap();
     let both = Resources { cpu_shares: Some(100), ..memory.clone() };
     assert_eq!(limits(&id), both);
+    let annotated =
+        TaskUpdate { annotations: [("hint".into(), "warm".into())].into(), ..TaskUpdate::default() };
+    node.scope.update_task(&id, annotated).await.unwrap();
+    assert_eq!((limits(&id), node.fake.annotations(task.id)["hint"].as_str()), (both.clone(), "warm"));
     node.fake.fail_next(Method::UpdateTask, Error::unavailable("containerd is away"));
     let more = Resources { memory_limit_bytes: Some(2 << 20), ..Resources::default() };
     assert_eq!(refused(node.scope.update_task(&id, &more).await), ErrorKind::Unavailable);

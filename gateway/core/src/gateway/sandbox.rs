@@ -62,6 +62,18 @@ impl Scope {
         }
     }
 
+    /// Keeps what the frontend puts down about a ready sandbox; it is found in its details, also after a restart. Cancel-safe: the
+    /// work goes on.
+    ///
+    /// # Errors
+    /// `NotFound`; `FailedPrecondition` if it is not ready; those of
+    /// [`Backend::amend_sandbox`](crate::backend::Backend::amend_sandbox).
+    pub async fn amend_sandbox(&self, id: SandboxId, note: Vec<u8>) -> Result<()> {
+        let id = self.sandbox_by_id(id)?.id;
+        let gateway = self.gateway.clone();
+        self.gateway.tracked(format!("note on sandbox {id}"), amend_sandbox(gateway, id, note)).await
+    }
+
     /// Stops a sandbox, removes its tasks and then the sandbox. Idempotent. Cancel-safe: the work goes on.
     ///
     /// # Errors
@@ -137,12 +149,22 @@ async fn make_sandbox(gateway: Gateway, spec: SandboxSpec) -> Result<Arc<Sandbox
     Ok(sandbox)
 }
 
+async fn amend_sandbox(gateway: Gateway, id: SandboxId, note: Vec<u8>) -> Result<()> {
+    let shared: &Shared = &gateway.shared;
+    let _turn = shared.sandbox_turns.take(id).await;
+    gateway.check_ready(id)?;
+    shared.backend.amend_sandbox(id, &note).await?;
+    shared.table.set_note(id, note)
+}
+
 async fn stop_sandbox(gateway: Gateway, id: SandboxId) -> Result<()> {
     let shared: &Shared = &gateway.shared;
     let sandbox = shared.table.apply_sandbox(id, SandboxEvent::StopRequested)?;
     if matches!(sandbox.state, SandboxState::Stopped | SandboxState::Removing) {
         return Ok(());
     }
+    // From here on nothing is put down about it.
+    drop(shared.sandbox_turns.take(id).await);
     // From here on no task can be added; those being made come to their end and undo themselves.
     let settled = shared.new_tasks.all_settled(|key| key.sandbox == id);
     if tokio::time::timeout(shared.limits.kill, settled).await.is_err() {

@@ -11,7 +11,7 @@ use crate::backend::Condition;
 use crate::error::{Error, ErrorKind, Result};
 use crate::flight::Decision;
 use crate::id::{SandboxId, TaskId};
-use crate::spec::{PidMode, Resources, Signal, TaskSpec};
+use crate::spec::{PidMode, Signal, TaskSpec, TaskUpdate};
 use crate::state::{Exit, TaskEvent, TaskState};
 use crate::table::{Task, no_sandbox, no_task, sandbox_not_ready};
 use crate::turns::Turn;
@@ -127,14 +127,14 @@ impl Scope {
         }
     }
 
-    /// Changes a task's limits; what `update` does not name stays.
+    /// Changes a task's limits and annotations; what `update` does not name stays.
     ///
     /// # Errors
     /// `NotFound`; `FailedPrecondition` if it has ended; cancel-safe: the work goes on; those of
     /// [`Backend::update_task`](crate::backend::Backend::update_task), after which the old limits are in force.
-    pub async fn update_task(&self, id: &str, update: &Resources) -> Result<()> {
+    pub async fn update_task(&self, id: &str, update: impl Into<TaskUpdate> + Send) -> Result<()> {
         let id = self.task(id)?.id;
-        let (gateway, update) = (self.gateway.clone(), update.clone());
+        let (gateway, update) = (self.gateway.clone(), update.into());
         self.gateway.tracked(format!("update of task {id}"), update_task(gateway, id, update)).await
     }
 
@@ -268,7 +268,7 @@ impl Gateway {
     }
 
     /// Runs work that goes on when its caller has gone.
-    async fn tracked(
+    pub(super) async fn tracked(
         &self,
         what: String,
         work: impl Future<Output = Result<()>> + Send + 'static,
@@ -281,7 +281,7 @@ impl Gateway {
     }
 
     /// Whether tasks can be made and started in a sandbox.
-    fn check_ready(&self, id: SandboxId) -> Result<()> {
+    pub(super) fn check_ready(&self, id: SandboxId) -> Result<()> {
         match self.shared.table.sandbox(id) {
             Some(sandbox) if sandbox.state.is_ready() => Ok(()),
             Some(sandbox) => Err(sandbox_not_ready(id, &sandbox.state)),
@@ -426,7 +426,7 @@ async fn start_task(gateway: Gateway, id: TaskId) -> Result<()> {
     }
 }
 
-async fn update_task(gateway: Gateway, id: TaskId, update: Resources) -> Result<()> {
+async fn update_task(gateway: Gateway, id: TaskId, update: TaskUpdate) -> Result<()> {
     let shared: &Shared = &gateway.shared;
     let _turn = shared.task_turns.take(id).await;
     let task = shared.table.task(id).ok_or_else(|| no_task(id))?;
@@ -440,9 +440,10 @@ async fn update_task(gateway: Gateway, id: TaskId, update: Resources) -> Result<
             return Err(Error::failed_precondition(format!("task {id} is {state}: its limits are fixed")));
         }
     }
-    let merged = task.details.resources.merged(&update);
-    shared.backend.update_task(id, &merged).await?;
-    shared.table.set_resources(id, merged)
+    let TaskUpdate { resources, annotations } = update;
+    let update = TaskUpdate { resources: task.details.resources.merged(&resources), annotations };
+    shared.backend.update_task(id, &update).await?;
+    shared.table.set_resources(id, update.resources)
 }
 
 async fn remove_task(gateway: Gateway, id: TaskId) -> Result<()> {

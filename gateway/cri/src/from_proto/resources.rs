@@ -29,6 +29,11 @@ pub(crate) fn update(limits: cri::LinuxContainerResources) -> Result<Resources> 
     convert(limits, "linux")
 }
 
+/// Refuses limits that could not be set.
+pub(crate) fn check(limits: Option<&cri::LinuxContainerResources>, field: &str) -> Result<()> {
+    limits.map_or(Ok(()), |limits| convert(limits.clone(), field).map(drop))
+}
+
 fn convert(limits: cri::LinuxContainerResources, field: &str) -> Result<Resources> {
     let cri::LinuxContainerResources {
         cpu_period,

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use switchyard_core::id::TaskId;
-use switchyard_core::spec::ExecSpec;
+use switchyard_core::spec::{ExecSpec, TaskUpdate};
 use switchyard_core::table::{Sandbox, Task};
 use switchyard_core::{Error, Result};
 use switchyard_proto::cri::v1 as cri;
@@ -157,15 +157,16 @@ impl Runtime {
         })
     }
 
-    /// CRI v1 UpdateContainerResources. The limits change; the annotations of a container are those it was made with.
+    /// CRI v1 UpdateContainerResources. The annotations are for the runtime; those that a status shows are what the container was made
+    /// with, as CRI has it.
     pub(super) async fn update(
         &self,
         request: cri::UpdateContainerResourcesRequest,
     ) -> Result<cri::UpdateContainerResourcesResponse> {
-        let cri::UpdateContainerResourcesRequest { container_id, linux, windows: _, annotations: _ } =
-            request;
-        let update = from_proto::update(linux.unwrap_or_default())?;
-        self.scope.update_task(&container_id, &update).await?;
+        let cri::UpdateContainerResourcesRequest { container_id, linux, windows: _, annotations } = request;
+        let resources = from_proto::update(linux.unwrap_or_default())?;
+        let update = TaskUpdate { resources, annotations };
+        self.scope.update_task(&container_id, update).await?;
         Ok(cri::UpdateContainerResourcesResponse {})
     }
 

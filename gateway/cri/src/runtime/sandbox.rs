@@ -10,8 +10,8 @@ use switchyard_proto::cri::v1 as cri;
 
 use super::{Runtime, unknown_handler};
 use crate::encoded::EncodedList;
-use crate::record::SandboxRecord;
-use crate::{filter, from_proto, to_proto};
+use crate::record::{SandboxNote, SandboxRecord};
+use crate::{filter, from_proto, record, to_proto};
 
 impl Runtime {
     /// CRI v1 RunPodSandbox. Idempotent under the pod's name, namespace, uid and attempt.
@@ -75,6 +75,23 @@ impl Runtime {
             containers_statuses: super::events::container_statuses(&home, &self.records),
             timestamp: to_proto::nanoseconds(home.at),
         })
+    }
+
+    /// CRI v1 UpdatePodSandboxResources. The kubelet has changed the pod's own cgroup before it calls; what it says is kept with the pod
+    /// and told in its verbose status. What it does not say stays as it was.
+    pub(super) async fn update_sandbox(
+        &self,
+        request: cri::UpdatePodSandboxResourcesRequest,
+    ) -> Result<cri::UpdatePodSandboxResourcesResponse> {
+        let cri::UpdatePodSandboxResourcesRequest { pod_sandbox_id, overhead, resources } = request;
+        let sandbox = self.scope.sandbox(&pod_sandbox_id)?;
+        from_proto::check_limits(overhead.as_ref(), "overhead")?;
+        from_proto::check_limits(resources.as_ref(), "resources")?;
+        let before = record::note(&sandbox);
+        let note =
+            SandboxNote { overhead: overhead.or(before.overhead), resources: resources.or(before.resources) };
+        self.scope.amend_sandbox(sandbox.id, record::encode(&note)).await?;
+        Ok(cri::UpdatePodSandboxResourcesResponse {})
     }
 
     /// CRI v1 ListPodSandbox, as messages.

@@ -3,13 +3,13 @@
 use std::collections::BTreeMap;
 
 use serde_json::{Map, Value, json};
-use switchyard_core::backend::{BackendStatus, CgroupDriver, Handler, Inspection};
+use switchyard_core::backend::{BackendStatus, CgroupDriver, Condition, Handler, Inspection};
 use switchyard_core::image::Image;
 use switchyard_core::state::{SandboxState, TaskState};
 use switchyard_core::table::{Sandbox, Task};
 use switchyard_proto::cri::v1 as cri;
 
-use crate::record::{ContainerRecord, SandboxRecord};
+use crate::record::{ContainerRecord, SandboxNote, SandboxRecord, note};
 
 /// The map of an answer with one entry.
 type Info = BTreeMap<String, String>;
@@ -26,7 +26,9 @@ pub(crate) fn sandbox_info(
     info.insert("netNamespaceClosed".to_owned(), json!(sandbox.details.netns.is_none()));
     info.insert(
         "config".to_owned(),
-        record.and_then(|record| record.config.as_ref()).map_or(Value::Null, pod_config),
+        record
+            .and_then(|record| record.config.as_ref())
+            .map_or(Value::Null, |config| pod_config(config, &note(sandbox))),
     );
     if let SandboxState::Unknown { reason } = &sandbox.state {
         info.insert("reason".to_owned(), json!(reason));
@@ -68,7 +70,13 @@ pub(crate) fn status_info(backend: &BackendStatus, handlers: &[Handler]) -> Info
     config.insert("backend".to_owned(), json!(backend.version));
     config.insert("cgroupDriver".to_owned(), json!(driver));
     config.insert("handlers".to_owned(), json!(handlers));
-    wrapped("config", config)
+    let loaded = match &backend.network {
+        Condition::True => "OK".to_owned(),
+        Condition::False { reason: _, message } => message.clone(),
+    };
+    let mut info = wrapped("config", config);
+    info.insert("lastCNILoadStatus".to_owned(), loaded);
+    info
 }
 
 fn wrapped(key: &str, info: Map<String, Value>) -> Info {
@@ -82,6 +90,7 @@ fn inspected(inspection: &Inspection) -> Map<String, Value> {
         snapshotter,
         snapshot_key,
         runtime_spec,
+        runtime_options,
         // For sandboxes only.
         cni_result: _,
     } = inspection;
@@ -90,6 +99,7 @@ fn inspected(inspection: &Inspection) -> Map<String, Value> {
     info.insert("runtimeType".to_owned(), json!(runtime_type));
     info.insert("snapshotter".to_owned(), json!(snapshotter));
     info.insert("snapshotKey".to_owned(), json!(snapshot_key));
+    info.insert("runtimeOptions".to_owned(), parsed(runtime_options));
     info.insert("runtimeSpec".to_owned(), parsed(runtime_spec));
     info
 }
@@ -99,11 +109,17 @@ fn parsed(text: &str) -> Value {
     if text.is_empty() { Value::Null } else { serde_json::from_str(text).unwrap_or_else(|_| json!(text)) }
 }
 
-fn pod_config(config: &cri::PodSandboxConfig) -> Value {
+fn pod_config(config: &cri::PodSandboxConfig, note: &SandboxNote) -> Value {
+    let said = config.linux.clone().unwrap_or_default();
+    // What was said last counts.
+    let overhead = note.overhead.clone().or(said.overhead);
+    let resources_now = note.resources.clone().or(said.resources);
     let linux = config.linux.as_ref().map(|linux| {
         json!({
             "cgroup_parent": linux.cgroup_parent,
             "sysctls": linux.sysctls,
+            "overhead": overhead.as_ref().map(resources),
+            "resources": resources_now.as_ref().map(resources),
             "security_context": linux.security_context.as_ref().map(|context| json!({
                 "privileged": context.privileged,
                 "namespace_options": context.namespace_options.as_ref().map(namespaces),
@@ -181,8 +197,11 @@ fn container_config(config: &cri::ContainerConfig) -> Value {
         "stdin": config.stdin,
         "stdin_once": config.stdin_once,
         "tty": config.tty,
-        "linux": config.linux.as_ref().and_then(|linux| linux.security_context.as_ref()).map(|context| json!({
-            "security_context": {
+        "CDI_devices": config.cdi_devices.iter().map(|device| json!({ "name": device.name })).collect::<Vec<_>>(),
+        "stop_signal": config.stop_signal,
+        "linux": config.linux.as_ref().map(|linux| json!({
+            "resources": linux.resources.as_ref().map(resources),
+            "security_context": linux.security_context.as_ref().map(|context| json!({
                 "privileged": context.privileged,
                 "namespace_options": context.namespace_options.as_ref().map(namespaces),
                 "run_as_user": context.run_as_user.map(|user| user.value),
@@ -191,9 +210,45 @@ fn container_config(config: &cri::ContainerConfig) -> Value {
                 "supplemental_groups": context.supplemental_groups,
                 "readonly_rootfs": context.readonly_rootfs,
                 "no_new_privs": context.no_new_privs,
-            },
+                "seccomp": context.seccomp.as_ref().map(profile),
+                "apparmor": context.apparmor.as_ref().map(profile),
+            })),
         })),
     })
+}
+
+fn profile(profile: &cri::SecurityProfile) -> Value {
+    json!({ "profile_type": profile.profile_type, "localhost_ref": profile.localhost_ref })
+}
+
+/// Limits; what is not limited is left out.
+fn resources(limits: &cri::LinuxContainerResources) -> Value {
+    let mut all = Map::new();
+    let numbers = [
+        ("cpu_period", limits.cpu_period),
+        ("cpu_quota", limits.cpu_quota),
+        ("cpu_shares", limits.cpu_shares),
+        ("memory_limit_in_bytes", limits.memory_limit_in_bytes),
+        ("memory_swap_limit_in_bytes", limits.memory_swap_limit_in_bytes),
+        ("oom_score_adj", limits.oom_score_adj),
+    ];
+    let given = numbers.into_iter().filter(|(_, number)| *number != 0);
+    all.extend(given.map(|(name, number)| (name.to_owned(), json!(number))));
+    let texts = [("cpuset_cpus", &limits.cpuset_cpus), ("cpuset_mems", &limits.cpuset_mems)];
+    let given = texts.into_iter().filter(|(_, text)| !text.is_empty());
+    all.extend(given.map(|(name, text)| (name.to_owned(), json!(text))));
+    if !limits.unified.is_empty() {
+        all.insert("unified".to_owned(), json!(limits.unified));
+    }
+    let pages: Vec<_> = limits
+        .hugepage_limits
+        .iter()
+        .map(|pages| json!({ "page_size": pages.page_size, "limit": pages.limit }))
+        .collect();
+    if !pages.is_empty() {
+        all.insert("hugepage_limits".to_owned(), json!(pages));
+    }
+    Value::Object(all)
 }
 
 fn namespaces(options: &cri::NamespaceOption) -> Value {

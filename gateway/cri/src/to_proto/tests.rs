@@ -37,6 +37,7 @@ pub(super) fn sandbox(state: SandboxState) -> Sandbox {
             ips: vec!["10.0.0.2".parse().unwrap(), "fd00::2".parse().unwrap()],
             netns: Some("/run/netns/x".into()),
             pid: None,
+            note: Vec::new(),
         },
         state,
     }

@@ -79,7 +79,6 @@ async fn what_is_not_served_says_so() {
         };
     }
     absent!(
-        update_pod_sandbox_resources(UpdatePodSandboxResourcesRequest),
         checkpoint_container(CheckpointContainerRequest),
         checkpoint_pod(CheckpointPodRequest),
         restore_pod(RestorePodRequest),

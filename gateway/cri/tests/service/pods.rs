@@ -241,6 +241,37 @@ async fn a_pods_usage_has_its_network_and_its_containers() {
 }
 
 #[tokio::test]
+async fn the_resources_of_a_pod_are_kept_and_told_also_after_a_restart() {
+    let mut node = Node::new().await;
+    let id = node.run(pod("web")).await.expect("it is well formed");
+    let limits = |cpu_shares| cri::LinuxContainerResources { cpu_shares, ..Default::default() };
+    let request = |overhead, resources| cri::UpdatePodSandboxResourcesRequest {
+        pod_sandbox_id: id.clone(),
+        overhead,
+        resources,
+    };
+    let both = request(Some(limits(100)), Some(limits(200)));
+    node.runtime.update_pod_sandbox_resources(both).await.expect("it is ready");
+    let later = request(None, Some(limits(300)));
+    node.runtime.update_pod_sandbox_resources(later).await.expect("it is ready");
+    let wrong = request(None, Some(limits(-1)));
+    assert_eq!(code(node.runtime.update_pod_sandbox_resources(wrong).await), Code::InvalidArgument);
+    let mut node = node.restarted().await;
+    let verbose = cri::PodSandboxStatusRequest { pod_sandbox_id: id.clone(), verbose: true };
+    let info = node.runtime.pod_sandbox_status(verbose).await.expect("it answers").into_inner().info;
+    let info: serde_json::Value = serde_json::from_str(&info["info"]).expect("it is JSON");
+    let told = |part: &str| info["config"]["linux"][part]["cpu_shares"].clone();
+    assert_eq!((told("overhead"), told("resources")), (100.into(), 300.into()));
+    stop(&mut node, &id).await;
+    let late = request(None, Some(limits(400)));
+    assert_eq!(code(node.runtime.update_pod_sandbox_resources(late).await), Code::FailedPrecondition);
+    let unknown =
+        cri::UpdatePodSandboxResourcesRequest { pod_sandbox_id: "ff".repeat(32), ..Default::default() };
+    assert_eq!(code(node.runtime.update_pod_sandbox_resources(unknown).await), Code::NotFound);
+    node.is_sound();
+}
+
+#[tokio::test]
 async fn verbose_status_of_a_pod_is_json() {
     let mut node = Node::new().await;
     let id = node.run(pod("web")).await.expect("it is well formed");
