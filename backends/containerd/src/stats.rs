@@ -179,12 +179,15 @@ impl Inner {
             None => None,
         };
         let cgroups = Arc::clone(&self.cgroups);
-        let usage = blocking(move || match group {
-            Some(group) => Ok(cgroups.usage(&group)?.unwrap_or_default()),
-            None => Ok(Usage::default()),
+        let (usage, processes) = blocking(move || match group {
+            Some(group) => {
+                let processes = cgroups.procs(&group)?.and_then(|pids| u64::try_from(pids.len()).ok());
+                Ok((cgroups.usage(&group)?.unwrap_or_default(), processes))
+            }
+            None => Ok((Usage::default(), None)),
         })
         .await?;
-        Ok(SandboxStats { usage, interfaces })
+        Ok(SandboxStats { usage, processes, interfaces })
     }
 
     pub(crate) async fn inspect_task(&self, id: TaskId) -> Result<Inspection> {

@@ -216,7 +216,7 @@ impl Backend for Fake {
             sandbox.reads += 1;
             let interfaces =
                 if sandbox.details.ips.is_empty() { Vec::new() } else { vec![traffic(sandbox.reads)] };
-            Ok(SandboxStats { usage: usage(sandbox.reads), interfaces })
+            Ok(SandboxStats { usage: usage(sandbox.reads), processes: Some(1), interfaces })
         };
         self.session.act(Method::SandboxStats, id, effect).await
     }

@@ -315,6 +315,8 @@ pub struct Recovered {
 pub struct SandboxStats {
     /// Of its cgroup parent; empty if it has none of its own.
     pub usage: Usage,
+    /// Processes in that group and those inside; [`Usage::pids`] counts their threads.
+    pub processes: Option<u64>,
     /// Traffic of its interfaces; empty with the host's network.
     pub interfaces: Vec<InterfaceStats>,
 }

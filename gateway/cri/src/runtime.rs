@@ -62,8 +62,8 @@ pub(crate) fn unknown_handler(field: &str, name: &str, handlers: &[Handler]) -> 
 }
 
 /// The answer to a call that this runtime does not serve.
-fn absent<T>(call: &str) -> Result<T> {
-    Err(Error::unimplemented(format!("{call} is not served by this runtime")))
+fn absent<T>(call: &str, why: &str) -> Result<T> {
+    Err(Error::unimplemented(format!("{call} is not served by this runtime: {why}")))
 }
 
 #[tonic::async_trait]
@@ -354,17 +354,18 @@ impl cri::runtime_service_server::RuntimeService for Runtime {
         &self,
         request: Request<cri::CheckpointContainerRequest>,
     ) -> Answer<cri::CheckpointContainerResponse> {
-        answer(request, |_| async { absent("CheckpointContainer") }).await
+        answer(request, |request| async { self.checkpoint(request) }).await
     }
 
     async fn checkpoint_pod(
         &self,
         request: Request<cri::CheckpointPodRequest>,
     ) -> Answer<cri::CheckpointPodResponse> {
-        answer(request, |_| async { absent("CheckpointPod") }).await
+        answer(request, |_| async { absent("CheckpointPod", "KEP-5823 is alpha, and no runtime has it") })
+            .await
     }
 
     async fn restore_pod(&self, request: Request<cri::RestorePodRequest>) -> Answer<cri::RestorePodResponse> {
-        answer(request, |_| async { absent("RestorePod") }).await
+        answer(request, |_| async { absent("RestorePod", "KEP-5823 is alpha, and no runtime has it") }).await
     }
 }

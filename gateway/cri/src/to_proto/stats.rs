@@ -48,8 +48,8 @@ pub(crate) fn sandbox_stats(
     containers: Vec<cri::ContainerStats>,
     now: SystemTime,
 ) -> cri::PodSandboxStats {
-    let SandboxStats { usage, interfaces } = stats;
-    let Usage { cpu: cpu_usage, memory: memory_usage, swap: _, io: io_usage, pids } = usage;
+    let SandboxStats { usage, processes, interfaces } = stats;
+    let Usage { cpu: cpu_usage, memory: memory_usage, swap: _, io: io_usage, pids: _ } = usage;
     cri::PodSandboxStats {
         attributes: Some(cri::PodSandboxAttributes {
             id: sandbox.id.to_string(),
@@ -61,9 +61,9 @@ pub(crate) fn sandbox_stats(
             cpu: cpu_usage.as_ref().map(|usage| cpu(usage, rate)),
             memory: memory_usage.as_ref().map(memory),
             network: network(interfaces, now),
-            process: pids.map(|pids| cri::ProcessUsage {
+            process: processes.map(|processes| cri::ProcessUsage {
                 timestamp: nanoseconds(now),
-                process_count: Some(cri::UInt64Value { value: pids }),
+                process_count: Some(cri::UInt64Value { value: processes }),
             }),
             containers,
             io: io_usage.as_ref().map(io),

@@ -184,6 +184,7 @@ fn a_sandbox_tells_its_main_interface_apart_from_the_others() {
     let network = |names: &[&str]| {
         let stats = SandboxStats {
             usage: Usage::default(),
+            processes: None,
             interfaces: names.iter().map(|name| named(name)).collect(),
         };
         let stats = sandbox_stats(&sandbox(SandboxState::Ready), None, &stats, None, Vec::new(), UNIX_EPOCH);

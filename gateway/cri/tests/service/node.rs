@@ -74,13 +74,24 @@ async fn what_is_not_served_says_so() {
                 let answer = node.runtime.$call(cri::$request::default()).await;
                 let status = answer.err().unwrap_or_else(|| panic!("{} is not served", stringify!($call)));
                 assert_eq!(status.code(), Code::Unimplemented, "{}", stringify!($call));
-                assert!(status.message().ends_with("is not served by this runtime"), "{}", status.message());
+                assert!(status.message().contains("is not served by this runtime: "), "{}", status.message());
             )*
         };
     }
-    absent!(
-        checkpoint_container(CheckpointContainerRequest),
-        checkpoint_pod(CheckpointPodRequest),
-        restore_pod(RestorePodRequest),
-    );
+    absent!(checkpoint_pod(CheckpointPodRequest), restore_pod(RestorePodRequest),);
+}
+
+#[tokio::test]
+async fn a_checkpoint_is_refused_by_what_is_wrong() {
+    let mut node = Node::new().await;
+    let (sandbox, running) = node.running().await;
+    let created = node.create(&sandbox, app("created")).await.expect("it is well formed");
+    for (container_id, expected) in [
+        ("ff".repeat(32), Code::NotFound),
+        (created, Code::FailedPrecondition),
+        (running, Code::Unimplemented),
+    ] {
+        let request = cri::CheckpointContainerRequest { container_id, ..Default::default() };
+        assert_eq!(code(node.runtime.checkpoint_container(request).await), expected);
+    }
 }
