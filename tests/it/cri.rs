@@ -16,6 +16,7 @@ mod processes;
 mod programs;
 mod recovery;
 mod retries;
+mod streaming;
 mod users;
 mod volumes;
 mod watching;

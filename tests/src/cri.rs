@@ -84,6 +84,11 @@ impl Cri {
         })
     }
 
+    /// Runs something on this client's own runtime, to its end.
+    pub fn block_on<T>(&self, work: impl Future<Output = T>) -> T {
+        self.runtime.block_on(work)
+    }
+
     /// `RunPodSandbox` with the default handler; the id of the pod.
     ///
     /// # Errors
@@ -290,6 +295,31 @@ impl Cri {
         let request = cri::ContainerStatsRequest { container_id: container.to_owned() };
         self.runtime(async |mut client| client.container_stats(request).await)
             .map(|answer| answer.stats.unwrap_or_default())
+    }
+
+    /// `Exec`; the URL of the session.
+    ///
+    /// # Errors
+    /// The status of the call.
+    pub fn exec_url(&self, request: cri::ExecRequest) -> Result<String, Status> {
+        self.runtime(async |mut client| client.exec(request).await).map(|answer| answer.url)
+    }
+
+    /// `Attach`; the URL of the session.
+    ///
+    /// # Errors
+    /// The status of the call.
+    pub fn attach_url(&self, request: cri::AttachRequest) -> Result<String, Status> {
+        self.runtime(async |mut client| client.attach(request).await).map(|answer| answer.url)
+    }
+
+    /// `PortForward`; the URL of the session.
+    ///
+    /// # Errors
+    /// The status of the call.
+    pub fn port_forward_url(&self, pod: &str, ports: &[i32]) -> Result<String, Status> {
+        let request = cri::PortForwardRequest { pod_sandbox_id: pod.to_owned(), port: ports.to_vec() };
+        self.runtime(async |mut client| client.port_forward(request).await).map(|answer| answer.url)
     }
 
     /// `PullImage`; the id of the image.

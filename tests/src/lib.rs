@@ -23,6 +23,7 @@ pub mod prereq;
 pub mod registry;
 pub mod root;
 pub mod scratch;
+pub mod streams;
 pub mod sweep;
 pub mod ustar;
 pub mod world;

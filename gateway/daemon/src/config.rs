@@ -14,7 +14,7 @@ mod dump;
 mod error;
 mod load;
 mod nearest;
-mod validate;
+pub(crate) mod validate;
 
 #[cfg(test)]
 mod tests;
@@ -127,6 +127,24 @@ pub struct Cri {
     pub exec_drain_seconds: u64,
     /// The largest request that is accepted, in bytes.
     pub max_message_bytes: usize,
+    /// The server of exec, attach and port-forward.
+    pub streaming: Streaming,
+}
+
+/// The server that clients of exec, attach and port-forward are sent to.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Streaming {
+    /// Where it listens; port 0 takes a free one.
+    pub listen: SocketAddr,
+    /// What the URLs begin with; `None` follows from `listen`.
+    pub url: Option<String>,
+    /// Certificate chain in PEM, for HTTPS; with `tls_key`.
+    pub tls_certificate: Option<PathBuf>,
+    /// The private key of the certificate in PEM.
+    pub tls_key: Option<PathBuf>,
+    /// How long a session may carry nothing before it is ended, in seconds.
+    pub idle_timeout_seconds: u64,
 }
 
 /// Processes that the daemon starts itself: containerd and the logkeeper in mode `managed`.
@@ -205,6 +223,19 @@ impl Default for Cri {
             unset_seccomp: UnsetSeccomp::Unconfined,
             exec_drain_seconds: 15,
             max_message_bytes: 16 << 20,
+            streaming: Streaming::default(),
+        }
+    }
+}
+
+impl Default for Streaming {
+    fn default() -> Self {
+        Self {
+            listen: SocketAddr::from((Ipv4Addr::LOCALHOST, 0)),
+            url: None,
+            tls_certificate: None,
+            tls_key: None,
+            idle_timeout_seconds: 4 * 60 * 60,
         }
     }
 }

@@ -34,5 +34,6 @@ pub mod serve;
 pub mod service_manager;
 pub mod shutdown;
 pub mod status;
+mod streaming;
 pub mod telemetry;
 pub mod wiring;

@@ -1,5 +1,6 @@
 //! The daemon's parts as the admin pages show them.
 
+use std::net::SocketAddr;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -23,6 +24,7 @@ pub struct Node {
     logs: Client,
     gateway: OnceLock<Gateway>,
     cri: Option<AtomicBool>,
+    streaming: OnceLock<SocketAddr>,
 }
 
 impl Node {
@@ -35,13 +37,26 @@ impl Node {
         logs: Client,
         cri: bool,
     ) -> Self {
-        Self { containerd, logkeeper, logs, gateway: OnceLock::new(), cri: cri.then(AtomicBool::default) }
+        Self {
+            containerd,
+            logkeeper,
+            logs,
+            gateway: OnceLock::new(),
+            cri: cri.then(AtomicBool::default),
+            streaming: OnceLock::new(),
+        }
     }
 
     /// Tells of the gateway, once.
     pub fn set_gateway(&self, gateway: Gateway) {
         // There is one gateway in the life of a daemon.
         let _ = self.gateway.set(gateway);
+    }
+
+    /// Tells where exec, attach and port-forward are served, once.
+    pub fn set_streaming(&self, address: SocketAddr) {
+        // There is one server in the life of a daemon.
+        let _ = self.streaming.set(address);
     }
 
     /// Tells whether CRI is served.
@@ -90,6 +105,11 @@ impl Source for Node {
                 Condition::Down("is not served yet, or not any more".into())
             };
             parts.push(needed("cri", condition));
+            let streaming = match self.streaming.get() {
+                Some(address) => Condition::Up(format!("serving on {address}")),
+                None => Condition::Down("is not served yet".into()),
+            };
+            parts.push(needed("streaming", streaming));
         }
         parts
     }

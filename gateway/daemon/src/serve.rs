@@ -18,6 +18,7 @@ use switchyard_core::gateway::{Gateway, Limits};
 use switchyard_core::id::Owner;
 use switchyard_logkeeper::Client;
 use switchyard_steps::{Step, reach};
+use switchyard_streaming::{BindError, Sessions};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio_util::task::TaskTracker;
@@ -36,6 +37,7 @@ use crate::metrics::{Metrics, VERSION};
 use crate::node::Node;
 use crate::service_manager;
 use crate::shutdown::Shutdown;
+use crate::streaming;
 use crate::wiring::Wiring;
 
 /// How long operations in flight may take at the end.
@@ -80,6 +82,9 @@ pub enum ServeError {
         #[source]
         source: io::Error,
     },
+    /// The streaming server cannot be set up.
+    #[error("cannot serve exec, attach and port-forward: see [cri.streaming] of the configuration")]
+    Streaming(#[source] BindError),
     /// A metric has a name that Prometheus does not allow.
     #[error("cannot set up metrics")]
     Metrics(#[source] prometheus::Error),
@@ -145,6 +150,7 @@ pub async fn run(loaded: Loaded, wiring: Wiring, exe: &Path, shutdown: Shutdown)
 
     // First of all, so that nobody finds the door of a daemon that is starting shut.
     let cri = config.cri.enabled.then(|| daemon.bind_cri()).transpose()?;
+    let streaming = if config.cri.enabled { Some(streaming::bind(&config).await?) } else { None };
     let address_file = daemon.serve_admin().await?;
     if managed {
         daemon.supervise(managed::containerd::program(&config, exe), containerd);
@@ -157,8 +163,9 @@ pub async fn run(loaded: Loaded, wiring: Wiring, exe: &Path, shutdown: Shutdown)
     let backend = Counted::new(backend, Arc::clone(&daemon.metrics));
     let gateway = Gateway::new(Arc::new(backend), limits(&config));
     daemon.node.set_gateway(gateway.clone());
-    if let Some(listener) = cri {
-        daemon.serve_cri(listener, &wiring, &gateway);
+    if let Some((listener, streaming)) = cri.zip(streaming) {
+        let sessions = daemon.serve_streaming(streaming);
+        daemon.serve_cri(listener, &wiring, &gateway, sessions);
     }
     service_manager::ready("Recovering");
     daemon.spawn("watchdog", service_manager::feed_watchdog(daemon.shutdown.clone()));
@@ -244,9 +251,9 @@ impl Daemon {
     }
 
     /// Serves CRI; requests wait until recovery is done.
-    fn serve_cri(&self, listener: GuardedListener, wiring: &Wiring, gateway: &Gateway) {
+    fn serve_cri(&self, listener: GuardedListener, wiring: &Wiring, gateway: &Gateway, sessions: Sessions) {
         let socket = self.config.cri_socket();
-        let routes = (wiring.cri)(gateway.scope(Owner::Kubernetes), &self.config);
+        let routes = (wiring.cri)(gateway.scope(Owner::Kubernetes), &self.config, sessions);
         let gate = GateLayer::new(gateway.clone(), self.config.recovery.wait());
         let server =
             Server::builder().layer(RpcLayer::new("cri", &self.metrics)).layer(gate).add_routes(routes);
@@ -276,6 +283,24 @@ impl Daemon {
                 () = deadline => tracing::warn!("CRI calls are cut off: they did not end in time"),
             }
         });
+    }
+
+    /// Serves streaming sessions; they end with the daemon, after a moment.
+    fn serve_streaming(&self, server: switchyard_streaming::Server) -> Sessions {
+        let (sessions, address, shutdown) = (server.sessions(), server.address(), self.shutdown.clone());
+        tracing::info!(%address, "exec, attach and port-forward are served");
+        if !address.ip().is_loopback() {
+            tracing::warn!(%address, "streams are served beyond loopback: whoever sees a URL can use it once");
+        }
+        self.node.set_streaming(address);
+        let stop = shutdown.token().clone();
+        self.tasks.spawn(async move {
+            let served = AssertUnwindSafe(server.run(stop)).catch_unwind().await;
+            if served.is_err() {
+                shutdown.fail("the streaming server panicked; the log says where");
+            }
+        });
+        sessions
     }
 
     async fn drain(&self, gateway: &Gateway) {

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use switchyard_containerd::{Containerd, Settings};
 use switchyard_core::backend::Backend;
 use switchyard_core::gateway::Scope;
+use switchyard_streaming::Sessions;
 use tonic::service::Routes;
 
 use crate::config::{Config, Cri};
@@ -13,8 +14,8 @@ use crate::config::{Config, Cri};
 /// Makes the backend. It returns at once: a runtime that is away shows in [`Backend::status`].
 pub type ConnectBackend = Box<dyn Fn(&Config) -> switchyard_core::Result<Arc<dyn Backend>> + Send + Sync>;
 
-/// Makes the services of a frontend over its view of the gateway.
-pub type Frontend = Box<dyn Fn(Scope, &Config) -> Routes + Send + Sync>;
+/// Makes the services of a frontend over its view of the gateway. Its clients' streams wait in the sessions.
+pub type Frontend = Box<dyn Fn(Scope, &Config, Sessions) -> Routes + Send + Sync>;
 
 /// The exchangeable parts.
 pub struct Wiring {
@@ -56,7 +57,7 @@ fn containerd(config: &Config) -> switchyard_core::Result<Arc<dyn Backend>> {
 }
 
 /// The CRI services over this view of the gateway.
-pub fn cri(scope: Scope, config: &Config) -> Routes {
+pub fn cri(scope: Scope, config: &Config, sessions: Sessions) -> Routes {
     // The socket's own keys are the daemon's business.
     let Cri {
         enabled: _,
@@ -67,6 +68,7 @@ pub fn cri(scope: Scope, config: &Config) -> Routes {
         unset_seccomp,
         exec_drain_seconds,
         max_message_bytes,
+        streaming: _,
     } = config.cri;
     let settings = switchyard_cri::Config {
         unprivileged_ports,
@@ -75,6 +77,7 @@ pub fn cri(scope: Scope, config: &Config) -> Routes {
         exec_drain_seconds,
         max_message_bytes,
     };
-    let switchyard_cri::Services { runtime, image } = switchyard_cri::services(scope, settings, None);
+    let switchyard_cri::Services { runtime, image } =
+        switchyard_cri::services(scope, settings, Some(sessions));
     Routes::new(runtime).add_service(image)
 }

@@ -134,6 +134,13 @@ steps! {
         /// A view of an image is unmounted.
         ViewUnmounted,
     }
+    /// Clients that are attached to a task.
+    Attach {
+        /// It is on record that a client had the input of a task that has it once.
+        InputTaken,
+        /// The input has ended with that client.
+        InputEnded,
+    }
     /// Further processes in a task.
     Exec {
         /// The FIFOs of an exec are made.

@@ -7,6 +7,7 @@ use switchyard_steps::Step::*;
 use switchyard_tests::cri::{image_spec, limits};
 use switchyard_tests::host::{cgroups, eventually, random_name};
 use switchyard_tests::node::{Pod, content};
+use switchyard_tests::streams::{PIPES, Session};
 
 use super::Amid;
 use super::lab::{Kill, LIMIT, Lab};
@@ -45,6 +46,7 @@ pub(super) const ENDED: &[Amid] = &[
     Amid { run: end, at: &[(TaskExitRecorded, 1), (TaskDeleted, 1), (TaskLogFinished, 1)] },
     Amid { run: stop, at: &[(TaskExitRecorded, 1), (TaskDeleted, 1), (TaskLogFinished, 1)] },
     Amid { run: remove, at: &[(TaskSnapshotGone, 1), (TaskFilesGone, 1), (TaskForgotten, 1)] },
+    Amid { run: attach_once, at: &[(InputTaken, 1), (InputEnded, 1)] },
     Amid { run: exec_endless, at: &[(ExecFifos, 1), (ExecCreated, 1), (ExecStarted, 1)] },
     Amid { run: exec, at: &[(ExecDeleted, 1), (ExecGone, 1)] },
 ];
@@ -194,6 +196,28 @@ fn remove(lab: &Lab, kill: Kill) {
     lab.node.cri().remove(&id).expect("it can be sent again");
     assert_eq!(lab.node.cri().containers().expect("they can be listed").len(), 1, "{kill:?}");
     lab.node.cri().remove(&id).expect("a removal is idempotent");
+    drop(pod);
+    lab.assert_nothing_left(kill);
+}
+
+/// The input of a container that has it once ends with the daemon that the client was on.
+fn attach_once(lab: &Lab, kill: Kill) {
+    let pod = lab.node.pod("once");
+    let id = pod.shell_with("main", "echo ready; cat; echo bye; exit 3", |config| {
+        (config.stdin, config.stdin_once) = (true, true);
+    });
+    pod.wait_log("main", |lines| lines.len() == 1);
+    lab.dies_amid(kill, || {
+        let mut client = Session::attach(lab.node.cri(), &id, PIPES);
+        if kill.step == InputEnded {
+            client.end_input();
+        }
+        client.listen_to_the_end();
+        // Whoever is attached is told how the container ended; nobody is told anything by a daemon that dies.
+        if client.heard.status.is_empty() { Err(tonic::Status::unknown("nobody told")) } else { Ok(()) }
+    });
+    assert_eq!(lab.node.cri().wait_exit(&id).exit_code, 3, "{kill:?}");
+    assert_eq!(pod.text("main"), "ready\nbye", "{kill:?}");
     drop(pod);
     lab.assert_nothing_left(kill);
 }

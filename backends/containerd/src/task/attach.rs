@@ -15,6 +15,7 @@ use switchyard_core::id::TaskId;
 use switchyard_core::stream::{AttachSpec, Attachment, Sink, Source};
 use switchyard_core::{Error, Result};
 use switchyard_logkeeper::format::Stream;
+use switchyard_steps::{Step, reach};
 use tokio::net::unix::pipe;
 
 use super::TaskEntry;
@@ -93,6 +94,7 @@ impl Inner {
         if ends {
             let path = entry.dirs.input_taken();
             tokio::fs::write(&path, "").await.map_err(|fault| io_error("write", &path, fault))?;
+            reach(Step::InputTaken);
         }
         let mut inputs = entry.inputs.lock().unwrap_or_else(PoisonError::into_inner);
         let pipe = if inputs.ended { None } else { open(&entry.dirs.stdin())? };
@@ -132,7 +134,7 @@ impl Inner {
                 let Err(error) =
                     gone_is_done(call(&what, QUICK, inner.client.tasks().close_io(request)).await)
                 else {
-                    return;
+                    return reach(Step::InputEnded);
                 };
                 tracing::warn!(task.id = %entry.id, error = error.report(), "its input is ended later");
                 tokio::time::sleep(AGAIN).await;

@@ -72,6 +72,7 @@ fn every_key_that_the_documentation_leaves_out_is_known() {
     assert_ne!(uncommented, DOCUMENTED);
     let config: Config = toml::from_str(&uncommented).unwrap();
     assert_eq!(config.cri.socket_group.as_deref(), Some("switchyard"));
+    assert_eq!(config.cri.streaming.url.as_deref(), Some("http://127.0.0.1:10010"));
     assert_eq!(config.logkeeper.state_dir.as_deref(), Some(Path::new("/run/switchyard/logkeeper/state")));
 }
 
@@ -146,8 +147,23 @@ fn an_unknown_key_of_a_drop_in_a_variable_or_a_flag_is_named_too() {
         load(&sources).unwrap_err().to_string(),
         "flag --set cri.port: unknown key \"port\" in [cri]: known keys are \
          enabled, socket, socket_group, unprivileged_ports, unprivileged_icmp, unset_seccomp, exec_drain_seconds, \
-         max_message_bytes"
+         max_message_bytes, streaming"
     );
+}
+
+#[test]
+fn the_streaming_server_needs_a_url_that_leads_to_it_and_a_certificate_with_its_key() {
+    let told = |text: &str| message(&format!("version = 1\n[cri.streaming]\n{text}\n"));
+    let url = told("url = \"localhost:80\"");
+    assert!(url.contains("cri.streaming.url") && url.contains("no http:// or https:// URL"), "{url}");
+    let everywhere = told("listen = \"0.0.0.0:10010\"");
+    assert!(everywhere.contains("set cri.streaming.url as well"), "{everywhere}");
+    let half = told("tls_key = \"/k\"");
+    assert!(half.contains("come together"), "{half}");
+    let idle = told("idle_timeout_seconds = 0");
+    assert!(idle.contains("must be at least 1"), "{idle}");
+    let relative = told("tls_certificate = \"c\"\ntls_key = \"/k\"");
+    assert!(relative.contains("not an absolute path"), "{relative}");
 }
 
 #[test]

@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use tracing_subscriber::EnvFilter;
+use url::Url;
 
 use super::{Config, Mode};
 
@@ -67,10 +68,27 @@ pub(super) fn check(config: &Config) -> Result<(), Fault> {
         ("network.plugin_timeout_seconds", config.network.plugin_timeout_seconds == 0),
         ("registry.idle_timeout_seconds", config.registry.idle_timeout_seconds == 0),
         ("cri.max_message_bytes", config.cri.max_message_bytes == 0),
+        ("cri.streaming.idle_timeout_seconds", config.cri.streaming.idle_timeout_seconds == 0),
     ] {
         if is_zero {
             return fault(key, "must be at least 1".into());
         }
+    }
+    let streaming = &config.cri.streaming;
+    if streaming.tls_certificate.is_some() != streaming.tls_key.is_some() {
+        let given = if streaming.tls_key.is_some() { "tls_key" } else { "tls_certificate" };
+        let why = "cri.streaming.tls_certificate and cri.streaming.tls_key come together".into();
+        return fault(&format!("cri.streaming.{given}"), why);
+    }
+    if streaming.listen.ip().is_unspecified() && streaming.url.is_none() {
+        let why =
+            format!("clients cannot be sent to {}: set cri.streaming.url as well", streaming.listen.ip());
+        return fault("cri.streaming.listen", why);
+    }
+    if let Some(url) = &streaming.url
+        && streaming_url(url).is_none()
+    {
+        return fault("cri.streaming.url", format!("{url:?} is no http:// or https:// URL with a host"));
     }
     if config.logkeeper.mode == Mode::External && config.logkeeper.state_dir.is_some() {
         return fault("logkeeper.state_dir", "is only used with logkeeper.mode = \"managed\"".into());
@@ -90,11 +108,19 @@ fn paths(config: &Config) -> Vec<(&'static str, &Path)> {
     paths.extend(config.registry.config_dirs.iter().map(|dir| ("registry.config_dirs", dir.as_path())));
     let optional = [
         ("cri.socket", &config.cri.socket),
+        ("cri.streaming.tls_certificate", &config.cri.streaming.tls_certificate),
+        ("cri.streaming.tls_key", &config.cri.streaming.tls_key),
         ("logkeeper.socket", &config.logkeeper.socket),
         ("logkeeper.state_dir", &config.logkeeper.state_dir),
     ];
     paths.extend(optional.into_iter().filter_map(|(key, path)| Some((key, path.as_deref()?))));
     paths
+}
+
+/// The base of streaming URLs.
+pub(crate) fn streaming_url(text: &str) -> Option<Url> {
+    let url = Url::parse(text).ok()?;
+    (matches!(url.scheme(), "http" | "https") && url.has_host()).then_some(url)
 }
 
 fn absolute(key: &str, path: &Path) -> Result<(), Fault> {

@@ -1,0 +1,6 @@
+//! Exec, attach and port-forward, as clients have them through the streaming server.
+
+mod attach;
+mod exec;
+mod forward;
+mod requests;

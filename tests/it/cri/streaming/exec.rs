@@ -1,0 +1,156 @@
+//! Commands in a container, with streams.
+
+use std::time::Duration;
+
+use switchyard_tests::host::{cgroups, eventually, processes};
+use switchyard_tests::node::Node;
+use switchyard_tests::streams::{OUTPUTS, PIPES, Session, TERMINAL};
+
+/// How long something may take to be cleared away.
+const LIMIT: Duration = Duration::from_secs(30);
+/// How much goes through a command that copies.
+const LARGE: usize = 100_000_000;
+
+/// What runs in a container.
+fn commands(container: &str) -> Vec<String> {
+    cgroups::members(container)
+        .into_iter()
+        .filter_map(processes::find)
+        .map(|process| process.command)
+        .collect()
+}
+
+/// Fails if what only serves an exec is left.
+#[track_caller]
+fn assert_no_exec_left(node: &Node, container: &str) {
+    let dir = node.root().run().join("tasks").join(container);
+    let mut left = Vec::new();
+    let gone = eventually(LIMIT, || {
+        let entries = std::fs::read_dir(&dir).expect("the container runs").flatten();
+        left = entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
+        left.retain(|name| name.starts_with("exec-"));
+        left.is_empty()
+    });
+    assert!(gone, "{left:?}");
+}
+
+#[test]
+fn a_command_gives_both_its_outputs_and_its_exit_code() {
+    let node = Node::shared();
+    let pod = node.pod("exec");
+    let id = pod.shell("main", "exec sleep 1000");
+    let mut session =
+        Session::exec(node.cri(), &id, &["sh", "-c", "echo out; echo err >&2; exit 42"], OUTPUTS);
+    assert_eq!(session.code(), 42);
+    assert_eq!((&session.heard.stdout[..], &session.heard.stderr[..]), (&b"out\n"[..], &b"err\n"[..]));
+    let mut session = Session::exec(node.cri(), &id, &["true"], OUTPUTS);
+    assert_eq!(session.code(), 0);
+    let mut session = Session::exec(node.cri(), &id, &["sh", "-c", "kill -9 $$"], OUTPUTS);
+    assert_eq!(session.code(), 137);
+    assert_no_exec_left(&node, &id);
+}
+
+#[test]
+fn what_cannot_be_executed_is_told_to_the_client() {
+    let node = Node::shared();
+    let pod = node.pod("missing");
+    let id = pod.shell("main", "exec sleep 1000");
+    let mut session = Session::exec(node.cri(), &id, &["/no/such/program"], OUTPUTS);
+    assert!(session.listen_to_the_end());
+    let status = &session.heard.status;
+    assert!(status.contains("Failure") && status.contains("/no/such/program"), "{status}");
+    assert_no_exec_left(&node, &id);
+}
+
+#[test]
+fn the_end_of_the_clients_input_is_the_end_of_the_commands() {
+    let node = Node::shared();
+    let pod = node.pod("half");
+    let id = pod.shell("main", "exec sleep 1000");
+    let mut session = Session::exec(node.cri(), &id, &["sh", "-c", "cat; echo after the end"], PIPES);
+    session.say("said\n");
+    session.hear("said\n");
+    session.end_input();
+    assert_eq!(session.code(), 0);
+    assert_eq!(session.heard.stdout, b"said\nafter the end\n");
+}
+
+#[test]
+fn a_terminal_has_the_size_that_the_client_tells_also_later() {
+    let node = Node::shared();
+    let pod = node.pod("terminal");
+    let id = pod.shell("main", "exec sleep 1000");
+    let script = "while ! read -t 1 word; do stty size; done; echo \"read $word\" >&2";
+    let mut session = Session::exec(node.cri(), &id, &["sh", "-c", script], TERMINAL);
+    session.resize(132, 43);
+    session.hear("43 132\r\n");
+    session.resize(80, 24);
+    session.hear("24 80\r\n");
+    session.say("word\n");
+    session.hear("read word\r\n");
+    assert_eq!(session.code(), 0);
+}
+
+#[test]
+fn a_shell_on_a_terminal_ends_when_nothing_more_will_be_typed() {
+    let node = Node::shared();
+    let pod = node.pod("typed");
+    let id = pod.shell("main", "exec sleep 1000");
+    let mut session = Session::exec(node.cri(), &id, &["sh"], TERMINAL);
+    session.say("echo a$((1+1))b\n");
+    session.end_input();
+    assert_eq!(session.code(), 0);
+    let shown = String::from_utf8_lossy(&session.heard.stdout).into_owned();
+    assert!(shown.contains("a2b"), "{shown:?}");
+}
+
+#[test]
+fn a_command_whose_client_vanishes_is_gone() {
+    let node = Node::shared();
+    let pod = node.pod("vanishes");
+    let id = pod.shell("main", "exec sleep 1000");
+    for streams in [PIPES, TERMINAL] {
+        let session = Session::exec(node.cri(), &id, &["sleep", "27182"], streams);
+        let runs = || commands(&id).iter().any(|command| command.contains("27182"));
+        assert!(eventually(LIMIT, runs), "{:?}", commands(&id));
+        drop(session);
+        assert!(eventually(LIMIT, || !runs()), "{:?}", commands(&id));
+    }
+    assert_no_exec_left(&node, &id);
+}
+
+#[test]
+fn a_command_ends_with_its_container() {
+    let node = Node::shared();
+    let pod = node.pod("ends");
+    let id = pod.shell("main", "exec sleep 1000");
+    let mut session = Session::exec(node.cri(), &id, &["sh", "-c", "echo on; exec sleep 1000"], PIPES);
+    session.hear("on\n");
+    node.cri().stop(&id, 0).expect("it can be stopped");
+    assert_eq!(session.code(), 137);
+}
+
+#[test]
+fn a_hundred_megabytes_come_as_they_were_sent() {
+    let node = Node::shared();
+    let pod = node.pod("large");
+    let id = pod.shell("main", "exec sleep 1000");
+    // A line of 1021 bytes: no piece that a buffer could lose or double is a multiple of it.
+    let line = "0123456789".repeat(102);
+    let script = format!("yes {line} | head -c {LARGE}");
+    let mut session = Session::exec(node.cri(), &id, &["sh", "-c", &script], OUTPUTS);
+    assert_eq!(session.code(), 0);
+    let expected = format!("{line}\n");
+    let got = &session.heard.stdout;
+    assert_eq!(got.len(), LARGE);
+    let wrong = got.chunks(expected.len()).position(|piece| *piece != expected.as_bytes()[..piece.len()]);
+    assert_eq!(wrong, None, "the first line that is not as it was sent");
+    // The other way the container takes the sum.
+    let sent = &session.heard.stdout[..LARGE / 5];
+    let mut back = Session::exec(node.cri(), &id, &["sh", "-c", "md5sum"], PIPES);
+    back.say(sent);
+    back.end_input();
+    assert_eq!(back.code(), 0);
+    let sum = node.cri().sh(&id, &format!("yes {line} | head -c {} | md5sum", LARGE / 5));
+    assert_eq!(String::from_utf8_lossy(&back.heard.stdout).trim_end(), sum);
+}

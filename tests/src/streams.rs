@@ -1,0 +1,336 @@
+//! Clients of exec, attach and port-forward that block: what kubectl does with the URLs that CRI answers with.
+
+use std::collections::HashMap;
+use std::io;
+use std::time::Duration;
+
+use serde_json::Value;
+use switchyard_proto::cri::v1 as cri;
+use switchyard_streaming::Streams;
+use switchyard_streaming::client::{Event, Spdy};
+use tonic::Status;
+use url::Url;
+
+use crate::cri::Cri;
+
+/// How long what is waited for may take.
+const LIMIT: Duration = Duration::from_secs(60);
+/// The largest piece that is sent at a time.
+const PIECE: usize = 32 * 1024;
+
+/// All streams but a terminal.
+pub const PIPES: Streams = Streams { stdin: true, stdout: true, stderr: true, tty: false };
+/// The outputs alone.
+pub const OUTPUTS: Streams = Streams { stdin: false, ..PIPES };
+/// A terminal.
+pub const TERMINAL: Streams = Streams { stdin: true, stdout: true, stderr: false, tty: true };
+
+/// A client of one exec or attach. Dropping it closes the connection.
+#[derive(Debug)]
+pub struct Session {
+    cri: Cri,
+    spdy: Spdy,
+    names: HashMap<u32, &'static str>,
+    /// What came so far.
+    pub heard: Heard,
+}
+
+/// What a client was sent.
+#[derive(Debug, Default)]
+pub struct Heard {
+    /// Standard output.
+    pub stdout: Vec<u8>,
+    /// Standard error.
+    pub stderr: Vec<u8>,
+    /// The error stream.
+    pub status: String,
+    /// Whether the server has closed the connection.
+    pub closed: bool,
+}
+
+/// A client of one port-forward. Dropping it closes the connection and all that go through it.
+#[derive(Debug)]
+pub struct Forward {
+    cri: Cri,
+    spdy: Spdy,
+    connections: u32,
+    heard: HashMap<u32, Reply>,
+}
+
+/// What came of one stream.
+#[derive(Debug, Default, Clone)]
+pub struct Reply {
+    /// What was sent.
+    pub bytes: Vec<u8>,
+    /// Whether that was all.
+    pub end: bool,
+}
+
+/// One forwarded connection.
+#[derive(Debug, Clone, Copy)]
+pub struct Connection {
+    error: u32,
+    data: u32,
+}
+
+// === impl Session ===
+
+impl Session {
+    /// Runs a command in a container; the client has opened its streams when this returns.
+    ///
+    /// # Panics
+    /// When the call is refused or the session cannot be opened.
+    #[track_caller]
+    #[must_use]
+    pub fn exec(cri: &Cri, container: &str, words: &[&str], streams: Streams) -> Self {
+        let url = cri.exec_url(exec_request(container, words, streams));
+        Self::open(cri, &url.unwrap_or_else(|status| panic!("Exec: {status}")), streams)
+    }
+
+    /// Attaches to a container.
+    ///
+    /// # Panics
+    /// As [`Session::exec`].
+    #[track_caller]
+    #[must_use]
+    pub fn attach(cri: &Cri, container: &str, streams: Streams) -> Self {
+        let url = cri.attach_url(attach_request(container, streams));
+        Self::open(cri, &url.unwrap_or_else(|status| panic!("Attach: {status}")), streams)
+    }
+
+    fn open(cri: &Cri, url: &str, streams: Streams) -> Self {
+        let url = Url::parse(url).expect("the server gives URLs");
+        let opened: io::Result<_> = cri.block_on(async {
+            let spdy = Spdy::open(&url, &["v4.channel.k8s.io"]).await?;
+            let mut spdy = spdy.map_err(|refused| io::Error::other(refused.head))?;
+            let Streams { stdin, stdout, stderr, tty } = streams;
+            let wanted =
+                [("error", true), ("stdin", stdin), ("stdout", stdout), ("stderr", stderr), ("resize", tty)];
+            let mut names = HashMap::new();
+            for (name, _) in wanted.into_iter().filter(|(_, wanted)| *wanted) {
+                names.insert(spdy.sender.open(&[("streamtype", name)]).await?, name);
+            }
+            Ok((spdy, names))
+        });
+        let (spdy, names) = opened.unwrap_or_else(|error| panic!("{url} cannot be opened: {error}"));
+        Self { cri: cri.clone(), spdy, names, heard: Heard::default() }
+    }
+
+    /// Sends input.
+    ///
+    /// # Panics
+    /// When the connection breaks or there is no input.
+    #[track_caller]
+    pub fn say(&mut self, bytes: impl AsRef<[u8]>) {
+        let stream = self.stream("stdin");
+        let sent = self.cri.clone().block_on(async {
+            for piece in bytes.as_ref().chunks(PIECE) {
+                self.spdy.sender.data(stream, piece, false).await?;
+            }
+            io::Result::Ok(())
+        });
+        sent.expect("the connection stands");
+    }
+
+    /// Ends the input, and stays.
+    ///
+    /// # Panics
+    /// As [`Session::say`].
+    #[track_caller]
+    pub fn end_input(&mut self) {
+        let stream = self.stream("stdin");
+        let sent = self.cri.clone().block_on(self.spdy.sender.data(stream, &[], true));
+        sent.expect("the connection stands");
+    }
+
+    /// Tells the size of the terminal.
+    ///
+    /// # Panics
+    /// When the connection breaks or there is no terminal.
+    #[track_caller]
+    pub fn resize(&mut self, width: u16, height: u16) {
+        let stream = self.stream("resize");
+        let size = format!("{{\"Width\":{width},\"Height\":{height}}}");
+        let sent = self.cri.clone().block_on(self.spdy.sender.data(stream, size.as_bytes(), false));
+        sent.expect("the connection stands");
+    }
+
+    fn stream(&self, wanted: &str) -> u32 {
+        let found = self.names.iter().find(|(_, name)| **name == wanted).map(|(stream, _)| *stream);
+        found.unwrap_or_else(|| panic!("the client did not ask for {wanted}"))
+    }
+
+    /// Listens until standard output holds this text.
+    ///
+    /// # Panics
+    /// When it does not within a minute, or the session ends before.
+    #[track_caller]
+    pub fn hear(&mut self, text: &str) {
+        let held =
+            self.listen(|heard| heard.stdout.windows(text.len()).any(|window| window == text.as_bytes()));
+        assert!(held, "{text:?} is not said: {:?}", self.heard);
+    }
+
+    /// Listens to the end of the session: whether it ended within a minute.
+    pub fn listen_to_the_end(&mut self) -> bool {
+        self.listen(|heard| heard.closed)
+    }
+
+    /// Listens to the end of the session; the exit code of its command.
+    ///
+    /// # Panics
+    /// When the session does not end within a minute, or does not tell how the command ended.
+    #[track_caller]
+    pub fn code(&mut self) -> i32 {
+        assert!(self.listen_to_the_end(), "the session does not end: {:?}", self.heard);
+        exit_code(&self.heard.status).unwrap_or_else(|| panic!("no exit code: {:?}", self.heard))
+    }
+
+    /// Listens until something holds; false if the session ended before, or a minute is over.
+    fn listen(&mut self, holds: impl Fn(&Heard) -> bool) -> bool {
+        let limited = async {
+            while !holds(&self.heard) {
+                if self.heard.closed {
+                    return false;
+                }
+                match self.spdy.receiver.event().await {
+                    Ok(Some(Event::Data { stream, bytes, .. })) => match self.names.get(&stream).copied() {
+                        Some("stdout") => self.heard.stdout.extend_from_slice(&bytes),
+                        Some("stderr") => self.heard.stderr.extend_from_slice(&bytes),
+                        Some(_) => self.heard.status.push_str(&String::from_utf8_lossy(&bytes)),
+                        None => panic!("data came on stream {stream}, which nobody opened"),
+                    },
+                    Ok(Some(_)) => {}
+                    Ok(None) | Err(_) => self.heard.closed = true,
+                }
+            }
+            true
+        };
+        self.cri.clone().block_on(async { tokio::time::timeout(LIMIT, limited).await.unwrap_or(false) })
+    }
+}
+
+/// The request of an exec.
+#[must_use]
+pub fn exec_request(container: &str, words: &[&str], streams: Streams) -> cri::ExecRequest {
+    let Streams { stdin, stdout, stderr, tty } = streams;
+    let cmd = words.iter().map(|word| (*word).to_owned()).collect();
+    cri::ExecRequest { container_id: container.to_owned(), cmd, tty, stdin, stdout, stderr }
+}
+
+/// The request of an attach.
+#[must_use]
+pub fn attach_request(container: &str, streams: Streams) -> cri::AttachRequest {
+    let Streams { stdin, stdout, stderr, tty } = streams;
+    cri::AttachRequest { container_id: container.to_owned(), stdin, tty, stdout, stderr }
+}
+
+/// The exit code that the error stream tells of.
+fn exit_code(status: &str) -> Option<i32> {
+    let status: Value = serde_json::from_str(status).ok()?;
+    if status["status"] == "Success" {
+        return Some(0);
+    }
+    let causes = status["details"]["causes"].as_array()?;
+    let cause = causes.iter().find(|cause| cause["reason"] == "ExitCode")?;
+    cause["message"].as_str()?.parse().ok()
+}
+
+// === impl Forward ===
+
+impl Forward {
+    /// Begins to forward ports of a pod.
+    ///
+    /// # Panics
+    /// When the call is refused or the session cannot be opened.
+    #[track_caller]
+    #[must_use]
+    pub fn open(cri: &Cri, pod: &str) -> Self {
+        let url = cri.port_forward_url(pod, &[]).unwrap_or_else(|status| panic!("PortForward: {status}"));
+        let url = Url::parse(&url).expect("the server gives URLs");
+        let opened = cri.block_on(async {
+            let spdy = Spdy::open(&url, &["portforward.k8s.io"]).await?;
+            spdy.map_err(|refused| io::Error::other(refused.head))
+        });
+        let spdy = opened.unwrap_or_else(|error| panic!("{url} cannot be opened: {error}"));
+        Self { cri: cri.clone(), spdy, connections: 0, heard: HashMap::new() }
+    }
+
+    /// Opens one more connection.
+    ///
+    /// # Panics
+    /// When the session breaks.
+    #[track_caller]
+    pub fn connect(&mut self, port: u16) -> Connection {
+        let (port, request) = (port.to_string(), self.connections.to_string());
+        self.connections += 1;
+        let opened = self.cri.clone().block_on(async {
+            let mut streams = [0; 2];
+            for (stream, kind) in streams.iter_mut().zip(["error", "data"]) {
+                let headers = [("streamtype", kind), ("port", &port), ("requestid", &request)];
+                *stream = self.spdy.sender.open(&headers).await?;
+            }
+            io::Result::Ok(streams)
+        });
+        let [error, data] = opened.expect("the session stands");
+        Connection { error, data }
+    }
+
+    /// Sends bytes over a connection, and its end if this is the end.
+    ///
+    /// # Panics
+    /// When the session breaks.
+    #[track_caller]
+    pub fn say(&mut self, connection: Connection, bytes: impl AsRef<[u8]>, end: bool) {
+        let sent = self.cri.clone().block_on(async {
+            for piece in bytes.as_ref().chunks(PIECE) {
+                self.spdy.sender.data(connection.data, piece, false).await?;
+            }
+            if end { self.spdy.sender.data(connection.data, &[], true).await } else { Ok(()) }
+        });
+        sent.expect("the session stands");
+    }
+
+    /// Listens until what came over a connection fulfils `holds`; what came, and what the error stream says.
+    ///
+    /// # Panics
+    /// When it does not within a minute, or the session ends before.
+    #[track_caller]
+    pub fn hear(&mut self, connection: Connection, holds: impl Fn(&Reply, &Reply) -> bool) -> (Reply, Reply) {
+        let limited = async {
+            loop {
+                let of = |stream: u32| self.heard.get(&stream).cloned().unwrap_or_default();
+                let (data, error) = (of(connection.data), of(connection.error));
+                if holds(&data, &error) {
+                    return (data, error);
+                }
+                match self.spdy.receiver.event().await {
+                    Ok(Some(Event::Data { stream, bytes, end })) => {
+                        let reply = self.heard.entry(stream).or_default();
+                        reply.bytes.extend_from_slice(&bytes);
+                        reply.end |= end;
+                    }
+                    Ok(Some(Event::Reset { stream, .. })) => self.heard.entry(stream).or_default().end = true,
+                    Ok(Some(_)) => {}
+                    ended @ (Ok(None) | Err(_)) => {
+                        panic!("the session has ended: {ended:?}, {data:?}, {error:?}")
+                    }
+                }
+            }
+        };
+        let heard = self.cri.clone().block_on(async { tokio::time::timeout(LIMIT, limited).await });
+        heard.unwrap_or_else(|_| panic!("not heard within {LIMIT:?}"))
+    }
+}
+
+/// The status of a call that is refused.
+///
+/// # Panics
+/// When it is not.
+#[track_caller]
+pub fn refused(answer: Result<String, Status>) -> Status {
+    match answer {
+        Ok(url) => panic!("it is not refused: {url}"),
+        Err(status) => status,
+    }
+}
