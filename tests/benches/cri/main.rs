@@ -18,6 +18,7 @@ mod requests;
 mod row;
 mod side;
 mod stand;
+mod streams;
 mod timed;
 mod usage;
 
@@ -60,6 +61,8 @@ enum Part {
     Crowd,
     /// The usage of many containers: what the answers cost.
     Usage,
+    /// Commands in containers, and ports of pods.
+    Streams,
     /// Our pods with crun, theirs with runc.
     Crun,
 }
@@ -104,6 +107,12 @@ struct Args {
     /// Size of what a container prints, in MB
     #[arg(long, value_name = "MB", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..))]
     log_mb: u32,
+    /// Commands of each side
+    #[arg(long, value_name = "N", default_value_t = 30)]
+    commands: u32,
+    /// Transfers of each side through commands and ports, of 100 MB; 0 leaves them out
+    #[arg(long, value_name = "N", default_value_t = 5)]
+    transfers: u32,
     /// Bursts of each side
     #[arg(long, value_name = "N", default_value_t = 5)]
     bursts: u32,
@@ -221,6 +230,11 @@ async fn measure_parts(args: &Args, stand: &mut Stand, report: &mut Report) -> R
     }
     if args.wants(Part::Logs) && args.logs > 0 {
         measure_logs(args, stand, report).await?;
+    }
+    if args.wants(Part::Streams) {
+        let samples = streams::measure(stand, args.commands, args.transfers).await?;
+        let (rows, note) = samples.rows();
+        report.section("commands and ports", rows, note);
     }
     if args.wants(Part::Burst) || args.wants(Part::Rate) {
         measure_load(args, stand, report).await?;
@@ -369,6 +383,8 @@ impl Args {
             self.warm_up = self.warm_up.min(1);
             self.pulls = self.pulls.min(2);
             self.logs = self.logs.min(2);
+            self.commands = self.commands.min(3);
+            self.transfers = self.transfers.min(1);
             self.bursts = self.bursts.min(2);
             self.rate_seconds = self.rate_seconds.min(12);
             self.image_pulls = self.image_pulls.min(1);

@@ -81,7 +81,7 @@ pub(crate) struct Up {
     /// The id of the pod.
     pub(crate) pod: String,
     /// The id of the container.
-    container: String,
+    pub(crate) container: String,
     /// The file of the container's log.
     log: String,
 }

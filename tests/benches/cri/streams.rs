@@ -1,0 +1,238 @@
+//! Commands in a container and ports of a pod: until the first byte, and bytes per second, as a client on this machine has them.
+//!
+//! One pod of each side serves all of it, so that nothing but the commands and streams is measured. The client is the same for both
+//! and speaks what the kubelet speaks to a runtime.
+
+use std::io;
+use std::time::{Duration, Instant};
+
+use switchyard_proto::cri::v1 as cri;
+use switchyard_streaming::client::{Event, Spdy};
+use url::Url;
+
+use crate::Failure;
+use crate::pods::{self, Pair};
+use crate::requests::Requests;
+use crate::row::{Goal, Row};
+use crate::side::Side;
+use crate::stand::Stand;
+
+/// How much goes through one stream.
+const BYTES: u64 = 100_000_000;
+/// Where the server in the pod listens.
+const PORT: &str = "8080";
+/// How long one transfer may take.
+const LIMIT: Duration = Duration::from_secs(120);
+/// How long the server in a pod may take to listen.
+const LISTEN: Duration = Duration::from_secs(10);
+
+/// What was measured.
+#[derive(Debug, Default)]
+pub(crate) struct Samples {
+    sync: Vec<Pair<Duration>>,
+    first: Vec<Pair<Duration>>,
+    exec: Vec<Pair<f64>>,
+    forward: Vec<Pair<f64>>,
+}
+
+/// A pod with a server in it.
+#[derive(Debug)]
+struct Served {
+    pod: String,
+    container: String,
+}
+
+/// Measures both sides, in turns; who comes first alternates.
+pub(crate) async fn measure(stand: &mut Stand, commands: u32, transfers: u32) -> Result<Samples, Failure> {
+    let requests = Requests::new(stand);
+    let theirs = Served::start(&mut stand.theirs, &requests).await?;
+    let ours = Served::start(&mut stand.ours, &requests).await?;
+    let mut samples = Samples::default();
+    for round in 0..=commands {
+        let sync = both(stand, &theirs, &ours, round, exec_sync).await?;
+        let first = both(stand, &theirs, &ours, round, first_byte).await?;
+        // The first of each side is not counted.
+        if round > 0 {
+            samples.sync.push(sync);
+            samples.first.push(first);
+        }
+    }
+    for round in 0..=transfers {
+        let exec = both(stand, &theirs, &ours, round, through_exec).await?;
+        let forward = both(stand, &theirs, &ours, round, through_port).await?;
+        if round > 0 {
+            samples.exec.push(exec);
+            samples.forward.push(forward);
+        }
+    }
+    for (side, served) in [(&mut stand.theirs, theirs), (&mut stand.ours, ours)] {
+        pods::down(side, &served.pod).await?;
+    }
+    Ok(samples)
+}
+
+/// One measurement of each side.
+async fn both<T>(
+    stand: &mut Stand,
+    theirs: &Served,
+    ours: &Served,
+    round: u32,
+    measure: impl AsyncFn(&mut Side, &Served) -> Result<T, Failure>,
+) -> Result<Pair<T>, Failure> {
+    if round.is_multiple_of(2) {
+        let theirs = measure(&mut stand.theirs, theirs).await?;
+        Ok(Pair { theirs, ours: measure(&mut stand.ours, ours).await? })
+    } else {
+        let ours = measure(&mut stand.ours, ours).await?;
+        Ok(Pair { theirs: measure(&mut stand.theirs, theirs).await?, ours })
+    }
+}
+
+// === impl Samples ===
+
+impl Samples {
+    /// The rows of the report, and a note on them.
+    pub(crate) fn rows(self) -> (Vec<Row>, String) {
+        let note = format!(
+            "{} commands and {} transfers of each side, of {} MB, all in one pod of each. ExecSync runs `true`. The first byte is\n\
+             that of `echo`, from the call of Exec on. A port is forwarded from a server in the pod that sends zeros.\n",
+            self.sync.len(),
+            self.exec.len(),
+            BYTES / 1_000_000
+        );
+        let rows = vec![
+            Row::times("ExecSync", self.sync).goal(Goal::RatioAtMost(0.8)),
+            Row::times("exec, first byte", self.first).goal(Goal::RatioAtMost(0.8)),
+            Row::numbers("exec, output", "MB/s", self.exec).goal(Goal::RatioAtLeast(1.0)),
+            Row::numbers("port-forward", "MB/s", self.forward).goal(Goal::RatioAtLeast(1.0)),
+        ];
+        (rows, note)
+    }
+}
+
+// === impl Served ===
+
+impl Served {
+    async fn start(side: &mut Side, requests: &Requests) -> Result<Self, Failure> {
+        let pods::Up { pod, container, .. } = pods::up(side, requests, "streams").await?;
+        let served = Self { pod, container };
+        let server = format!("nc -ll -p {PORT} -e head -c {BYTES} /dev/zero >/dev/null 2>&1 &");
+        run(side, &served, &["sh", "-c", &server]).await?;
+        let begin = Instant::now();
+        while through_port(side, &served).await.is_err() {
+            if begin.elapsed() > LISTEN {
+                return Err(format!("{}: nobody listens in the pod after {LISTEN:?}", side.name).into());
+            }
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+        Ok(served)
+    }
+}
+
+async fn run(side: &mut Side, served: &Served, words: &[&str]) -> Result<(), Failure> {
+    let request = cri::ExecSyncRequest {
+        container_id: served.container.clone(),
+        cmd: words.iter().map(|word| (*word).to_owned()).collect(),
+        timeout: 60,
+    };
+    let answer = side.runtime.exec_sync(request).await.map_err(|status| side.failed("ExecSync", &status))?;
+    match answer.into_inner().exit_code {
+        0 => Ok(()),
+        code => Err(format!("{}: {words:?} ended with {code}", side.name).into()),
+    }
+}
+
+/// How long `true` takes.
+async fn exec_sync(side: &mut Side, served: &Served) -> Result<Duration, Failure> {
+    let begin = Instant::now();
+    run(side, served, &["true"]).await?;
+    Ok(begin.elapsed())
+}
+
+/// How long the first byte of a command takes, from the call on.
+async fn first_byte(side: &mut Side, served: &Served) -> Result<Duration, Failure> {
+    let (first, bytes, _) = exec(side, served, &["echo", "x"]).await?;
+    if bytes == 2 { Ok(first) } else { Err(format!("{}: {bytes} bytes came of 2", side.name).into()) }
+}
+
+/// Megabytes per second of a command's output, from its first byte on.
+async fn through_exec(side: &mut Side, served: &Served) -> Result<f64, Failure> {
+    let size = BYTES.to_string();
+    let (first, bytes, whole) = exec(side, served, &["head", "-c", &size, "/dev/zero"]).await?;
+    speed(side, bytes, whole - first)
+}
+
+/// Runs a command; when its first byte came, how many came, and when the last one did.
+async fn exec(
+    side: &mut Side,
+    served: &Served,
+    words: &[&str],
+) -> Result<(Duration, u64, Duration), Failure> {
+    let begin = Instant::now();
+    let request = cri::ExecRequest {
+        container_id: served.container.clone(),
+        cmd: words.iter().map(|word| (*word).to_owned()).collect(),
+        stdout: true,
+        ..Default::default()
+    };
+    let answer = side.runtime.exec(request).await.map_err(|status| side.failed("Exec", &status))?;
+    let url = Url::parse(&answer.into_inner().url)?;
+    let mut spdy = open(&url, "v4.channel.k8s.io").await?;
+    let _error = spdy.sender.open(&[("streamtype", "error")]).await?;
+    let output = spdy.sender.open(&[("streamtype", "stdout")]).await?;
+    let received = tokio::time::timeout(LIMIT, receive(&mut spdy, output, begin)).await;
+    received.map_err(|_| format!("{}: {words:?} is not over after {LIMIT:?}", side.name))?
+}
+
+/// Megabytes per second from a server in the pod, from its first byte on.
+async fn through_port(side: &mut Side, served: &Served) -> Result<f64, Failure> {
+    let request = cri::PortForwardRequest { pod_sandbox_id: served.pod.clone(), port: Vec::new() };
+    let answer = side.runtime.port_forward(request).await;
+    let url = Url::parse(&answer.map_err(|status| side.failed("PortForward", &status))?.into_inner().url)?;
+    let mut spdy = open(&url, "portforward.k8s.io").await?;
+    let headers = |kind| [("streamtype", kind), ("port", PORT), ("requestid", "0")];
+    let _error = spdy.sender.open(&headers("error")).await?;
+    let data = spdy.sender.open(&headers("data")).await?;
+    let received = tokio::time::timeout(LIMIT, receive(&mut spdy, data, Instant::now())).await;
+    let (first, bytes, whole) =
+        received.map_err(|_| format!("{}: a port sends nothing more after {LIMIT:?}", side.name))??;
+    speed(side, bytes, whole - first)
+}
+
+async fn open(url: &Url, protocol: &str) -> io::Result<Spdy> {
+    Spdy::open(url, &[protocol]).await?.map_err(|refused| io::Error::other(refused.head))
+}
+
+/// Receives one stream to its end.
+async fn receive(spdy: &mut Spdy, wanted: u32, begin: Instant) -> Result<(Duration, u64, Duration), Failure> {
+    let (mut first, mut received) = (None, 0);
+    loop {
+        match spdy.receiver.event().await? {
+            Some(Event::Data { stream, bytes, end }) if stream == wanted => {
+                if !bytes.is_empty() {
+                    first.get_or_insert_with(|| begin.elapsed());
+                }
+                received += bytes.len() as u64;
+                if end {
+                    let first = first.ok_or("nothing came")?;
+                    return Ok((first, received, begin.elapsed()));
+                }
+            }
+            Some(Event::Data { bytes, .. }) if !bytes.is_empty() && received == 0 => {
+                // The error stream: a success is told after the output.
+                let text = String::from_utf8_lossy(&bytes).into_owned();
+                return Err(text.into());
+            }
+            Some(_) => {}
+            None => return Err("the server has closed before the end".into()),
+        }
+    }
+}
+
+fn speed(side: &Side, bytes: u64, time: Duration) -> Result<f64, Failure> {
+    if bytes != BYTES {
+        return Err(format!("{}: {bytes} bytes came of {BYTES}", side.name).into());
+    }
+    let megabytes = f64::from(u32::try_from(bytes / 1_000_000)?);
+    Ok(megabytes / time.as_secs_f64())
+}
