@@ -1,6 +1,7 @@
 //! Images: pulls from real registries through the real daemon, and what becomes of them.
 
 mod access;
+mod holders;
 mod kinds;
 mod lives;
 mod shared;

@@ -3,7 +3,7 @@
 use switchyard_containerd::{Containerd, Settings};
 use switchyard_contract::Fixture;
 use switchyard_core::backend::Backend;
-use switchyard_core::id::{SandboxId, TaskId};
+use switchyard_core::id::{Owner, SandboxId, TaskId};
 use switchyard_core::image::{Credentials, PullRequest};
 use switchyard_core::state::{SandboxState, TaskState};
 use switchyard_tests::world::World;
@@ -13,8 +13,12 @@ async fn a_second_gateway_neither_adopts_nor_clears_what_the_first_made() {
     let world = tokio::task::block_in_place(World::new);
     let first = world.backend();
     first.recover().await.expect("a fresh world can be recovered");
-    let request =
-        PullRequest { reference: world.image(), credentials: Credentials::Anonymous, handler: String::new() };
+    let request = PullRequest {
+        reference: world.image(),
+        credentials: Credentials::Anonymous,
+        handler: String::new(),
+        owner: Owner::Host,
+    };
     first.images().pull(&request).await.expect("the image can be pulled");
     let (sandbox, task) = (SandboxId::random(), TaskId::random());
     first.create_sandbox(sandbox, &world.sandbox_spec("pod")).await.expect("a sandbox can be made");

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use switchyard_contract::Fixture;
 use switchyard_core::backend::Backend;
-use switchyard_core::id::{SandboxId, TaskId};
+use switchyard_core::id::{Owner, SandboxId, TaskId};
 use switchyard_core::image::{Credentials, PullRequest};
 use switchyard_core::spec::{
     Mount, MountSource, Output, Propagation, Resources, SandboxNetwork, SandboxPid, SandboxSpec, Signal,
@@ -80,6 +80,7 @@ impl Lab {
             reference: world.registry().reference(IMAGE),
             credentials: Credentials::Anonymous,
             handler: String::new(),
+            owner: Owner::Host,
         };
         backend.images().pull(&request).await.expect("the image can be pulled");
         Self { world, backend }

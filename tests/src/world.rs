@@ -1,5 +1,6 @@
 //! A real containerd with our backend on top of it, in the test's own process, all in a private root.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
@@ -7,7 +8,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use switchyard_containerd::config::{
-    Cgroup, Config, Devices, Images, Mode, Network, Recovery, Registry as RegistryConfig,
+    Cgroup, Config, Devices, Images, Mode, Network, Recovery, Registry as RegistryConfig, Runtime,
 };
 use switchyard_containerd::steps::Faults;
 use switchyard_containerd::{Containerd, Settings};
@@ -109,7 +110,12 @@ impl Drop for World {
 
 fn settings(root: &PrivateRoot) -> Settings {
     Settings {
-        containerd: Config { mode: Mode::Managed, ..Config::default() },
+        // No runtime that has to be tried out: the trial would go on in the test's own process when the world ends.
+        containerd: Config {
+            mode: Mode::Managed,
+            runtimes: BTreeMap::from([("runc".to_owned(), Runtime::default())]),
+            ..Config::default()
+        },
         network: Network {
             conf_dir: root.cni_conf(),
             bin_dirs: vec![prereq::CNI_BIN_DIR.into()],

@@ -18,7 +18,6 @@ use switchyard_core::state::Exit;
 use switchyard_core::stats::{InterfaceStats, TaskMetrics, TaskStats};
 use switchyard_core::stream::{AttachSpec, Attachment, Dialled};
 use switchyard_core::{Error, Result};
-use switchyard_namespaces::files::write_atomic;
 use switchyard_registry as registry;
 use switchyard_runtime_spec::cgroups_path::{CgroupLocation, cgroups_path};
 use switchyard_runtime_spec::{self as runtime_spec, Host};
@@ -29,9 +28,8 @@ use crate::abilities::Abilities;
 use crate::apparmor::DEFAULT_PROFILE;
 use crate::bundle::Making;
 use crate::client::Client;
-use crate::config::{Driver, Runtime, Settings};
+use crate::config::{Runtime, Settings};
 use crate::health::{Contact, Health};
-use crate::image::lease::getrandom_fill;
 use crate::image::{Images, Snapshotters};
 use crate::layout::Layout;
 use crate::leftovers::Leftovers;
@@ -43,7 +41,10 @@ use crate::sandbox::{SandboxEntry, infra, kernel_text};
 use crate::stats::Layers;
 use crate::steps::Faults;
 use crate::task::TaskEntry;
-use crate::text::io_error;
+
+mod setup;
+
+use setup::{cgroup_driver, instance};
 
 /// The shim of runc and what is like it: processes of tasks are processes of the node.
 pub(crate) const RUNC_TYPE: &str = "io.containerd.runc.v2";
@@ -162,6 +163,7 @@ impl Containerd {
                 snapshotters,
                 abilities.clone(),
                 config.max_concurrent_downloads,
+                settings.images.pinned.clone(),
                 tracker.clone(),
                 &boot,
             ),
@@ -204,37 +206,6 @@ impl Containerd {
         inner.tracker.spawn(Arc::clone(&inner).watch_forgotten(stop.clone()));
         inner.tracker.spawn(held.keep(inner.settings.logkeeper.clone(), stop.clone()));
         Ok(Self { inner, _stop: stop.drop_guard() })
-    }
-}
-
-/// The name of this gateway among those that may share a containerd: made once, kept in its state directory.
-fn instance(state: &std::path::Path) -> Result<String> {
-    let path = state.join("instance");
-    match std::fs::read_to_string(&path) {
-        Ok(name) if !name.trim().is_empty() => return Ok(name.trim().to_owned()),
-        Ok(_) => {}
-        Err(fault) if fault.kind() == std::io::ErrorKind::NotFound => {}
-        Err(fault) => return Err(io_error("read", &path, fault)),
-    }
-    let mut random = [0; 6];
-    getrandom_fill(&mut random);
-    let name = hex::encode(random);
-    write_atomic(&path, name.as_bytes(), 0o600).map_err(crate::sandbox::from_namespaces)?;
-    // Objects that bear the name are on disk before long: without it nobody would know them as ours after a power cut.
-    let synced =
-        [path.as_path(), state].into_iter().try_for_each(|part| std::fs::File::open(part)?.sync_all());
-    synced.map_err(|fault| io_error("sync", &path, fault))?;
-    Ok(name)
-}
-
-/// systemd makes cgroups where it runs and the hierarchy is unified; there a runtime must not do it beside it.
-fn cgroup_driver(wanted: Driver) -> runtime_spec::CgroupDriver {
-    let systemd_runs = std::path::Path::new("/run/systemd/system").is_dir();
-    let unified = std::path::Path::new("/sys/fs/cgroup/cgroup.controllers").exists();
-    match wanted {
-        Driver::Systemd => runtime_spec::CgroupDriver::Systemd,
-        Driver::Auto if systemd_runs && unified => runtime_spec::CgroupDriver::Systemd,
-        Driver::Auto | Driver::Cgroupfs => runtime_spec::CgroupDriver::Fs,
     }
 }
 

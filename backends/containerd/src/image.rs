@@ -8,6 +8,7 @@ use std::time::{Duration, SystemTime};
 
 use async_trait::async_trait;
 use containerd_client::services::v1 as api;
+use switchyard_core::id::Owner;
 use switchyard_core::image::{Image, ImageId, ImageStore, PullRequest};
 use switchyard_core::stats::DiskUsage;
 use switchyard_core::{Error, ErrorKind, Result};
@@ -22,6 +23,7 @@ mod apart;
 pub(crate) mod content;
 mod flight;
 pub(crate) mod flush;
+mod holders;
 pub(crate) mod index;
 mod layers;
 pub(crate) mod lease;
@@ -44,6 +46,8 @@ pub(crate) struct Images {
     snapshotters: Snapshotters,
     abilities: Abilities,
     downloads: usize,
+    /// References of images that stay.
+    pins: Vec<String>,
     infos: Arc<InfoCache>,
     recent: recent::Recent,
     pulls: Pulls,
@@ -88,6 +92,7 @@ impl Images {
         snapshotters: Snapshotters,
         abilities: Abilities,
         downloads: usize,
+        pins: Vec<String>,
         tracker: TaskTracker,
         boot: &str,
     ) -> Self {
@@ -98,6 +103,7 @@ impl Images {
             snapshotters,
             abilities,
             downloads: downloads.max(1),
+            pins,
             infos: Arc::default(),
             recent: recent::Recent::default(),
             pulls: Pulls::default(),
@@ -118,7 +124,8 @@ impl Images {
             match self.infos.load(&self.client, &target).await {
                 Ok(info) => {
                     let pinned = image.labels.get(PINNED.0).is_some_and(|value| value == PINNED.1);
-                    records.push(Named { name: image.name, target, pinned, info });
+                    let holders = holders::parse(&image.labels, &target);
+                    records.push(Named { name: image.name, target, pinned, info, holders });
                 }
                 // An image for other machines, an artifact, or one whose content somebody has removed.
                 Err(error) if !matches!(error.kind(), ErrorKind::NotFound | ErrorKind::InvalidArgument) => {
@@ -137,19 +144,26 @@ impl Images {
         Ok(records)
     }
 
-    /// The image that a task of this handler is made from, unpacked for its snapshotter.
+    /// The image that a task of this handler and owner is made from, unpacked for its snapshotter.
     ///
     /// # Errors
-    /// `NotFound` if the node does not have it.
-    pub(crate) async fn runnable(&self, reference: &str, handler: &str) -> Result<Runnable> {
+    /// `NotFound` if the node does not have it, or has it by another owner's right alone.
+    pub(crate) async fn runnable(&self, reference: &str, handler: &str, owner: Owner) -> Result<Runnable> {
         let snapshotter = self.snapshotters.of(handler);
-        if let Some(known) = self.recent.recall(&self.client, reference, snapshotter).await? {
+        let key = recent::Key::new(reference, snapshotter, owner);
+        if let Some(known) = self.recent.recall(&self.client, &key).await? {
             return Ok(known);
         }
         let records = self.records().await?;
         let record = index::find(&records, reference)?.ok_or_else(|| {
             Error::not_found(format!("image {reference:?} is not on this node: pull it first"))
         })?;
+        let image = self.describe(&records, &record.info.id)?;
+        if !image.is_open_to(owner) {
+            return Err(Error::not_found(format!(
+                "image {reference:?} was pulled with credentials that are not {owner}'s: pull it with your own first"
+            )));
+        }
         let info = Arc::clone(&record.info);
         let image_ref = records
             .iter()
@@ -163,7 +177,7 @@ impl Images {
             self.unpack_local(&info, snapshotter).await?;
         }
         let runnable = Runnable { info, image_ref, name: record.name.clone(), top };
-        self.recent.remember(reference, snapshotter, record, &runnable);
+        self.recent.remember(key, record, &runnable);
         Ok(runnable)
     }
 
@@ -200,6 +214,42 @@ impl Images {
         layers.release().await
     }
 
+    /// The image of this id, as its records and the configuration have it.
+    fn describe(&self, records: &[Named], id: &ImageId) -> Result<Image> {
+        let names: Vec<Named> = records.iter().filter(|record| record.info.id == *id).cloned().collect();
+        let mut image =
+            index::images(&names).pop().ok_or_else(|| Error::not_found(format!("image {id} has gone")))?;
+        image.pinned |= self.pinned(records).contains(id);
+        Ok(image)
+    }
+
+    /// The images that the configuration pins.
+    fn pinned(&self, records: &[Named]) -> BTreeSet<ImageId> {
+        let named = |reference: &String| match index::find(records, reference) {
+            Ok(found) => found.map(|record| record.info.id.clone()),
+            // The beginning of more than one id names none of them.
+            Err(_) => None,
+        };
+        self.pins.iter().filter_map(named).collect()
+    }
+
+    /// Takes the label of a holder off a record.
+    async fn let_go(&self, record: &Named, owner: Owner) -> Result<()> {
+        let key = holders::key(owner);
+        let image = api::Image {
+            name: record.name.clone(),
+            labels: std::iter::once((key.clone(), String::new())).collect(),
+            ..Default::default()
+        };
+        let mask = prost_types::FieldMask { paths: vec![format!("labels.{key}")] };
+        let request =
+            api::UpdateImageRequest { image: Some(image), update_mask: Some(mask), ..Default::default() };
+        let what = format!("let go of image {}", record.name);
+        gone_is_done(call(&what, QUICK, self.client.images().update(request)).await)?;
+        reach(Step::ImageLetGo);
+        Ok(())
+    }
+
     /// Syncs what a predecessor has unpacked in this boot and did not come to sync.
     pub(crate) fn flush_overdue(&self, snapshotter: &str, names: Vec<String>) {
         self.flush.later(snapshotter, names, None);
@@ -231,6 +281,8 @@ impl ImageStore for Images {
             rebase,
             flush: self.flush.clone(),
             shares: Arc::clone(self.pulls.shares()),
+            owner: request.owner,
+            right: request.right(),
         };
         self.pulls.join(job).await
     }
@@ -238,16 +290,18 @@ impl ImageStore for Images {
     async fn get(&self, reference: &str) -> Result<Option<Image>> {
         let records = self.records().await?;
         let Some(found) = index::find(&records, reference)? else { return Ok(None) };
-        let names: Vec<Named> =
-            records.iter().filter(|record| record.info.id == found.info.id).cloned().collect();
-        Ok(index::images(&names).pop())
+        self.describe(&records, &found.info.id).map(Some)
     }
 
     async fn list(&self) -> Result<Vec<Image>> {
-        Ok(index::images(&self.records().await?))
+        let records = self.records().await?;
+        let mut images = index::images(&records);
+        let pinned = self.pinned(&records);
+        images.iter_mut().for_each(|image| image.pinned |= pinned.contains(&image.id));
+        Ok(images)
     }
 
-    async fn remove(&self, reference: &str) -> Result<()> {
+    async fn remove(&self, reference: &str, owner: Owner, in_use: bool) -> Result<()> {
         let records = self.records().await?;
         let Some(found) = index::find(&records, reference)? else { return Ok(()) };
         // The last removal waits for containerd's garbage collection, so that the space is free when this returns.
@@ -256,8 +310,21 @@ impl ImageStore for Images {
             .iter()
             .filter(|record| record.info.id == found.info.id && record.name != found.name)
             .chain([found])
-            .map(|record| record.name.as_str())
             .collect::<Vec<_>>();
+        // What is remembered of this image may rest on the right that goes with it.
+        self.recent.forget();
+        let (mut going, mut let_go) = (Vec::new(), Vec::new());
+        for record in names {
+            match holders::fate(&record.holders, owner, in_use) {
+                holders::Fate::Deleted => going.push(record.name.as_str()),
+                holders::Fate::LetGo => let_go.push(record),
+                holders::Fate::Untouched => {}
+            }
+        }
+        for record in let_go {
+            self.let_go(record, owner).await?;
+        }
+        let names = going;
         for (number, name) in names.iter().enumerate() {
             let request = api::DeleteImageRequest {
                 name: (*name).to_owned(),

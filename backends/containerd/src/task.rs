@@ -224,7 +224,7 @@ impl Inner {
     }
 
     async fn plan_task(&self, id: TaskId, sandbox: &SandboxEntry, spec: &TaskSpec) -> Result<Plan> {
-        let image = self.images.runnable(&spec.image, &sandbox.record.handler).await?;
+        let image = self.images.runnable(&spec.image, &sandbox.record.handler, spec.meta.owner).await?;
         let config = image_config(&image.info);
         let snapshotter = self.images.snapshotters().of(&sandbox.record.handler);
         let user =

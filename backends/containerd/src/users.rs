@@ -172,10 +172,10 @@ fn mapping_works(dir: &Path) -> Result<()> {
     fs::write(&file, []).map_err(|fault| io_error("write", &file, fault))?;
     let trial = namespaces::Users { uids: vec![TRIAL], gids: vec![TRIAL] };
     let want = namespaces::Want { users: Some(trial), ..namespaces::Want::default() };
-    namespaces::Pins::create(&dir.join("ns"), &want).map_err(from_namespaces)?;
+    namespaces::Pins::create(&dir.join("held"), &want).map_err(from_namespaces)?;
     let [inside, host, length] = TRIAL;
     let map = IdMap::new(vec![IdRange { inside, host, length }]).map_err(Error::internal)?;
-    let path = dir.join("ns").join(namespaces::Ns::User.file_name());
+    let path = dir.join("held").join(namespaces::Ns::User.file_name());
     let users = SandboxUsers { path, map: UserNamespace { uids: map.clone(), gids: map } };
     let overlay = Mount {
         r#type: "overlay".to_owned(),

@@ -1,6 +1,8 @@
 //! Facts of images.
 
 use switchyard_core::ErrorKind;
+use switchyard_core::id::Owner;
+use switchyard_core::image::Right;
 
 use crate::Fixture;
 use crate::lab::{Lab, refused};
@@ -50,14 +52,43 @@ pub async fn removal_by_one_name_removes_all_names(fixture: &dyn Fixture) {
     let id = lab.pull().await.expect("pull");
     let image = images.get(id.as_str()).await.expect("get").expect("it was pulled");
     lab.pull_from(&image.repo_digests[0]).await.expect("pull by digest");
-    images.remove(&fixture.image()).await.expect("remove");
+    images.remove(&fixture.image(), Owner::Host, false).await.expect("remove");
     for name in [&fixture.image(), &image.repo_digests[0], &id.to_string()] {
         assert_eq!(images.get(name).await.expect("get"), None, "{name}");
     }
     assert_eq!(images.list().await.expect("list"), []);
     assert_eq!(lab.pull().await.expect("pull after removal"), id);
-    images.remove(id.as_str()).await.expect("remove by id");
+    images.remove(id.as_str(), Owner::Host, false).await.expect("remove by id");
     assert_eq!(images.list().await.expect("list"), []);
+}
+
+/// What one holds another does not remove; what others use keeps its names.
+pub async fn a_removal_takes_only_what_its_owner_holds(fixture: &dyn Fixture) {
+    let mut lab = Lab::open(fixture).await;
+    let id = lab.pull().await.expect("pull");
+    assert_eq!(lab.pull_for(Owner::Swarm).await.expect("pull for another"), id);
+    let holders = |lab: &Lab<'_>| {
+        let backend = std::sync::Arc::clone(&lab.backend);
+        let name = id.to_string();
+        async move {
+            let image = backend.images().get(&name).await.expect("get");
+            image.map(|image| image.holders.into_iter().collect::<Vec<_>>())
+        }
+    };
+    let both = vec![(Owner::Swarm, Right::Open), (Owner::Host, Right::Open)];
+    assert_eq!(holders(&lab).await, Some(both.clone()));
+    lab.reopen().await;
+    assert_eq!(holders(&lab).await, Some(both));
+    let name = fixture.image();
+    let remove = |owner, in_use| lab.backend.images().remove(&name, owner, in_use);
+    remove(Owner::Host, false).await.expect("remove");
+    assert_eq!(holders(&lab).await, Some(vec![(Owner::Swarm, Right::Open)]));
+    remove(Owner::Nomad, false).await.expect("remove what one does not hold");
+    assert_eq!(holders(&lab).await, Some(vec![(Owner::Swarm, Right::Open)]));
+    remove(Owner::Swarm, true).await.expect("remove what others use");
+    assert_eq!(holders(&lab).await, Some(Vec::new()));
+    remove(Owner::Swarm, false).await.expect("remove what nobody holds");
+    assert_eq!(holders(&lab).await, None);
 }
 
 /// By any kind of name.
@@ -65,7 +96,7 @@ pub async fn removal_of_a_missing_image_is_done(fixture: &dyn Fixture) {
     let lab = Lab::open(fixture).await;
     let unknown = format!("sha256:{}", "0".repeat(64));
     for name in [&fixture.image(), "localhost/no/such-image:1", &unknown] {
-        lab.backend.images().remove(name).await.expect("remove");
+        lab.backend.images().remove(name, Owner::Host, false).await.expect("remove");
     }
 }
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use switchyard_core::backend::{Backend, Recovered, SandboxDetails, Started, TaskDetails};
-use switchyard_core::id::{SandboxId, TaskId};
+use switchyard_core::id::{Owner, SandboxId, TaskId};
 use switchyard_core::image::{Credentials, ImageId, PullRequest};
 use switchyard_core::spec::{SandboxSpec, Signal, TaskSpec};
 use switchyard_core::state::{Exit, TaskState};
@@ -63,11 +63,22 @@ impl<'a> Lab<'a> {
         self.pull_from(&self.fixture.image()).await
     }
 
+    pub(crate) async fn pull_for(&self, owner: Owner) -> Result<ImageId> {
+        let request = PullRequest {
+            reference: self.fixture.image(),
+            credentials: Credentials::Anonymous,
+            handler: String::new(),
+            owner,
+        };
+        self.backend.images().pull(&request).await
+    }
+
     pub(crate) async fn pull_from(&self, reference: &str) -> Result<ImageId> {
         let request = PullRequest {
             reference: reference.to_owned(),
             credentials: Credentials::Anonymous,
             handler: String::new(),
+            owner: Owner::Host,
         };
         self.backend.images().pull(&request).await
     }

@@ -6,7 +6,8 @@ use std::path::PathBuf;
 use async_trait::async_trait;
 use futures::FutureExt;
 use futures::future::{BoxFuture, WeakShared};
-use switchyard_core::image::{Credentials, Image, ImageId, ImageStore, PullRequest};
+use switchyard_core::id::Owner;
+use switchyard_core::image::{Credentials, Image, ImageId, ImageStore, PullRequest, Right};
 use switchyard_core::spec::Signal;
 use switchyard_core::stats::DiskUsage;
 use switchyard_core::{Error, ErrorKind, Result};
@@ -56,11 +57,13 @@ pub(crate) struct Local {
     manifest: String,
     tags: BTreeSet<Reference>,
     repositories: BTreeSet<String>,
+    pub(crate) holders: BTreeMap<Owner, Right>,
 }
 
 struct Download {
     reference: Reference,
     credentials: Credentials,
+    owner: Owner,
     result: WeakShared<BoxFuture<'static, Result<ImageId>>>,
 }
 
@@ -100,7 +103,7 @@ impl Images {
         self.downloads.clear();
     }
 
-    fn download(&mut self, wanted: &Reference, credentials: &Credentials) -> Result<ImageId> {
+    fn download(&mut self, wanted: &Reference, credentials: &Credentials, owner: Owner) -> Result<ImageId> {
         let missing = || Error::not_found(format!("the registry has no image {wanted}"));
         let image = match &wanted.version {
             Version::Tag(_) => self.registry.get(wanted),
@@ -127,7 +130,11 @@ impl Images {
             manifest,
             tags: BTreeSet::new(),
             repositories: BTreeSet::new(),
+            holders: BTreeMap::new(),
         });
+        let right = if *credentials == Credentials::Anonymous { Right::Open } else { Right::Private };
+        let held = local.holders.entry(owner).or_insert(right);
+        *held = right.max(*held);
         if matches!(wanted.version, Version::Tag(_)) {
             local.tags.insert(wanted.clone());
         }
@@ -159,8 +166,11 @@ impl Images {
         if matching.next().is_none() { first } else { None }
     }
 
-    fn remove(&mut self, text: &str) {
-        if let Some(manifest) = self.find(text).map(|local| local.manifest.clone()) {
+    fn remove(&mut self, text: &str, owner: Owner, in_use: bool) {
+        let Some(manifest) = self.find(text).map(|local| local.manifest.clone()) else { return };
+        let Some(local) = self.local.get_mut(&manifest) else { return };
+        local.holders.remove(&owner);
+        if local.holders.is_empty() && !in_use {
             self.local.remove(&manifest);
         }
     }
@@ -174,7 +184,7 @@ impl Local {
             .map_or_else(|| self.id.to_string(), |repository| format!("{repository}@{}", self.manifest))
     }
 
-    fn describe(&self) -> Image {
+    pub(crate) fn describe(&self) -> Image {
         let by_digest = |repository| format!("{repository}@{}", self.manifest);
         Image {
             id: self.id.clone(),
@@ -185,6 +195,8 @@ impl Local {
             volumes: self.image.volumes.clone(),
             labels: self.image.labels.clone(),
             pinned: self.image.pinned,
+            holders: self.holders.clone(),
+            brought: self.holders.is_empty(),
         }
     }
 }
@@ -199,19 +211,21 @@ fn manifest_of(image: &FakeImage) -> String {
 impl ImageStore for Fake {
     async fn pull(&self, request: &PullRequest) -> Result<ImageId> {
         let reference = Reference::parse(&request.reference)?;
-        let credentials = request.credentials.clone();
+        let (credentials, owner) = (request.credentials.clone(), request.owner);
         let shared = {
             let mut state = self.world.lock();
             let downloads = &mut state.images.downloads;
             downloads.retain(|one| one.result.upgrade().is_some_and(|result| result.peek().is_none()));
-            let same = |one: &&Download| one.reference == reference && one.credentials == credentials;
+            let same = |one: &&Download| {
+                one.reference == reference && one.credentials == credentials && one.owner == owner
+            };
             match downloads.iter().find(same).and_then(|one| one.result.upgrade()) {
                 Some(result) => result,
                 None => {
                     let result =
-                        self.clone().download(reference.clone(), credentials.clone()).boxed().shared();
+                        self.clone().download(reference.clone(), credentials.clone(), owner).boxed().shared();
                     let weak = result.downgrade().expect("it has not been polled");
-                    downloads.push(Download { reference, credentials, result: weak });
+                    downloads.push(Download { reference, credentials, owner, result: weak });
                     result
                 }
             }
@@ -229,9 +243,9 @@ impl ImageStore for Fake {
         self.session.act(Method::ListImages, "", effect).await
     }
 
-    async fn remove(&self, reference: &str) -> Result<()> {
+    async fn remove(&self, reference: &str, owner: Owner, in_use: bool) -> Result<()> {
         let effect = || {
-            self.world.lock().images.remove(reference);
+            self.world.lock().images.remove(reference, owner, in_use);
             Ok(())
         };
         self.session.act(Method::RemoveImage, reference, effect).await
@@ -252,8 +266,8 @@ impl ImageStore for Fake {
 }
 
 impl Fake {
-    async fn download(self, reference: Reference, credentials: Credentials) -> Result<ImageId> {
-        let effect = || self.world.lock().images.download(&reference, &credentials);
+    async fn download(self, reference: Reference, credentials: Credentials, owner: Owner) -> Result<ImageId> {
+        let effect = || self.world.lock().images.download(&reference, &credentials, owner);
         self.session.act(Method::Pull, reference.to_string(), effect).await
     }
 }

@@ -20,7 +20,7 @@ use tokio::sync::watch;
 use tokio::task::AbortHandle;
 
 use crate::attach::Live;
-use crate::image::Images;
+use crate::image::{Images, Local};
 use crate::program::{Command, Course, Program};
 
 /// The kernel refuses a quota below this.
@@ -233,7 +233,8 @@ impl State {
             }
             Some(_) => {}
         }
-        let local = self.images.find(&spec.image).ok_or_else(|| {
+        let allowed = |local: &&Local| local.describe().is_open_to(spec.meta.owner);
+        let local = self.images.find(&spec.image).filter(allowed).ok_or_else(|| {
             Error::not_found(format!("image {:?} is not on this node: pull it first", spec.image))
         })?;
         check_limits(&spec.resources)?;

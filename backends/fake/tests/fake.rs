@@ -15,7 +15,7 @@ use switchyard_core::{Error, ErrorKind};
 use switchyard_fake::{BUSYBOX, Fake, FakeImage, Method};
 
 fn request(reference: &str, credentials: Credentials) -> PullRequest {
-    PullRequest { reference: reference.into(), credentials, handler: String::new() }
+    PullRequest { reference: reference.into(), credentials, handler: String::new(), owner: Owner::Host }
 }
 
 fn sandbox_spec() -> SandboxSpec {

@@ -22,6 +22,7 @@ use crate::table::{Counts, Sandbox, Table, Task};
 use crate::turns::Turns;
 
 mod exec;
+mod image;
 mod look;
 mod sandbox;
 mod stream;
@@ -252,14 +253,6 @@ impl Scope {
     #[must_use]
     pub const fn owner(&self) -> Owner {
         self.owner
-    }
-
-    /// The gateway's images.
-    ///
-    /// # Errors
-    /// `Unavailable` before recovery.
-    pub fn images(&self) -> Result<&dyn ImageStore> {
-        Ok(self.gateway.ready()?.backend.images())
     }
 
     /// How the backend is; answers also before recovery.

@@ -1,4 +1,7 @@
 //! Images: what the node has, and how it gets more. Images have no owner, only holders.
+//!
+//! An owner that has pulled an image holds it. Its right to use the image is the right to its manifest, as its own credentials have
+//! proved it: what one owner pulled with credentials another may not use until it has pulled it as well.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -7,6 +10,7 @@ use std::path::PathBuf;
 use async_trait::async_trait;
 
 use crate::error::Result;
+use crate::id::Owner;
 use crate::stats::DiskUsage;
 
 /// The identity of an image: the digest of its configuration, `sha256:…`.
@@ -52,6 +56,29 @@ pub struct Image {
     pub labels: BTreeMap<String, String>,
     /// Must not be removed to free space.
     pub pinned: bool,
+    /// Who has pulled it, and by what right.
+    pub holders: BTreeMap<Owner, Right>,
+    /// Some name of it was brought by nobody who holds it, as by an import.
+    pub brought: bool,
+}
+
+/// By what right an owner has pulled an image.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Right {
+    /// The registry gave it for credentials: it is this owner's alone.
+    Private,
+    /// The registry gives it to everybody.
+    Open,
+}
+
+impl Image {
+    /// Whether this owner may use it.
+    #[must_use]
+    pub fn is_open_to(&self, owner: Owner) -> bool {
+        self.brought
+            || self.holders.contains_key(&owner)
+            || self.holders.values().any(|right| *right == Right::Open)
+    }
 }
 
 /// Proof of the right to pull. Its `Debug` never shows a secret.
@@ -93,6 +120,16 @@ pub struct PullRequest {
     pub credentials: Credentials,
     /// Runtime handler whose snapshotter the image is unpacked for; empty for the default.
     pub handler: String,
+    /// Who asks, and holds the image from then on.
+    pub owner: Owner,
+}
+
+impl PullRequest {
+    /// The right that a pull that succeeds gives.
+    #[must_use]
+    pub fn right(&self) -> Right {
+        if self.credentials == Credentials::Anonymous { Right::Open } else { Right::Private }
+    }
 }
 
 /// The images of a backend.
@@ -120,11 +157,12 @@ pub trait ImageStore: Send + Sync {
     /// `Unavailable` if the store cannot be read.
     async fn list(&self) -> Result<Vec<Image>>;
 
-    /// Removes the image that this reference names, under all its names. Idempotent: what is not there is removed.
+    /// Has this owner let go of the image that this reference names, and removes it under all names that nobody else holds; `in_use`
+    /// says that others use it: then no name goes. Idempotent: what is not there is removed.
     ///
     /// # Errors
     /// `Unavailable` if the store cannot be written.
-    async fn remove(&self, reference: &str) -> Result<()>;
+    async fn remove(&self, reference: &str, owner: Owner, in_use: bool) -> Result<()>;
 
     /// What images use on disk, by file system; never empty.
     ///

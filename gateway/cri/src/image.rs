@@ -35,7 +35,7 @@ impl Images {
                 &handlers,
             ));
         }
-        match self.scope.images()?.pull(&request).await {
+        match self.scope.pull_image(&request).await {
             Ok(id) => Ok(cri::PullImageResponse { image_ref: id.to_string() }),
             // The kubelet knows a registry that is away by how the text begins. A runtime that is away is not that.
             Err(error)
@@ -52,17 +52,18 @@ impl Images {
     async fn list(&self, filter: Option<cri::ImageFilter>) -> Result<Vec<cri::Image>> {
         let reference = filter.and_then(|filter| filter.image).map(|image| image.image).unwrap_or_default();
         let images = if reference.is_empty() {
-            self.scope.images()?.list().await?
+            self.scope.images().await?
         } else {
-            self.scope.images()?.get(&reference).await?.into_iter().collect()
+            self.scope.image(&reference).await?.into_iter().collect()
         };
         Ok(images.iter().map(to_proto::image).collect())
     }
 
-    /// CRI v1 ImageStatus. An image that is not here is an answer without an image.
+    /// CRI v1 ImageStatus. An image that is not here is an answer without an image, and so is one that others have pulled with
+    /// credentials of their own: the kubelet then pulls it with its own.
     async fn find(&self, request: cri::ImageStatusRequest) -> Result<cri::ImageStatusResponse> {
         let cri::ImageStatusRequest { image, verbose } = request;
-        let image: Option<Image> = self.scope.images()?.get(&reference(image)?).await?;
+        let image: Option<Image> = self.scope.image(&reference(image)?).await?;
         let info = match &image {
             Some(image) if verbose => to_proto::image_info(image),
             Some(_) | None => BTreeMap::new(),
@@ -70,16 +71,16 @@ impl Images {
         Ok(cri::ImageStatusResponse { image: image.as_ref().map(to_proto::image), info })
     }
 
-    /// CRI v1 RemoveImage: under all its names. Idempotent.
+    /// CRI v1 RemoveImage: under all its names that no other owner holds. Idempotent.
     async fn remove(&self, request: cri::RemoveImageRequest) -> Result<cri::RemoveImageResponse> {
         let cri::RemoveImageRequest { image } = request;
-        self.scope.images()?.remove(&reference(image)?).await?;
+        self.scope.remove_image(&reference(image)?).await?;
         Ok(cri::RemoveImageResponse {})
     }
 
     /// CRI v1 ImageFsInfo.
     async fn usage(&self) -> Result<cri::ImageFsInfoResponse> {
-        Ok(to_proto::image_fs_info(&self.scope.images()?.usage().await?))
+        Ok(to_proto::image_fs_info(&self.scope.image_usage().await?))
     }
 }
 

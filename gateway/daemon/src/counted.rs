@@ -9,7 +9,7 @@ use switchyard_core::backend::{
     Backend, BackendStatus, ExecProcess, Handler, Inspection, Recovered, SandboxDetails, SandboxStats,
     Started, TaskDetails,
 };
-use switchyard_core::id::{SandboxId, TaskId};
+use switchyard_core::id::{Owner, SandboxId, TaskId};
 use switchyard_core::image::{Image, ImageId, ImageStore, PullRequest};
 use switchyard_core::spec::{ExecSpec, SandboxSpec, Signal, TaskSpec, TaskUpdate};
 use switchyard_core::state::Exit;
@@ -74,8 +74,8 @@ impl ImageStore for CountedImages {
         self.inner.images().list().await
     }
 
-    async fn remove(&self, reference: &str) -> Result<()> {
-        self.inner.images().remove(reference).await
+    async fn remove(&self, reference: &str, owner: Owner, in_use: bool) -> Result<()> {
+        self.inner.images().remove(reference, owner, in_use).await
     }
 
     async fn usage(&self) -> Result<Vec<DiskUsage>> {

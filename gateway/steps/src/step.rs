@@ -182,6 +182,8 @@ steps! {
         ImageNamed,
         /// The lease is deleted.
         PullReleased,
+        /// An owner is no longer among the holders of one name of an image.
+        ImageLetGo,
         /// One name of an image is removed.
         ImageUnnamed,
     }

@@ -108,6 +108,50 @@ fn rates_are_limited_on_the_hosts_end() {
     assert!(shown.contains("tbf") && shown.contains("10Mbit") && shown.contains("ingress"), "{shown}");
 }
 
+/// Every change of the configuration shows in the next Status, and in the next pod, without a restart.
+#[test]
+fn a_network_configuration_that_breaks_or_goes_is_told_and_one_that_comes_is_used() {
+    let node = Node::start();
+    let file = node.root().cni_conf().join("10-test.conflist");
+    let good = fs::read_to_string(&file).expect("it was written");
+    let condition = || node.cri().condition("NetworkReady").expect("it is told");
+    let refused = |why: &str| {
+        let condition = condition();
+        assert!(!condition.status && condition.reason == "NetworkPluginNotReady", "{why}: {condition:?}");
+        assert!(condition.message.contains(why), "{condition:?}");
+        let status = node.cri().run_pod(&node.pod_config("refused")).expect_err("there is no network");
+        assert!(status.message().contains(why), "{status}");
+    };
+    assert!(condition().status, "{:?}", condition());
+    let kept = node.pod("kept");
+    fs::write(&file, "{ \"name\": \"cut").expect("the root can be written");
+    refused("10-test.conflist");
+    let plugin = "no-such-plugin";
+    fs::write(&file, good.replace("\"bandwidth\",", &format!("{plugin:?},")))
+        .expect("the root can be written");
+    refused(plugin);
+    fs::remove_file(&file).expect("it is there");
+    refused(node.root().cni_conf().to_str().expect("the path is ASCII"));
+    // What runs is none of its business, and what was attached can be detached without it.
+    assert!(!kept.ip().is_empty());
+    drop(kept);
+    // A file that comes first by name is used from then on.
+    fs::write(&file, &good).expect("the root can be written");
+    assert!(condition().status, "{:?}", condition());
+    let other = good.replacen(&format!("\"name\": \"{}\"", network_name(&good)), "\"name\": \"other\"", 1);
+    fs::write(node.root().cni_conf().join("05-other.conflist"), other).expect("the root can be written");
+    let pod = node.pod("other");
+    let journal = node.root().state().join("sandboxes").join(pod.id()).join("cni.json");
+    let journal = fs::read_to_string(journal).expect("the attachment is in a journal");
+    assert!(journal.contains("\"other\""), "{journal}");
+}
+
+/// The name that a configuration gives its network.
+fn network_name(conflist: &str) -> String {
+    let list: serde_json::Value = serde_json::from_str(conflist).expect("it is JSON");
+    list["name"].as_str().expect("it has a name").to_owned()
+}
+
 #[test]
 fn without_a_network_configuration_only_pods_on_the_hosts_network_run() {
     let conflist = |root: &PrivateRoot| root.cni_conf().join("10-test.conflist");

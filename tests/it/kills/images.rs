@@ -36,6 +36,7 @@ pub(super) const KILLS: &[Amid] = &[
     Amid { run: flush, at: &[(LayersSynced, 1)] },
     Amid { run: unpack_anew, at: &[(RecoveryLayerGone, 1), (RecoveryLayerGone, 2)] },
     Amid { run: remove, at: &[(ImageUnnamed, 1), (ImageUnnamed, 2)] },
+    Amid { run: let_go, at: &[(ImageLetGo, 1), (ImageLetGo, 2)] },
 ];
 
 /// Pushes an image with two layers of its own; its reference.
@@ -189,6 +190,39 @@ fn remove(lab: &Lab, kill: Kill) {
     lab.node.cri().pull(&reference, None).expect("it can be pulled");
     lab.dies_amid(kill, || lab.node.cri().remove_image(&reference));
     lab.node.cri().remove_image(&reference).expect("it can be sent again");
+    lab.assert_stored_as_before(kill);
+    lab.assert_nothing_left(kill);
+}
+
+/// An image that somebody else holds as well stays under all its names, and no longer as the kubelet's.
+fn let_go(lab: &Lab, kill: Kill) {
+    let (reference, _) = push(lab, kill, 6);
+    let id = lab.node.cri().pull(&reference, None).expect("it can be pulled");
+    let images = lab.node.cri().list_images().expect("they can be listed");
+    let names: Vec<_> = images
+        .iter()
+        .filter(|image| image.id == id)
+        .flat_map(|image| image.repo_tags.iter().chain(&image.repo_digests))
+        .cloned()
+        .collect();
+    let target = names.iter().find_map(|name| name.split_once('@')).expect("it has a digest").1.to_owned();
+    let hold = |word: &str| {
+        let socket = lab.node.root().containerd_socket().expect("containerd has been started");
+        for name in &names {
+            let label = format!("switchyard.io/pulled.nomad={word}");
+            let answer = ctr(&socket, NAMESPACE, &["images", "label", name, &label]);
+            assert!(answer.iter().all(|line| !line.contains("failed")), "{answer:?}");
+        }
+    };
+    hold(&format!("open {target}"));
+    lab.dies_amid(kill, || lab.node.cri().remove_image(&reference));
+    lab.node.cri().remove_image(&reference).expect("it can be sent again");
+    let images = lab.node.cri().list_images().expect("they can be listed");
+    let left = images.iter().find(|image| image.id == id).expect("somebody else holds it");
+    assert_eq!(left.repo_tags.len() + left.repo_digests.len(), names.len(), "{kill:?}: {left:?}");
+    assert!(left.pinned, "{kill:?}: the kubelet need not try to remove it");
+    hold("");
+    lab.node.cri().remove_image(&reference).expect("nobody holds it");
     lab.assert_stored_as_before(kill);
     lab.assert_nothing_left(kill);
 }

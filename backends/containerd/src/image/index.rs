@@ -9,6 +9,7 @@ use switchyard_core::{Error, Result};
 use switchyard_registry::{Descriptor, Digest, ImageConfig, Manifest, Platforms, Reference};
 
 use super::content;
+use super::holders::Holders;
 use crate::client::Client;
 
 /// An image's content, as its target digest fixes it for ever.
@@ -35,6 +36,8 @@ pub(crate) struct Named {
     pub(crate) target: Digest,
     pub(crate) pinned: bool,
     pub(crate) info: Arc<ImageInfo>,
+    /// Who holds it under this name.
+    pub(crate) holders: Holders,
 }
 
 /// What has been read of images, by target digest. Content does not change under its digest.
@@ -142,7 +145,19 @@ fn image_of(names: &[&Named]) -> Option<Image> {
         volumes: config.volumes.keys().map(PathBuf::from).collect(),
         labels: config.labels.clone(),
         pinned: names.iter().any(|record| record.pinned),
+        holders: holders_of(names),
+        brought: names.iter().any(|record| record.holders.is_empty()),
     })
+}
+
+/// The holders of an image, each by the best right that a name of it gives.
+fn holders_of(names: &[&Named]) -> Holders {
+    let mut all = Holders::new();
+    for (owner, right) in names.iter().flat_map(|record| &record.holders) {
+        let held = all.entry(*owner).or_insert(*right);
+        *held = (*held).max(*right);
+    }
+    all
 }
 
 /// The records of the image that a query means: by id, by name, by digest, or by the beginning of an id.

@@ -6,7 +6,8 @@ use containerd_client::services::v1 as api;
 use containerd_client::types;
 use futures::future::FutureExt;
 use sha2::{Digest as _, Sha256};
-use switchyard_core::image::{Credentials, ImageId};
+use switchyard_core::id::Owner;
+use switchyard_core::image::{Credentials, ImageId, Right};
 use switchyard_core::{Error, ErrorKind, Result};
 use switchyard_registry::{self as registry, Descriptor, Digest, Platforms, Reference};
 use switchyard_steps::{Step, reach};
@@ -41,6 +42,9 @@ pub(crate) struct Job {
     pub(crate) rebase: bool,
     pub(crate) flush: super::flush::Flush,
     pub(crate) shares: Arc<Shares>,
+    /// Who pulls, and the right that it proves.
+    pub(crate) owner: Owner,
+    pub(crate) right: Right,
 }
 
 impl Pulls {
@@ -62,7 +66,7 @@ pub(super) const ATTEMPTS: u32 = 3;
 impl Job {
     /// What makes two pulls the same.
     fn key(&self) -> [u8; 32] {
-        self.fingerprint(&[&self.reference.to_string(), &self.snapshotter])
+        self.fingerprint(&[&self.reference.to_string(), &self.snapshotter, self.owner.as_str()])
     }
 
     /// Where the layers come from, and by whose right.
@@ -195,9 +199,12 @@ impl Job {
         if self.reference.digest().is_none() && !names.contains(&asked) {
             names.push(asked);
         }
+        let key = super::holders::key(self.owner);
         for name in names {
-            let image = api::Image {
+            let held = (key.clone(), super::holders::value(self.right, &target.digest));
+            let mut image = api::Image {
                 name: name.clone(),
+                labels: std::iter::once(held).collect(),
                 target: Some(types::Descriptor {
                     media_type: target.media_type.clone(),
                     digest: target.digest.to_string(),
@@ -211,7 +218,13 @@ impl Job {
             match call(&what, QUICK, client.images().create(request)).await {
                 Ok(_) => {}
                 Err(error) if error.kind() == ErrorKind::AlreadyExists => {
-                    let mask = prost_types::FieldMask { paths: vec!["target".to_owned()] };
+                    // Who once needed no credentials for this content needs none.
+                    if self.is_open(client, &name, &target.digest).await? {
+                        let open = super::holders::value(Right::Open, &target.digest);
+                        image.labels.insert(key.clone(), open);
+                    }
+                    let paths = vec!["target".to_owned(), format!("labels.{key}")];
+                    let mask = prost_types::FieldMask { paths };
                     let request = api::UpdateImageRequest {
                         image: Some(image),
                         update_mask: Some(mask),
@@ -224,6 +237,21 @@ impl Job {
             reach(Step::ImageNamed);
         }
         Ok(())
+    }
+}
+
+impl Job {
+    /// Whether this owner has pulled this content under this name without credentials before.
+    async fn is_open(&self, client: &Client, name: &str, target: &Digest) -> Result<bool> {
+        let request = api::GetImageRequest { name: name.to_owned() };
+        match call(&format!("look up image {name}"), QUICK, client.images().get(request)).await {
+            Ok(answer) => {
+                let labels = answer.image.map(|image| image.labels).unwrap_or_default();
+                Ok(super::holders::parse(&labels, target).get(&self.owner) == Some(&Right::Open))
+            }
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(false),
+            Err(error) => Err(error),
+        }
     }
 }
 

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 
 use containerd_client::services::v1 as api;
+use switchyard_core::id::Owner;
 use switchyard_core::{ErrorKind, Result};
 use switchyard_registry::{Digest, Reference};
 
@@ -14,10 +15,24 @@ use crate::client::{Client, QUICK, call};
 /// How many are remembered.
 const REMEMBERED: usize = 256;
 
-/// What a reference led to, by reference and snapshotter.
+/// What a reference led to.
 #[derive(Debug, Default)]
 pub(super) struct Recent {
-    known: Mutex<HashMap<(String, String), Known>>,
+    known: Mutex<HashMap<Key, Known>>,
+}
+
+/// What is asked for, for which snapshotter, and by whom: what one may use another may not.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(super) struct Key {
+    reference: String,
+    snapshotter: String,
+    owner: Owner,
+}
+
+impl Key {
+    pub(super) fn new(reference: &str, snapshotter: &str, owner: Owner) -> Self {
+        Self { reference: reference.to_owned(), snapshotter: snapshotter.to_owned(), owner }
+    }
 }
 
 #[derive(Debug, Clone)]
@@ -28,7 +43,8 @@ struct Known {
 
 impl Recent {
     /// Remembers what a reference led to, unless it is the beginning of an id, which another image may come to share.
-    pub(super) fn remember(&self, reference: &str, snapshotter: &str, record: &Named, runnable: &Runnable) {
+    pub(super) fn remember(&self, key: Key, record: &Named, runnable: &Runnable) {
+        let reference = key.reference.as_str();
         let name = reference.parse::<Reference>().map(|reference| reference.to_string());
         let exact = reference == record.name
             || reference == record.info.id.as_str()
@@ -41,19 +57,19 @@ impl Recent {
             known.clear();
         }
         let entry = Known { target: record.target.clone(), runnable: runnable.clone() };
-        known.insert((reference.to_owned(), snapshotter.to_owned()), entry);
+        known.insert(key, entry);
+    }
+
+    /// Forgets everything: somebody lets go of an image.
+    pub(super) fn forget(&self) {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner).clear();
     }
 
     /// What a reference led to, if it still does: its record is there with the same target, and its snapshot too, whoever may have
     /// been at them meanwhile.
-    pub(super) async fn recall(
-        &self,
-        client: &Client,
-        reference: &str,
-        snapshotter: &str,
-    ) -> Result<Option<Runnable>> {
-        let key = (reference.to_owned(), snapshotter.to_owned());
-        let known = self.known.lock().unwrap_or_else(PoisonError::into_inner).get(&key).cloned();
+    pub(super) async fn recall(&self, client: &Client, key: &Key) -> Result<Option<Runnable>> {
+        let snapshotter = key.snapshotter.as_str();
+        let known = self.known.lock().unwrap_or_else(PoisonError::into_inner).get(key).cloned();
         let Some(Known { target, runnable }) = known else { return Ok(None) };
         let name = runnable.name.clone();
         let what = format!("look up image {name}");
@@ -77,7 +93,7 @@ impl Recent {
         if same && unpacked? {
             return Ok(Some(runnable));
         }
-        self.known.lock().unwrap_or_else(PoisonError::into_inner).remove(&key);
+        self.known.lock().unwrap_or_else(PoisonError::into_inner).remove(key);
         Ok(None)
     }
 }

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use containerd_client::services::v1::snapshots as snap;
 use containerd_client::types::Mount;
 use serde::{Deserialize, Serialize};
-use switchyard_core::id::TaskId;
+use switchyard_core::id::{Owner, TaskId};
 use switchyard_core::spec::{MountSource, TaskSpec};
 use switchyard_core::{Error, Result};
 use switchyard_namespaces::tasks::unmount_tree;
@@ -101,7 +101,7 @@ impl Inner {
             let at = dir.join(number.to_string());
             match &mount.source {
                 MountSource::Image { reference, sub_path } => {
-                    let planned = self.plan_image(sandbox, reference, sub_path).await;
+                    let planned = self.plan_image(sandbox, spec.meta.owner, reference, sub_path).await;
                     let (top, inside) = planned.map_err(|error| error.context(IMAGE_VOLUME_FAILED))?;
                     let key = format!("{id}-{number}");
                     staging.records.push(StagedRecord::Image { at: number.to_string(), key, top });
@@ -126,11 +126,12 @@ impl Inner {
     async fn plan_image(
         &self,
         sandbox: &SandboxEntry,
+        owner: Owner,
         reference: &str,
         sub_path: &Path,
     ) -> Result<(Option<String>, PathBuf)> {
         let handler = &sandbox.record.handler;
-        let image = self.images.runnable(reference, handler).await?;
+        let image = self.images.runnable(reference, handler, owner).await?;
         if sub_path.as_os_str().is_empty() {
             return Ok((image.top, PathBuf::new()));
         }

@@ -93,7 +93,7 @@ async fn before_recovery_nothing_is_served() {
     assert_eq!(refused(scope.create_task(&id, task_spec("task", ENDLESS)).await), away);
     assert_eq!(refused(scope.sandboxes()), away);
     assert_eq!(refused(scope.tasks()), away);
-    assert_eq!(refused(scope.images()), away);
+    assert_eq!(refused(scope.images().await), away);
     assert_eq!(refused(scope.sandbox(&id)), away);
     assert_eq!(refused(scope.start_task(&id).await), away);
     assert_eq!(refused(scope.wait_task(&id).await), away);

@@ -33,6 +33,7 @@ impl Node {
             reference: BUSYBOX.into(),
             credentials: Credentials::Anonymous,
             handler: String::new(),
+            owner: Owner::Host,
         };
         fake.images().pull(&request).await.unwrap();
         Self::over(fake).await

@@ -2,6 +2,7 @@
 
 use base64::Engine as _;
 use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
+use switchyard_core::id::Owner;
 use switchyard_core::image::{Credentials, PullRequest};
 use switchyard_core::{Error, Result};
 use switchyard_proto::cri::v1 as cri;
@@ -40,7 +41,7 @@ pub(crate) fn pull_request(request: cri::PullImageRequest) -> Result<PullRequest
         None => Credentials::Anonymous,
         Some(auth) => credentials(auth, &reference)?,
     };
-    Ok(PullRequest { reference, credentials, handler: runtime_handler })
+    Ok(PullRequest { reference, credentials, handler: runtime_handler, owner: Owner::Kubernetes })
 }
 
 /// What to show the registry of `reference`. Credentials for another registry are not for its eyes.

@@ -8,7 +8,18 @@ use super::stats::disk_usage;
 
 /// One image.
 pub(crate) fn image(image: &Image) -> cri::Image {
-    let Image { id, repo_tags, repo_digests, size_bytes, user, volumes: _, labels: _, pinned } = image;
+    let Image {
+        id,
+        repo_tags,
+        repo_digests,
+        size_bytes,
+        user,
+        volumes: _,
+        labels: _,
+        pinned,
+        holders: _,
+        brought: _,
+    } = image;
     let (uid, username) = user_of(user);
     cri::Image {
         id: id.to_string(),

@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 
 use serde_json::{Map, Value, json};
 use switchyard_core::backend::{BackendStatus, CgroupDriver, Condition, Handler, Inspection};
-use switchyard_core::image::Image;
+use switchyard_core::id::Owner;
+use switchyard_core::image::{Image, Right};
 use switchyard_core::state::{SandboxState, TaskState};
 use switchyard_core::table::{Sandbox, Task};
 use switchyard_proto::cri::v1 as cri;
@@ -55,7 +56,21 @@ pub(crate) fn container_info(task: &Task, record: Option<&ContainerRecord>, insp
 pub(crate) fn image_info(image: &Image) -> Info {
     let volumes: Vec<_> = image.volumes.iter().map(|path| path.to_string_lossy()).collect();
     let config = json!({ "User": image.user, "Volumes": volumes, "Labels": image.labels });
-    wrapped("info", Map::from_iter([("imageSpec".to_owned(), json!({ "config": config }))]))
+    let holder = |(owner, right): (&Owner, &Right)| {
+        let right = match right {
+            Right::Open => "open",
+            Right::Private => "private",
+        };
+        (owner.as_str().to_owned(), json!(right))
+    };
+    let holders: Map<String, Value> = image.holders.iter().map(holder).collect();
+    wrapped(
+        "info",
+        Map::from_iter([
+            ("imageSpec".to_owned(), json!({ "config": config })),
+            ("holders".to_owned(), Value::Object(holders)),
+        ]),
+    )
 }
 
 /// What there is to say of the node.

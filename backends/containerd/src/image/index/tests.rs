@@ -18,7 +18,13 @@ fn named(name: &str, id: char, target: char) -> Named {
         config_digest: digest(id),
         size_bytes: 5,
     };
-    Named { name: name.to_owned(), target: digest(target), pinned: false, info: Arc::new(info) }
+    Named {
+        name: name.to_owned(),
+        target: digest(target),
+        pinned: false,
+        info: Arc::new(info),
+        holders: Holders::new(),
+    }
 }
 
 fn records() -> Vec<Named> {

@@ -1,0 +1,40 @@
+//! What is found out or made once, when the backend is set up.
+
+use switchyard_core::Result;
+use switchyard_namespaces::files::write_atomic;
+use switchyard_runtime_spec as runtime_spec;
+
+use crate::config::Driver;
+use crate::image::lease::getrandom_fill;
+use crate::text::io_error;
+
+/// The name of this gateway among those that may share a containerd: made once, kept in its state directory.
+pub(super) fn instance(state: &std::path::Path) -> Result<String> {
+    let path = state.join("instance");
+    match std::fs::read_to_string(&path) {
+        Ok(name) if !name.trim().is_empty() => return Ok(name.trim().to_owned()),
+        Ok(_) => {}
+        Err(fault) if fault.kind() == std::io::ErrorKind::NotFound => {}
+        Err(fault) => return Err(io_error("read", &path, fault)),
+    }
+    let mut random = [0; 6];
+    getrandom_fill(&mut random);
+    let name = hex::encode(random);
+    write_atomic(&path, name.as_bytes(), 0o600).map_err(crate::sandbox::from_namespaces)?;
+    // Objects that bear the name are on disk before long: without it nobody would know them as ours after a power cut.
+    let synced =
+        [path.as_path(), state].into_iter().try_for_each(|part| std::fs::File::open(part)?.sync_all());
+    synced.map_err(|fault| io_error("sync", &path, fault))?;
+    Ok(name)
+}
+
+/// systemd makes cgroups where it runs and the hierarchy is unified; there a runtime must not do it beside it.
+pub(super) fn cgroup_driver(wanted: Driver) -> runtime_spec::CgroupDriver {
+    let systemd_runs = std::path::Path::new("/run/systemd/system").is_dir();
+    let unified = std::path::Path::new("/sys/fs/cgroup/cgroup.controllers").exists();
+    match wanted {
+        Driver::Systemd => runtime_spec::CgroupDriver::Systemd,
+        Driver::Auto if systemd_runs && unified => runtime_spec::CgroupDriver::Systemd,
+        Driver::Auto | Driver::Cgroupfs => runtime_spec::CgroupDriver::Fs,
+    }
+}

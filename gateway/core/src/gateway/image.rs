@@ -1,0 +1,78 @@
+//! Images as one owner sees them.
+
+use super::Scope;
+use crate::error::{Error, Result};
+use crate::id::Owner;
+use crate::image::{Image, ImageId, PullRequest};
+use crate::stats::DiskUsage;
+
+impl Scope {
+    /// Pulls an image, which this owner holds from then on. As [`ImageStore::pull`](crate::image::ImageStore::pull).
+    ///
+    /// # Errors
+    /// Those of [`ImageStore::pull`](crate::image::ImageStore::pull).
+    pub async fn pull_image(&self, request: &PullRequest) -> Result<ImageId> {
+        let backend = &self.gateway.ready()?.backend;
+        if request.owner != self.owner {
+            return Err(Error::internal(format!(
+                "an image for {} was asked for by {}",
+                request.owner, self.owner
+            )));
+        }
+        backend.images().pull(request).await
+    }
+
+    /// The image of this id, id prefix, or reference. `None` if the node does not have it, or if this owner must first prove by a pull
+    /// of its own that it may use it.
+    ///
+    /// # Errors
+    /// `Unavailable` before recovery, or if the store cannot be read.
+    pub async fn image(&self, reference: &str) -> Result<Option<Image>> {
+        let found = self.gateway.ready()?.backend.images().get(reference).await?;
+        Ok(found.filter(|image| image.is_open_to(self.owner)).map(|image| self.seen(image)))
+    }
+
+    /// All images of the node, whoever holds them.
+    ///
+    /// # Errors
+    /// `Unavailable` before recovery, or if the store cannot be read.
+    pub async fn images(&self) -> Result<Vec<Image>> {
+        let images = self.gateway.ready()?.backend.images().list().await?;
+        Ok(images.into_iter().map(|image| self.seen(image)).collect())
+    }
+
+    /// Lets go of an image, which goes under all names that no other owner holds, unless another owner's tasks use it. Idempotent.
+    ///
+    /// # Errors
+    /// `Unavailable` before recovery, or if the store cannot be written.
+    pub async fn remove_image(&self, reference: &str) -> Result<()> {
+        let images = self.gateway.ready()?.backend.images();
+        let Some(image) = images.get(reference).await? else { return Ok(()) };
+        images.remove(reference, self.owner, self.used_by_others(&image.id)).await
+    }
+
+    /// What images use on disk.
+    ///
+    /// # Errors
+    /// `Unavailable` before recovery, or if it cannot be read.
+    pub async fn image_usage(&self) -> Result<Vec<DiskUsage>> {
+        self.gateway.ready()?.backend.images().usage().await
+    }
+
+    /// The image as this owner sees it: what it cannot remove it need not try to.
+    fn seen(&self, image: Image) -> Image {
+        let others_alone =
+            !image.brought && !image.holders.is_empty() && !image.holders.contains_key(&self.owner);
+        let pinned = image.pinned || others_alone || self.used_by_others(&image.id);
+        Image { pinned, ..image }
+    }
+
+    /// Whether tasks of other owners were made from this image.
+    fn used_by_others(&self, image: &ImageId) -> bool {
+        let table = &self.gateway.shared.table;
+        Owner::ALL
+            .into_iter()
+            .filter(|owner| *owner != self.owner)
+            .any(|owner| table.tasks(owner).iter().any(|task| task.details.image_id == *image))
+    }
+}
