@@ -319,14 +319,6 @@ impl TaskRecord {
         })
     }
 
-    /// Whether the logkeeper has its output.
-    pub(crate) const fn is_kept(&self) -> bool {
-        match self.output {
-            OutputRecord::Log(_) | OutputRecord::Live => true,
-            OutputRecord::Discard | OutputRecord::Fifos { .. } => false,
-        }
-    }
-
     /// Whether its input ends with the first client that had it. A terminal has no end: closing it would hang up, and end the task.
     pub(crate) const fn input_ends(&self) -> bool {
         self.stdin && self.stdin_once && !self.tty

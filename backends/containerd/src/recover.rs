@@ -321,7 +321,8 @@ impl Inner {
         self.hold_main(entry, started.pid);
         self.watch_oom(entry);
         self.clear_execs(entry);
-        if let Some(spec) = crate::task::log_spec(entry)
+        if entry.is_kept()
+            && let Some(spec) = crate::task::log_spec(entry)
             && let Err(error) = crate::task::hold_output(entry, &spec)
         {
             tracing::warn!(task.id = %entry.id, error = error.report(), "the output of a task is not held");
@@ -330,7 +331,10 @@ impl Inner {
 
     /// Has the logkeeper go on with a running task's log, should it not know of it.
     async fn resume_log(&self, entry: &Arc<TaskEntry>) {
-        let Some(spec) = crate::task::log_spec(entry).filter(|_| entry.exit().is_none()) else { return };
+        let Some(spec) = crate::task::log_spec(entry).filter(|_| entry.is_kept() && entry.exit().is_none())
+        else {
+            return;
+        };
         if let Err(fault) = self.logkeeper.open(&spec).await {
             tracing::warn!(task.id = %entry.id, error = %fault, "the log of a task may not go on");
         }

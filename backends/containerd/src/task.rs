@@ -157,6 +157,16 @@ impl TaskEntry {
         process.as_ref().map_or(process::Sent::Refused, |process| process.signal(signal))
     }
 
+    /// Whether the logkeeper has its output. It does without while there is no logkeeper, if it has no log.
+    pub(crate) fn is_kept(&self) -> bool {
+        let record = self.record();
+        match record.output {
+            OutputRecord::Log(_) => true,
+            OutputRecord::Live => self.dirs.stdout().exists(),
+            OutputRecord::Discard | OutputRecord::Fifos { .. } => false,
+        }
+    }
+
     /// Lets go of what is held for a process that runs, which it does no more.
     fn let_go(&self) {
         self.oom.lock().unwrap_or_else(PoisonError::into_inner).take();

@@ -40,13 +40,13 @@ impl Inner {
     /// Joins the streams of a running task.
     pub(crate) async fn join(self: &Arc<Self>, id: TaskId, spec: AttachSpec) -> Result<Attachment> {
         let entry = self.attachable(id)?;
-        let (kept, tty, stdin) = {
+        let (tty, stdin) = {
             let record = entry.record();
-            (record.is_kept(), record.tty, record.stdin)
+            (record.tty, record.stdin)
         };
-        if !kept && (spec.stdout || spec.stderr) {
+        if !entry.is_kept() && (spec.stdout || spec.stderr) {
             return Err(Error::failed_precondition(format!(
-                "the output of task {id} cannot be attached to: it was made to go elsewhere"
+                "the output of task {id} cannot be attached to: it goes elsewhere, or nowhere because the logkeeper was away at its start"
             )));
         }
         let stdout = self.live_output(&entry, Stream::Stdout, spec.stdout).await?;

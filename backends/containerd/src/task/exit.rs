@@ -179,8 +179,7 @@ impl Inner {
     /// The logkeeper cannot be reached, or fails.
     pub(crate) async fn finish_log(&self, entry: &TaskEntry) -> Result<()> {
         self.keeper_up_for(entry)?;
-        let kept = entry.record().is_kept();
-        if kept && !entry.log_finished.load(Ordering::Acquire) {
+        if entry.is_kept() && !entry.log_finished.load(Ordering::Acquire) {
             self.logkeeper.finish(&entry.id.to_string(), DRAIN).await.map_err(from_logkeeper)?;
             entry.log_finished.store(true, Ordering::Release);
             entry.hold.lock().unwrap_or_else(PoisonError::into_inner).take();
@@ -193,7 +192,7 @@ impl Inner {
     /// # Errors
     /// `Unavailable` with the reason.
     pub(super) fn keeper_up_for(&self, entry: &TaskEntry) -> Result<()> {
-        if entry.record().is_kept() { self.health.keeper_up() } else { Ok(()) }
+        if entry.is_kept() { self.health.keeper_up() } else { Ok(()) }
     }
 
     pub(crate) async fn reopen_log(&self, id: TaskId) -> Result<()> {

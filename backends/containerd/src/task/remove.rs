@@ -30,10 +30,7 @@ impl Inner {
             self.end_process(&id).await?;
             entry.set_cleared();
         }
-        let (kept, location) = {
-            let record = entry.record();
-            (record.is_kept(), self.cgroup_location(&record))
-        };
+        let (kept, location) = (entry.is_kept(), self.cgroup_location(&entry.record()));
         if kept && !entry.log_finished.load(Ordering::Acquire) && entry.dirs.run.exists() {
             self.logkeeper.finish(&id, std::time::Duration::ZERO).await.map_err(from_logkeeper)?;
         }

@@ -161,7 +161,9 @@ impl Inner {
             streams.stdin = text(&entry.dirs.stdin());
             fifos.push(entry.dirs.stdin());
         }
-        match output {
+        // What has no log starts without a logkeeper too; nobody can attach to it then.
+        let away = output == OutputRecord::Live && self.health.keeper_up().is_err();
+        match if away { OutputRecord::Discard } else { output } {
             // The shim takes all three streams or none, and a terminal always has an output.
             OutputRecord::Discard if stdin || tty => {
                 streams.stdout = NULL.to_owned();
@@ -174,7 +176,7 @@ impl Inner {
             }
             OutputRecord::Log(_) | OutputRecord::Live => {}
         }
-        if let Some(spec) = log_spec(entry) {
+        if let Some(spec) = log_spec(entry).filter(|_| !away) {
             let paths = [&spec.stdout, &spec.stderr];
             fifos.extend(paths.into_iter().flatten().cloned());
             [streams.stdout, streams.stderr] =
