@@ -30,5 +30,5 @@ pub use error::{Error, Result};
 pub use group::Group;
 pub use hierarchy::{CgroupMode, Hierarchy, Mount};
 pub use moves::{ExpectedMove, Moves};
-pub use oom::OomWatch;
+pub use oom::{Kills, OomWatch};
 pub use reader::Reader;

@@ -4,8 +4,9 @@
 //! enough. On v1 the kernel counts into an eventfd, which outlives the cgroup; it adds one when the cgroup goes. On v2
 //! the file can be polled for `POLLPRI`: whoever does so and calls [`OomWatch::kills`] keeps the last count. But the
 //! kernel holds such news back for up to 10 ms after other news, and systemd removes a scope about as soon after its
-//! last process. So the group above is looked at as well, which counts the kills below it and stays: a kill that came
-//! there since our own file was last read, which can be read no more, was ours.
+//! last process. So whoever sees the main process end reads once more at once ([`OomWatch::end`]). Should even that come
+//! too late, the group above is looked at, which counts the kills below it and stays: a kill that came there since our
+//! own file was last read may have been ours, or that of a group beside it.
 
 use std::fs::{self, File};
 use std::io;
@@ -28,6 +29,15 @@ const MAX_BYTES: usize = 4096;
 /// How long the kernel may take to tell that a cgroup went, in ms; it is some milliseconds.
 const LAST_SIGNAL_WAIT_MS: u16 = 100;
 
+/// What is known of the out-of-memory kills in a cgroup.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Kills {
+    /// So many processes were killed, as far as is known; never less than was said before.
+    pub counted: u64,
+    /// The cgroup went before its counter could be read a last time, and there was a kill in it or in one beside it.
+    pub doubtful: bool,
+}
+
 /// Watches one cgroup for out-of-memory kills.
 #[derive(Debug)]
 pub struct OomWatch {
@@ -39,6 +49,8 @@ pub struct OomWatch {
     above: Option<(File, u64)>,
     signalled: u64,
     settled: bool,
+    /// It was read after its main process had ended: nothing that counts comes any more.
+    ended: bool,
     last: u64,
 }
 
@@ -59,23 +71,23 @@ impl OomWatch {
             CgroupMode::V2 => (None, file_above(path).and_then(|file| File::open(file).ok())),
         };
         let above = above.map(|file| (file, 0));
-        let mut watch =
-            Self { path: path.to_owned(), file, signals, above, signalled: 0, settled: false, last: 0 };
+        let (path, signalled, settled, ended, last) = (path.to_owned(), 0, false, false, 0);
+        let mut watch = Self { path, file, signals, above, signalled, settled, ended, last };
         watch.kills()?;
         Ok(Some(watch))
     }
 
-    /// How many processes were killed as far as is known; never less than it said before.
+    /// The kills so far.
     ///
-    /// Of a cgroup that is gone it is what was read last, and at least one if it ran out of memory since. On v1 the first
-    /// call after a cgroup went may block for a tenth of a second; on v2 a kill in a group beside it, since the last call
-    /// and at most a moment before this one went, counts as one of it.
+    /// Of a cgroup that is gone it is what was read last, and on v1 at least one if it ran out of memory since. There the
+    /// first call after a cgroup went may block for a tenth of a second.
     ///
     /// # Errors
     /// [`Error::File`] if the kernel refuses the file for another reason than that the cgroup is gone.
-    pub fn kills(&mut self) -> Result<u64> {
+    pub fn kills(&mut self) -> Result<Kills> {
         // Before our own, so that a kill that comes in between is counted there and not missed here.
         let above = self.above.as_ref().and_then(|(file, _)| count(file).ok());
+        let mut doubtful = false;
         match count(&self.file) {
             Ok(count) => {
                 self.last = self.last.max(count);
@@ -87,14 +99,27 @@ impl OomWatch {
                 self.drain()?;
                 self.settle()?;
                 // One signal says that the cgroup went, any other that it ran out of memory.
-                let above = self.above.as_ref().zip(above).is_some_and(|((_, before), now)| now > *before);
-                if self.signalled > 1 || above {
+                if self.signalled > 1 {
                     self.last = self.last.max(1);
                 }
+                let beside = self.above.as_ref().zip(above).is_some_and(|((_, before), now)| now > *before);
+                doubtful = beside && !self.ended;
             }
             Err(source) => return Err(Error::File { path: self.path.clone(), source }),
         }
-        Ok(self.last)
+        Ok(Kills { counted: self.last, doubtful })
+    }
+
+    /// As [`OomWatch::kills`], when the main process has ended: if the counter can still be read, its count is for good and
+    /// nothing that happens beside the cgroup later is taken for its own.
+    ///
+    /// # Errors
+    /// Those of [`OomWatch::kills`].
+    pub fn end(&mut self) -> Result<Kills> {
+        let kills = self.kills()?;
+        // Whoever can read it now could do so before.
+        self.ended |= count(&self.file).is_ok();
+        Ok(kills)
     }
 
     /// One signal may mean either thing, as the kernel tells a little later that the cgroup went: waits for a second.

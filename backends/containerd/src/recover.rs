@@ -7,12 +7,10 @@
 //! served, so that it is told from what is made then, and cleared away afterwards.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
-use std::path::PathBuf;
 use std::str::FromStr;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::SystemTime;
 
-use containerd_client::services::v1 as api;
 use futures::{StreamExt, stream};
 use switchyard_core::backend::{Recovered, Started};
 use switchyard_core::id::{SandboxId, TaskId};
@@ -24,32 +22,31 @@ use switchyard_steps::{Step, reach};
 use crate::backend::Inner;
 use crate::health::Contact;
 use crate::leftovers::Leftover;
-use crate::record::{
-    self, EXIT, ExitRecord, NetworkRecord, PHASE, Phase, SandboxRecord, TaskRecord, from_ns,
-};
+use crate::record::NetworkRecord;
 use crate::sandbox::SandboxEntry;
 use crate::task::TaskEntry;
 
+mod ask;
 mod debris;
 mod decide;
+mod found;
 mod inventory;
 mod lost;
+mod phases;
 mod plugins;
 mod settle;
 pub(crate) mod shims;
 mod waits;
 
-use decide::{Process, SandboxFacts, TaskFacts, TaskFate, must_ask, sandbox_fate, task_fate};
-use inventory::Inventory;
+use ask::Processes;
+pub(crate) use decide::{End, Process};
+use decide::{SandboxFacts, TaskFacts, TaskFate, sandbox_fate, task_fate};
+use found::{FoundSandbox, FoundTask};
+use inventory::{Inventory, Snapshots};
+use phases::Phases;
 
 /// How many objects are worked on at once.
 const AT_ONCE: usize = 16;
-
-/// How long a shim may take to say how its task is; a task that nothing is said of counts as running, and is watched.
-const ASK: Duration = Duration::from_millis(250);
-
-/// How long recovery looks at one end that nobody has seen; afterwards it is watched like a task that runs.
-const REAP: Duration = Duration::from_secs(5);
 
 /// What is known of the sandbox that a task belongs to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -73,45 +70,67 @@ struct Finding {
 
 impl Inner {
     pub(crate) async fn recover(self: &Arc<Self>) -> Result<Recovered> {
+        let mut phases = Phases::begin();
         self.take_plugins().await?;
+        phases.done("plugins");
         self.abilities.refresh(&self.client).await;
+        phases.done("abilities");
         let Inventory { sandboxes, tasks, all, snapshots } = self.take_inventory().await?;
         self.sandboxes().clear();
         self.tasks().clear();
         self.inherited().clear();
         reach(Step::RecoveryLooked);
+        phases.done("inventory");
+
+        let known: HashSet<TaskId> = tasks.iter().map(|(id, _)| *id).collect();
+        let sandboxes: Vec<_> =
+            sandboxes.into_iter().map(|(id, container)| (id, self.find_sandbox(id, &container))).collect();
+        let tasks = self.find_tasks(tasks).await;
+        let of_sandboxes = sandboxes
+            .iter()
+            .filter_map(|(id, found)| found.as_ref().ok().and_then(|found| self.ask_of_sandbox(*id, found)));
+        let of_tasks = tasks
+            .iter()
+            .filter_map(|(id, found)| found.as_ref().ok().and_then(|found| self.ask_of_task(*id, found)));
+        phases.done("records");
+        let processes = self.processes(of_sandboxes.chain(of_tasks).collect()).await?;
+        phases.done("processes");
 
         let mut finding = Finding::default();
-        self.recover_sandboxes(sandboxes, &mut finding).await?;
-        let known: HashSet<TaskId> = tasks.iter().map(|(id, _)| *id).collect();
-        let homes = std::mem::take(&mut finding.homes);
-        let outcomes: Vec<_> = stream::iter(tasks)
-            .map(|(id, container)| {
-                let snapshot = snapshots.may_have(&container.snapshotter, &container.id);
-                let homes = &homes;
-                async move { (id, self.recover_task(id, &container, snapshot, homes).await) }
-            })
-            .buffer_unordered(AT_ONCE)
-            .collect()
-            .await;
-        for (id, outcome) in outcomes {
-            match outcome {
-                Ok((entry, fate, task)) => finding.place(self, entry, &fate, task),
-                Err(error) if matches!(self.health.now(), Contact::Down { .. }) => return Err(error),
-                Err(error) => {
-                    tracing::error!(task.id = %id, error = error.report(), "a task cannot be recovered and is left alone");
-                }
-            }
+        for (id, found) in sandboxes {
+            self.recover_sandbox(id, found, processes.of(&id.to_string()), &mut finding);
         }
+        self.recover_tasks(tasks, &processes, &snapshots, &mut finding).await?;
+        phases.done("tasks");
         // Only now: a task whose end is on record is listed without its snapshot too.
         self.remove_lost_layers(&snapshots, &finding.earlier).await;
+        phases.done("layers");
         reach(Step::RecoveryTasks);
         let debris = self.find_debris(&snapshots, &all).await?;
+        phases.done("debris");
         reach(Step::RecoverySandboxes);
         self.settle_kept().await?;
         self.end_old_waits().await?;
+        phases.done("exits");
+        tracing::info!(
+            took = ?phases.total(),
+            sandboxes = finding.recovered.sandboxes.len(),
+            tasks = finding.recovered.tasks.len(),
+            shims_asked = processes.asked,
+            shims_silent = processes.silent,
+            %phases,
+            "known what a predecessor left"
+        );
+        Ok(self.take_up(finding, debris, known).await)
+    }
 
-        // From here on requests may be served.
+    /// From here on requests may be served: what they need not wait for is seen to in the background.
+    async fn take_up(
+        self: &Arc<Self>,
+        finding: Finding,
+        debris: debris::Debris,
+        known: HashSet<TaskId>,
+    ) -> Recovered {
         let Finding { recovered, homes: _, clear, running, earlier: _ } = finding;
         for leftover in clear {
             self.clear_soon(leftover);
@@ -130,59 +149,45 @@ impl Inner {
             reach(Step::RecoveryDebris);
         });
         self.recovered.cancel();
-        Ok(recovered)
+        recovered
     }
 
-    async fn recover_sandboxes(
+    /// Puts a sandbox back in its place, or has it removed if it was never finished.
+    fn recover_sandbox(
         &self,
-        sandboxes: Vec<(SandboxId, api::Container)>,
+        id: SandboxId,
+        found: Result<FoundSandbox>,
+        process: Process,
         finding: &mut Finding,
-    ) -> Result<()> {
-        let outcomes: Vec<_> = stream::iter(sandboxes)
-            .map(|(id, container)| async move { (id, self.recover_sandbox(id, &container).await) })
-            .buffer_unordered(AT_ONCE)
-            .collect()
-            .await;
-        for (id, outcome) in outcomes {
-            match outcome {
-                Ok(Some(sandbox)) => {
-                    finding.homes.insert(id, Home::Stands);
-                    finding.recovered.sandboxes.push(sandbox);
-                }
-                Ok(None) => {
-                    tracing::info!(sandbox.id = %id, "removing a sandbox that was never finished");
-                    self.inherited().insert(id.to_string());
-                    finding.clear.push(Leftover::Sandbox(id, None));
-                }
-                Err(error) if matches!(self.health.now(), Contact::Down { .. }) => return Err(error),
-                Err(error) => {
-                    finding.homes.insert(id, Home::Unreadable);
-                    tracing::error!(sandbox.id = %id, error = error.report(), "a sandbox cannot be read: it and its tasks are left alone");
-                }
+    ) {
+        match found.and_then(|found| self.place_sandbox(id, found, process)) {
+            Ok(Some(sandbox)) => {
+                finding.homes.insert(id, Home::Stands);
+                finding.recovered.sandboxes.push(sandbox);
+            }
+            Ok(None) => {
+                tracing::info!(sandbox.id = %id, "removing a sandbox that was never finished");
+                self.inherited().insert(id.to_string());
+                finding.clear.push(Leftover::Sandbox(id, None));
+            }
+            Err(error) => {
+                finding.homes.insert(id, Home::Unreadable);
+                tracing::error!(sandbox.id = %id, error = error.report(), "a sandbox cannot be read: it and its tasks are left alone");
             }
         }
-        Ok(())
     }
 
     /// Puts a sandbox back in its place; `None` if it was never finished.
-    async fn recover_sandbox(&self, id: SandboxId, container: &api::Container) -> Result<Option<Sandbox>> {
-        let phase = container.labels.get(PHASE).map(String::as_str).unwrap_or_default();
-        let phase = Phase::parse(phase)
-            .ok_or_else(|| Error::internal(format!("sandbox {id} is in the unknown phase {phase:?}")))?;
-        let record: SandboxRecord = record::decode(&container.id, &container.extensions)?;
-        let process = if record.infra && phase == Phase::Ready {
-            self.ask(&container.id, None).await?
-        } else {
-            Process::None
-        };
-        let pid = match process {
+    fn place_sandbox(&self, id: SandboxId, found: FoundSandbox, process: Process) -> Result<Option<Sandbox>> {
+        let FoundSandbox { phase, mut entry } = found;
+        entry.pid = match process {
             Process::Running { pid } | Process::Unanswered { pid } => Some(pid),
-            Process::None | Process::Created | Process::Stopped => None,
+            Process::None | Process::Created | Process::Stopped(_) => None,
         };
-        let entry = SandboxEntry { dirs: self.layout.sandbox(id), pid, record, released: false };
         self.adopt_groups(id, &entry);
         let record = &entry.record;
-        let facts = SandboxFacts { phase, pinned: is_pinned(&entry), infra: pid.is_some() || !record.infra };
+        let infra = entry.pid.is_some() || !record.infra;
+        let facts = SandboxFacts { phase, pinned: is_pinned(&entry), infra };
         let Some(state) = sandbox_fate(facts) else { return Ok(None) };
         let mut details = entry.details();
         if state == SandboxState::Stopped {
@@ -194,54 +199,55 @@ impl Inner {
         Ok(Some(sandbox))
     }
 
-    /// Asks how a container's process is. `pid` is what is known of one that does not answer.
-    async fn ask(&self, id: &str, pid: Option<u32>) -> Result<Process> {
-        match tokio::time::timeout(ASK, self.process_now(id)).await {
-            Ok(Ok(process)) => Ok(process),
-            Ok(Err(error)) if matches!(self.health.now(), Contact::Down { .. }) => Err(error),
-            Ok(Err(error)) => {
-                tracing::warn!(id, error = error.report(), "how a process is cannot be known now");
-                Ok(Process::Unanswered { pid: pid.unwrap_or(0) })
-            }
-            Err(_) => {
-                tracing::warn!(id, limit = ?ASK, "a shim does not answer");
-                Ok(Process::Unanswered { pid: pid.unwrap_or(0) })
+    async fn recover_tasks(
+        &self,
+        tasks: Vec<(TaskId, Result<FoundTask>)>,
+        processes: &Processes,
+        snapshots: &Snapshots,
+        finding: &mut Finding,
+    ) -> Result<()> {
+        let homes = std::mem::take(&mut finding.homes);
+        let outcomes: Vec<_> = stream::iter(tasks)
+            .map(|(id, found)| {
+                let homes = &homes;
+                async move {
+                    let process = processes.of(&id.to_string());
+                    let recovered = async { self.recover_task(id, found?, process, snapshots, homes).await };
+                    (id, recovered.await)
+                }
+            })
+            .buffer_unordered(AT_ONCE)
+            .collect()
+            .await;
+        for (id, outcome) in outcomes {
+            match outcome {
+                Ok((entry, fate, task)) => finding.place(self, entry, &fate, task),
+                Err(error) if matches!(self.health.now(), Contact::Down { .. }) => return Err(error),
+                Err(error) => {
+                    tracing::error!(task.id = %id, error = error.report(), "a task cannot be recovered and is left alone");
+                }
             }
         }
+        Ok(())
     }
 
     /// Decides about a task and does what requests must wait for; `None` if it has to go.
     async fn recover_task(
         &self,
         id: TaskId,
-        container: &api::Container,
-        snapshot: bool,
+        found: FoundTask,
+        process: Process,
+        snapshots: &Snapshots,
         homes: &HashMap<SandboxId, Home>,
     ) -> Result<(Arc<TaskEntry>, TaskFate, Option<Task>)> {
-        let record: TaskRecord = record::decode(&container.id, &container.extensions)?;
-        let sandbox = record.sandbox_id()?;
+        let FoundTask { sandbox, record, dirs, snapshotter, exit, unrecorded, started, begun } = found;
         let home = homes.get(&sandbox).copied();
         if home == Some(Home::Unreadable) {
             return Err(Error::internal(format!("sandbox {sandbox} of task {id} cannot be read")));
         }
-        let exit = container.labels.get(EXIT).and_then(|label| ExitRecord::parse_label(label));
-        let dirs = self.layout.task(id);
-        let noted = match exit {
-            None => read_failure(dirs.failed()).await,
-            Some(_) => None,
-        };
-        let unrecorded = noted.is_some();
-        let exit = exit.or(noted);
-        let started = read_started(dirs.started()).await;
-        let begun = dirs.run.exists();
-        let process = if must_ask(exit.is_some(), begun, started.is_some()) {
-            self.ask(&container.id, started.map(|started| started.pid)).await?
-        } else {
-            Process::None
-        };
         let facts = TaskFacts {
             sandbox: home == Some(Home::Stands),
-            snapshot,
+            snapshot: snapshots.may_have(&snapshotter, &id.to_string()),
             this_boot: record.boot == self.boot,
             exit: exit.map(|exit| exit.to_core()),
             started_at: started.map(|started| started.at),
@@ -249,7 +255,7 @@ impl Inner {
             process,
         };
         let (meta, details) = (record.meta.to_core()?, record.details());
-        let entry = Arc::new(TaskEntry::new(id, sandbox, dirs, &container.snapshotter, record));
+        let entry = Arc::new(TaskEntry::new(id, sandbox, dirs, &snapshotter, record));
         // A predecessor may have launched it; what is decided below says whether it has ended.
         entry.set_launched();
         let fate = task_fate(&facts, SystemTime::now());
@@ -288,18 +294,13 @@ impl Inner {
                 self.adopt(entry, *started);
                 TaskState::Running { pid: started.pid, started_at: started.at }
             }
-            TaskFate::Reap(started_at) => {
+            TaskFate::Reap { started_at, end } => {
                 let now = SystemTime::now();
                 entry.set_started(Some(Started { pid: 0, at: started_at.unwrap_or(now) }));
-                match tokio::time::timeout(REAP, self.recorded_exit(entry)).await {
-                    Ok(exit) => {
-                        let exit = exit?;
-                        entry.set_exit(exit.clone());
-                        let at = started_at.unwrap_or_else(|| now.min(exit.finished_at));
-                        TaskState::Exited { started_at: Some(at), exit }
-                    }
-                    Err(_) => TaskState::Running { pid: 0, started_at: started_at.unwrap_or(now) },
-                }
+                let exit = self.record_end(entry, *end).await?;
+                entry.set_exit(exit.clone());
+                let at = started_at.unwrap_or_else(|| now.min(exit.finished_at));
+                TaskState::Exited { started_at: Some(at), exit }
             }
             TaskFate::Lost(started_at) => {
                 let now = SystemTime::now();
@@ -356,7 +357,7 @@ impl Finding {
             TaskFate::Destroy | TaskFate::Created => {}
             TaskFate::Unsettled => self.recovered.unsettled.push(entry.id),
             TaskFate::Running(_) => self.running.push(Arc::clone(&entry)),
-            TaskFate::Reap(_) | TaskFate::Lost(_) | TaskFate::Exited(..) => {
+            TaskFate::Reap { .. } | TaskFate::Lost(_) | TaskFate::Exited(..) => {
                 if entry.exit().is_some() && entry.dirs.run.exists() {
                     self.clear.push(Leftover::Ended(Arc::clone(&entry)));
                 }
@@ -382,20 +383,6 @@ fn is_pinned(entry: &SandboxEntry) -> bool {
         .into_iter()
         .filter(|(_, wanted)| *wanted)
         .all(|(ns, _)| is_namespace_file(&entry.dirs.pins.join(ns.file_name())).unwrap_or(false))
-}
-
-/// When a task was started and as which process, by the file that a start leaves; older daemons wrote no process.
-async fn read_started(path: PathBuf) -> Option<Started> {
-    let text = tokio::fs::read_to_string(path).await.ok()?;
-    let mut words = text.split_whitespace();
-    let at = from_ns(words.next()?.parse().ok()?);
-    let pid = words.next().and_then(|word| word.parse().ok()).unwrap_or(0);
-    Some(Started { pid, at })
-}
-
-/// How a start failed that containerd could not be told of.
-async fn read_failure(path: PathBuf) -> Option<ExitRecord> {
-    ExitRecord::parse_label(&tokio::fs::read_to_string(path).await.ok()?)
 }
 
 /// Names of the directories below `dir` that are ids.

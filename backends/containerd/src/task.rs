@@ -3,6 +3,7 @@
 //! Order of making: the container object (the intent; its snapshot may not be there yet), image volumes, and last the snapshot. So a
 //! task whose snapshot is missing is one that was not finished.
 
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -41,6 +42,7 @@ mod start;
 mod update;
 mod volumes;
 
+pub(crate) use process::MainProcess;
 use stage::Staging;
 pub(crate) use start::{hold_output, log_spec, make_fifos, mark_started};
 
@@ -64,8 +66,8 @@ pub(crate) struct TaskEntry {
     /// Who is attached to its standard input.
     inputs: Mutex<attach::Inputs>,
     oom: Mutex<Option<oom::Oom>>,
-    /// Its main process while it runs, unless a predecessor started it.
-    process: Mutex<Option<process::MainProcess>>,
+    /// Its main process, from its making on, where that is a process of this node.
+    process: Mutex<Option<MainProcess>>,
     /// Whether the logkeeper has let go of it.
     log_finished: AtomicBool,
     /// What starts, settles, clears or removes its process comes one after the other.
@@ -148,7 +150,12 @@ impl TaskEntry {
     /// Takes hold of its main process, if the number is that of one.
     fn hold_process(&self, pid: u32) {
         *self.process.lock().unwrap_or_else(PoisonError::into_inner) =
-            process::MainProcess::hold(pid, self.id);
+            MainProcess::hold(pid, &self.id.to_string());
+    }
+
+    /// What can be read once its main process has ended, if that is held.
+    fn watch_main(&self) -> Option<OwnedFd> {
+        self.process.lock().unwrap_or_else(PoisonError::into_inner).as_ref()?.watched()
     }
 
     /// Sends a signal to its main process, if that is held.

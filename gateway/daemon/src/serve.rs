@@ -11,7 +11,7 @@ use std::net::SocketAddr;
 use std::panic::AssertUnwindSafe;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use futures::FutureExt;
 use switchyard_core::gateway::{Gateway, Limits};
@@ -99,6 +99,13 @@ pub enum ServeError {
     Part(String),
 }
 
+/// When the daemon began, and how long it took to get its directories.
+#[derive(Debug, Clone, Copy)]
+struct Begin {
+    at: Instant,
+    locked: Duration,
+}
+
 /// The daemon while it runs.
 struct Daemon {
     config: Arc<Config>,
@@ -123,11 +130,13 @@ fn raise_file_limit() {
 /// # Errors
 /// [`ServeError`]; what it started stays running all the same.
 pub async fn run(loaded: Loaded, wiring: Wiring, exe: &Path, shutdown: Shutdown) -> Result<(), ServeError> {
+    let begin = Instant::now();
     let files = loaded.files;
     let config = Arc::new(loaded.config);
     tracing::info!(version = VERSION, pid = std::process::id(), ?files, "switchyard starts");
     raise_file_limit();
     let _locks = take_directories(&config)?;
+    let begin = Begin { at: begin, locked: begin.elapsed() };
     shutdown.on_signals().map_err(ServeError::Signals)?;
 
     let metrics = Arc::new(Metrics::new().map_err(ServeError::Metrics)?);
@@ -170,7 +179,7 @@ pub async fn run(loaded: Loaded, wiring: Wiring, exe: &Path, shutdown: Shutdown)
     service_manager::ready("Recovering");
     daemon.spawn("watchdog", service_manager::feed_watchdog(daemon.shutdown.clone()));
     let processes = (managed.then_some(containerd_state), logkeeper_state);
-    daemon.spawn("recovery", recover(gateway.clone(), processes));
+    daemon.spawn("recovery", recover(gateway.clone(), processes, begin));
 
     daemon.shutdown.ended().await;
     daemon.drain(&gateway).await;
@@ -331,6 +340,7 @@ const fn is_up(state: &State) -> bool {
 async fn recover(
     gateway: Gateway,
     (containerd, logkeeper): (Option<watch::Receiver<State>>, watch::Receiver<State>),
+    begin: Begin,
 ) {
     let processes = async {
         if let Some(mut containerd) = containerd {
@@ -344,6 +354,7 @@ async fn recover(
         }
     };
     processes.await;
+    let processes = begin.at.elapsed();
     let (mut wait, longest) = RETRY;
     while let Err(error) = gateway.recover().await {
         tracing::warn!(error = error.report(), again_in = ?wait, "recovery failed");
@@ -353,7 +364,14 @@ async fn recover(
     }
     let (sandboxes, tasks) = (gateway.count_sandboxes(), gateway.count_tasks());
     let sum = |counts: switchyard_core::table::Counts| counts.values().sum::<u64>();
-    tracing::info!(sandboxes = sum(sandboxes), tasks = sum(tasks), "recovered; requests are served");
+    tracing::info!(
+        sandboxes = sum(sandboxes),
+        tasks = sum(tasks),
+        locked_after = ?begin.locked,
+        processes_after = ?processes,
+        served_after = ?begin.at.elapsed(),
+        "recovered; requests are served"
+    );
     service_manager::status("Serving");
 }
 

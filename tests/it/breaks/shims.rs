@@ -98,6 +98,41 @@ fn a_daemon_starts_beside_a_hung_shim_and_goes_on_when_it_does() {
 }
 
 #[test]
+fn however_many_shims_hang_a_start_asks_only_those_it_must_and_all_at_once() {
+    let node = Node::start_with(CONF, |_| {});
+    let pods: Vec<_> = (0..6).map(|number| node.pod(&format!("hung-{number}"))).collect();
+    let ids: Vec<_> =
+        (0..6).map(|number| pods[number].shell("main", &format!("exec sleep 3142{number}"))).collect();
+    let others = node.pod("others");
+    let other = others.shell("other", "exec sleep 1000");
+    let frozen: Vec<_> = ids.iter().map(|id| Frozen::new(shim(&node, id))).collect();
+    node.daemon().kill9();
+    // Half of the hung shims would have an end to tell.
+    for process in processes::belonging_to(node.root().path()) {
+        if ["sleep 31420", "sleep 31421", "sleep 31422"].contains(&process.command.as_str()) {
+            kill(Pid::from_raw(process.pid), Signal::SIGKILL).expect("it runs");
+        }
+    }
+    node.daemon().restart();
+    // Whose process is seen to run is not asked about; of the others each is asked, and three are silent.
+    let log = std::fs::read_to_string(node.root().daemon_log()).expect("the daemon writes a log");
+    let last = log.lines().rfind(|line| line.contains("known what a predecessor left")).expect("it is told");
+    assert!(last.contains("shims_asked=3 shims_silent=3 "), "{last}");
+    let cri = node.cri().within(AT_ONCE);
+    for id in ids.iter().chain([&other]) {
+        assert_eq!(cri.status(id).expect("it has a status").state(), ContainerState::ContainerRunning);
+    }
+    assert_eq!(node.cri().sh(&other, "echo reached"), "reached");
+    drop(frozen);
+    for id in &ids[..3] {
+        assert_eq!(node.cri().wait_exit(id).exit_code, 137);
+    }
+    for id in &ids[3..] {
+        assert_eq!(node.cri().sh(id, "echo reached"), "reached");
+    }
+}
+
+#[test]
 fn a_shim_that_dies_ends_its_container_which_is_told_and_leaves_nothing() {
     let node = Node::start_with(CONF, |_| {});
     let (dead, silent, others) = (node.pod("dead"), node.pod("silent"), node.pod("others"));

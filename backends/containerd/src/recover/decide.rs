@@ -7,9 +7,18 @@ use switchyard_core::state::{Exit, SandboxState};
 
 use crate::record::Phase;
 
-/// What containerd says of a task's process.
+/// How a process has ended, as its shim says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Process {
+pub(crate) struct End {
+    /// Its exit code.
+    pub(crate) code: i32,
+    /// When; `None` if that is not said.
+    pub(crate) at: Option<SystemTime>,
+}
+
+/// What is known of a task's process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Process {
     /// There is none.
     None,
     /// Made, not started.
@@ -20,7 +29,7 @@ pub(super) enum Process {
         pid: u32,
     },
     /// It has ended and waits to be deleted.
-    Stopped,
+    Stopped(End),
     /// Its shim did not answer: it may well run.
     Unanswered {
         /// Process id on the host, as far as containerd knows.
@@ -58,8 +67,13 @@ pub(super) enum TaskFate {
     Unsettled,
     /// It runs.
     Running(Started),
-    /// It has ended and nobody has seen how: look now.
-    Reap(Option<SystemTime>),
+    /// It has ended, and nobody has put on record how.
+    Reap {
+        /// When it was started.
+        started_at: Option<SystemTime>,
+        /// How it ended.
+        end: End,
+    },
     /// It has ended, and nobody can say how.
     Lost(Option<SystemTime>),
     /// It has ended, as is on record.
@@ -79,7 +93,7 @@ pub(super) fn task_fate(facts: &TaskFacts, now: SystemTime) -> TaskFate {
         Process::Running { pid } | Process::Unanswered { pid } => {
             TaskFate::Running(Started { pid, at: facts.started_at.unwrap_or(now) })
         }
-        Process::Stopped => TaskFate::Reap(facts.started_at),
+        Process::Stopped(end) => TaskFate::Reap { started_at: facts.started_at, end },
         Process::Created => TaskFate::Unsettled,
         Process::None if !facts.snapshot => TaskFate::Destroy,
         // After a reboot the file that a start leaves is gone as well, so that the task may have run.
@@ -142,7 +156,7 @@ pub(super) fn settled(sight: Sight, seen: Duration, looked: Duration, patience: 
     let after = |wait: Duration, outcome| (seen >= wait).then_some(outcome);
     match (sight.process, sight.bundle) {
         (Process::Running { pid }, _) => Some(Settled::Runs { pid }),
-        (Process::Stopped, _) => Some(Settled::Runs { pid: 0 }),
+        (Process::Stopped(_), _) => Some(Settled::Runs { pid: 0 }),
         (Process::Unanswered { .. }, _) | (Process::None, Some(true)) => {
             (looked >= patience.limit).then_some(Settled::Remnant)
         }
@@ -185,6 +199,10 @@ mod tests {
         SystemTime::UNIX_EPOCH + Duration::from_secs(seconds)
     }
 
+    fn stopped(code: i32) -> Process {
+        Process::Stopped(End { code, at: Some(at(8)) })
+    }
+
     fn facts(process: Process) -> TaskFacts {
         let (exit, started_at) = (None, None);
         TaskFacts { sandbox: true, snapshot: true, this_boot: true, exit, started_at, begun: false, process }
@@ -215,7 +233,7 @@ mod tests {
     #[test]
     fn an_exit_on_record_stands_whatever_else_is_found() {
         let exit = Exit { code: 3, finished_at: at(8), cause: switchyard_core::state::ExitCause::Exited };
-        for process in [Process::None, Process::Stopped, Process::Created] {
+        for process in [Process::None, stopped(0), Process::Created] {
             let ended =
                 TaskFacts { exit: Some((exit.clone(), Some(at(5)))), snapshot: false, ..facts(process) };
             assert_eq!(task_fate(&ended, at(9)), TaskFate::Exited(exit.clone(), Some(at(5))));
@@ -224,8 +242,9 @@ mod tests {
 
     #[test]
     fn an_end_that_nobody_saw_is_looked_at_while_it_can_be() {
-        let stopped = TaskFacts { started_at: Some(at(5)), ..facts(Process::Stopped) };
-        assert_eq!(task_fate(&stopped, at(9)), TaskFate::Reap(Some(at(5))));
+        let ended = TaskFacts { started_at: Some(at(5)), ..facts(stopped(3)) };
+        let end = End { code: 3, at: Some(at(8)) };
+        assert_eq!(task_fate(&ended, at(9)), TaskFate::Reap { started_at: Some(at(5)), end });
         let gone = TaskFacts { started_at: Some(at(5)), ..facts(Process::None) };
         assert_eq!(task_fate(&gone, at(9)), TaskFate::Lost(Some(at(5))));
         let rebooted = TaskFacts { this_boot: false, ..facts(Process::None) };
@@ -249,7 +268,7 @@ mod tests {
             assert_eq!(settled(sight, seen, looked, patience), expected, "{sight:?} {seen:?} {looked:?}");
         };
         check(Process::Running { pid: 7 }, Some(true), short, short, Some(Settled::Runs { pid: 7 }));
-        check(Process::Stopped, None, short, short, Some(Settled::Runs { pid: 0 }));
+        check(stopped(0), None, short, short, Some(Settled::Runs { pid: 0 }));
         check(Process::Created, Some(true), short, short, None);
         check(Process::Created, Some(true), short, grace, Some(Settled::Remnant));
         check(Process::None, Some(true), grace, grace, None);

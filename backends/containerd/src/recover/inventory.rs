@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::str::FromStr;
+use std::time::SystemTime;
 
 use containerd_client::services::v1 as api;
 use containerd_client::services::v1::snapshots as snap;
@@ -9,7 +10,7 @@ use containerd_client::types::v1 as process;
 use switchyard_core::id::{SandboxId, TaskId};
 use switchyard_core::{ErrorKind, Result};
 
-use super::decide::Process;
+use super::decide::{End, Process};
 use crate::backend::Inner;
 use crate::client::{QUICK, call};
 use crate::image::content::next;
@@ -138,7 +139,10 @@ pub(super) fn process_of(task: &process::Process) -> Process {
     match task.status() {
         S::Created => Process::Created,
         S::Running | S::Paused | S::Pausing => Process::Running { pid: task.pid },
-        S::Stopped => Process::Stopped,
+        S::Stopped => Process::Stopped(End {
+            code: i32::try_from(task.exit_status).unwrap_or(i32::MAX),
+            at: task.exited_at.and_then(|at| SystemTime::try_from(at).ok()),
+        }),
         S::Unknown => Process::Unanswered { pid: task.pid },
     }
 }

@@ -5,12 +5,14 @@ use std::sync::{Arc, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use containerd_client::services::v1 as api;
+use switchyard_cgroup::Kills;
 use switchyard_core::id::TaskId;
 use switchyard_core::spec::Signal;
 use switchyard_core::state::{Exit, ExitCause};
 use switchyard_core::{Error, ErrorKind, Result};
 
 use super::TaskEntry;
+use super::oom::oom_killed;
 use super::process::Sent;
 use super::start::from_logkeeper;
 use crate::backend::Inner;
@@ -18,6 +20,7 @@ use crate::client::{call, gone_is_done};
 use crate::error::from_status;
 use crate::leftovers::Leftover;
 use crate::record::{EXIT, ExitRecord, OutputRecord};
+use crate::recover::End;
 use crate::steps::Step;
 
 /// How long clearing up after an end may hold up the news of it.
@@ -81,6 +84,16 @@ impl Inner {
         recorded.await.cloned()
     }
 
+    /// Puts an end on record of which the shim has told already.
+    pub(crate) async fn record_end(&self, entry: &TaskEntry, end: End) -> Result<Exit> {
+        let recorded = entry.recorded.get_or_try_init(|| async {
+            let exit = self.exit_by(entry, end);
+            self.record_exit(entry, &exit, entry.started().map(|started| started.at)).await?;
+            Ok::<_, Error>(exit)
+        });
+        recorded.await.cloned()
+    }
+
     /// Once an end is on record it is told, even if clearing up after it takes longer: that is then done later.
     async fn reap(&self, entry: &Arc<TaskEntry>) -> Result<Exit> {
         let exit = self.recorded_exit(entry).await?;
@@ -131,29 +144,41 @@ impl Inner {
                 },
             }
         };
-        let finished_at =
-            answer.exited_at.and_then(|at| SystemTime::try_from(at).ok()).unwrap_or_else(SystemTime::now);
-        let finished_at = entry.not_before_start(finished_at);
-        let killed = self.was_oom_killed(entry);
-        let cause = if killed { ExitCause::OomKilled } else { ExitCause::Exited };
-        Ok(Exit { code: i32::try_from(answer.exit_status).unwrap_or(i32::MAX), finished_at, cause })
+        Ok(self.exit_by(
+            entry,
+            End {
+                code: i32::try_from(answer.exit_status).unwrap_or(i32::MAX),
+                at: answer.exited_at.and_then(|at| SystemTime::try_from(at).ok()),
+            },
+        ))
     }
 
-    /// Whether the kernel has killed a process of the task for want of memory.
-    fn was_oom_killed(&self, entry: &TaskEntry) -> bool {
+    /// The exit of a task whose process has ended so.
+    fn exit_by(&self, entry: &TaskEntry, end: End) -> Exit {
+        let finished_at = entry.not_before_start(end.at.unwrap_or_else(SystemTime::now));
+        let killed = self.was_oom_killed(entry, end.code);
+        let cause = if killed { ExitCause::OomKilled } else { ExitCause::Exited };
+        Exit { code: end.code, finished_at, cause }
+    }
+
+    /// Whether the kernel has killed a process of a task that has ended with this code, for want of memory.
+    fn was_oom_killed(&self, entry: &TaskEntry, code: i32) -> bool {
         let watch = entry.oom.lock().unwrap_or_else(PoisonError::into_inner);
         let kills = match watch.as_ref() {
-            Some(watch) => watch.kills().map(Some),
+            Some(watch) => watch.kills(),
             None => match self.cgroup_location(&entry.record()) {
-                Some(group) => self.cgroups.oom_kills(&group),
-                None => Ok(None),
+                Some(group) => self
+                    .cgroups
+                    .oom_kills(&group)
+                    .map(|counted| Kills { counted: counted.unwrap_or(0), doubtful: false }),
+                None => Ok(Kills::default()),
             },
         };
-        kills.unwrap_or_else(|fault| {
+        let kills = kills.unwrap_or_else(|fault| {
             tracing::warn!(task.id = %entry.id, error = %fault, "whether a task was killed for want of memory is not known");
-            None
-        })
-        .is_some_and(|kills| kills > 0)
+            Kills::default()
+        });
+        oom_killed(kills, code)
     }
 
     /// Writes how a task ended into its container object.

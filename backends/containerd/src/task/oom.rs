@@ -4,7 +4,7 @@ use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use switchyard_cgroup::OomWatch;
+use switchyard_cgroup::{Kills, OomWatch};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::task::AbortHandle;
@@ -16,6 +16,9 @@ use crate::backend::Inner;
 /// Between two looks at the group above. It has the news of all groups in it, none of which is urgent.
 const PAUSE: Duration = Duration::from_secs(1);
 
+/// The exit code of a main process that SIGKILL has ended.
+const KILLED: i32 = 128 + 9;
+
 /// A watch, and what keeps it up to date as long as this lives.
 #[derive(Debug)]
 pub(crate) struct Oom {
@@ -24,8 +27,8 @@ pub(crate) struct Oom {
 }
 
 impl Oom {
-    /// Takes a watch into care. Must be called within a tokio runtime.
-    fn new(watch: OomWatch, tracker: &TaskTracker) -> Self {
+    /// Takes a watch into care; `main` can be read once the main process has ended. Must be called within a tokio runtime.
+    fn new(watch: OomWatch, main: Option<OwnedFd>, tracker: &TaskTracker) -> Self {
         let polled = watch.polled();
         let watch = Arc::new(Mutex::new(watch));
         let mut pollers = Vec::new();
@@ -38,6 +41,9 @@ impl Oom {
                 if let Some(above) = above {
                     spawn(above, PAUSE);
                 }
+                if let Some(main) = main {
+                    pollers.push(tracker.spawn(look_at_end(main, Arc::clone(&watch))).abort_handle());
+                }
             }
             Ok(None) => {}
             Err(fault) => tracing::warn!(error = %fault, "OOM kills are seen late, or not at all"),
@@ -45,10 +51,16 @@ impl Oom {
         Self { watch, pollers }
     }
 
-    /// How many kills there were so far; see [`OomWatch::kills`].
-    pub(super) fn kills(&self) -> switchyard_cgroup::Result<u64> {
+    /// The kills so far; see [`OomWatch::kills`].
+    pub(super) fn kills(&self) -> switchyard_cgroup::Result<Kills> {
         lock(&self.watch).kills()
     }
+}
+
+/// Decides whether a task has ended for want of memory. Where its counter went unread, a kill in a group beside its own looks the same
+/// as one in its own: it counts only if the task's main process was killed as well. Pure.
+pub(super) const fn oom_killed(kills: Kills, code: i32) -> bool {
+    kills.counted > 0 || (kills.doubtful && code == KILLED)
 }
 
 impl Drop for Oom {
@@ -60,18 +72,8 @@ impl Drop for Oom {
 }
 
 /// Reads the counts at each news of a file, until that cannot be read any more.
-#[expect(
-    deprecated,
-    reason = "the other way is not safe code, and an OwnedFd is what this one needs to be sound"
-)]
 async fn follow(fd: OwnedFd, pause: Duration, watch: Arc<Mutex<OomWatch>>) {
-    let file = match AsyncFd::with_interest(fd, Interest::PRIORITY) {
-        Ok(file) => file,
-        Err(fault) => {
-            tracing::warn!(error = %fault, "OOM kills are seen late, or not at all");
-            return;
-        }
-    };
+    let Some(file) = polled(fd, Interest::PRIORITY) else { return };
     loop {
         let Ok(mut ready) = file.ready(Interest::PRIORITY).await else { return };
         // Before the file is read: what comes meanwhile is news again.
@@ -81,6 +83,30 @@ async fn follow(fd: OwnedFd, pause: Duration, watch: Arc<Mutex<OomWatch>>) {
         }
         if !pause.is_zero() {
             tokio::time::sleep(pause).await;
+        }
+    }
+}
+
+/// Reads the counts as soon as the main process has ended: a moment later systemd takes the group away.
+async fn look_at_end(main: OwnedFd, watch: Arc<Mutex<OomWatch>>) {
+    let Some(main) = polled(main, Interest::READABLE) else { return };
+    if main.ready(Interest::READABLE).await.is_ok()
+        && let Err(fault) = lock(&watch).end()
+    {
+        tracing::debug!(error = %fault, "OOM kills are not known to the end");
+    }
+}
+
+#[expect(
+    deprecated,
+    reason = "the other way is not safe code, and an OwnedFd is what this one needs to be sound"
+)]
+fn polled(fd: OwnedFd, interest: Interest) -> Option<AsyncFd<OwnedFd>> {
+    match AsyncFd::with_interest(fd, interest) {
+        Ok(file) => Some(file),
+        Err(fault) => {
+            tracing::warn!(error = %fault, "OOM kills are seen late, or not at all");
+            None
         }
     }
 }
@@ -95,12 +121,36 @@ impl Inner {
         let Some(group) = self.cgroup_location(&entry.record()) else { return };
         match self.cgroups.watch_oom(&group) {
             Ok(watch) => {
-                let oom = watch.map(|watch| Oom::new(watch, &self.tracker));
+                let main = entry.watch_main();
+                let oom = watch.map(|watch| Oom::new(watch, main, &self.tracker));
                 *entry.oom.lock().unwrap_or_else(PoisonError::into_inner) = oom;
             }
             Err(fault) => {
                 tracing::warn!(task.id = %entry.id, error = %fault, "OOM kills of a task are not watched")
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_kill_in_a_group_beside_it_is_no_reason_for_a_task_that_was_not_killed() {
+        let check = |counted, doubtful, code, expected| {
+            assert_eq!(
+                oom_killed(Kills { counted, doubtful }, code),
+                expected,
+                "{counted} {doubtful} {code}"
+            );
+        };
+        check(0, false, KILLED, false);
+        check(0, true, 0, false);
+        check(0, true, 9, false);
+        check(0, true, KILLED, true);
+        // A child was killed, and the main process ended as it liked.
+        check(1, false, 0, true);
+        check(1, true, 9, true);
     }
 }

@@ -1,16 +1,16 @@
-//! A hold on a task's main process, by which it is signalled without running its runtime for it.
+//! A hold on a container's main process, by which it is seen and signalled without running its runtime or asking its shim.
 
 use std::fs;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, pidfd_open, pidfd_send_signal};
-use switchyard_core::id::TaskId;
 use switchyard_core::spec::Signal;
 
 /// A process that stays the same one: should it end and its number be given to another, signals do not reach that one.
 #[derive(Debug)]
-pub(super) struct MainProcess {
+pub(crate) struct MainProcess {
     fd: OwnedFd,
 }
 
@@ -24,14 +24,26 @@ pub(super) enum Sent {
 }
 
 impl MainProcess {
-    /// Takes hold of a task's process. `None` if the number is not, or not any more, that of a process of the task, which shows in
-    /// its cgroup bearing the task's id; so a number from another process namespace is never taken.
-    pub(super) fn hold(pid: u32, task: TaskId) -> Option<Self> {
+    /// Takes hold of a container's process. `None` if the number is not, or not any more, that of a process of the container, which
+    /// shows in its cgroup bearing the container's id; so a number from another process namespace is never taken.
+    pub(crate) fn hold(pid: u32, id: &str) -> Option<Self> {
         let raw = i32::try_from(pid).ok().and_then(Pid::from_raw)?;
         let fd = pidfd_open(raw, PidfdFlags::empty()).ok()?;
-        // Looked at after taking hold: whoever bore the number then is a process of the task.
+        // Looked at after taking hold: whoever bore the number then is a process of the container.
         let cgroups = fs::read_to_string(format!("/proc/{pid}/cgroup")).ok()?;
-        cgroups.contains(&task.to_string()).then_some(Self { fd })
+        cgroups.contains(id).then_some(Self { fd })
+    }
+
+    /// Whether it runs: it has not ended, even if nobody has taken note of its end yet.
+    pub(crate) fn runs(&self) -> bool {
+        let mut ended = [PollFd::new(self.fd.as_fd(), PollFlags::POLLIN)];
+        // What cannot be looked at is not known to run.
+        poll(&mut ended, PollTimeout::ZERO).is_ok_and(|ready| ready == 0)
+    }
+
+    /// A descriptor that can be read once it has ended.
+    pub(super) fn watched(&self) -> Option<OwnedFd> {
+        self.fd.try_clone().ok()
     }
 
     pub(super) fn signal(&self, signal: Signal) -> Sent {
@@ -47,12 +59,31 @@ impl MainProcess {
 
 #[cfg(test)]
 mod tests {
+    use std::process::Command;
+
     use super::*;
 
     #[test]
     fn a_process_that_is_not_the_tasks_is_not_held() {
-        assert!(MainProcess::hold(std::process::id(), TaskId::random()).is_none());
-        assert!(MainProcess::hold(0, TaskId::random()).is_none());
-        assert!(MainProcess::hold(u32::MAX, TaskId::random()).is_none());
+        let id = switchyard_core::id::TaskId::random().to_string();
+        assert!(MainProcess::hold(std::process::id(), &id).is_none());
+        assert!(MainProcess::hold(0, &id).is_none());
+        assert!(MainProcess::hold(u32::MAX, &id).is_none());
+    }
+
+    #[test]
+    fn a_process_that_has_ended_runs_no_more_although_nobody_has_taken_note() {
+        let mut child = Command::new("sleep").arg("1000").spawn().unwrap();
+        // Whatever its cgroup is called, there is a slash in it.
+        let held = MainProcess::hold(child.id(), "/").unwrap();
+        assert!(held.runs());
+        child.kill().unwrap();
+        let ended = (0..1000).any(|_| {
+            std::thread::sleep(std::time::Duration::from_millis(5));
+            !held.runs()
+        });
+        assert!(ended);
+        child.wait().unwrap();
+        assert!(!held.runs());
     }
 }

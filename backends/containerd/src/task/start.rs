@@ -16,7 +16,7 @@ use switchyard_core::{Error, ErrorKind, Result};
 use switchyard_logkeeper as logkeeper;
 
 use super::TaskEntry;
-use crate::backend::{Inner, RUNC_TYPE};
+use crate::backend::Inner;
 use crate::client::{QUICK, SLOW, call};
 use crate::leftovers::Leftover;
 use crate::record::{ExitRecord, OutputRecord, to_ns};
@@ -83,8 +83,10 @@ impl Inner {
             tokio::join!(self.open_log(log.as_ref()), self.create_process(entry, request));
         drop(expected_move);
         logged?;
-        created?;
+        let made = created?;
         self.faults.reach(Step::TaskCreated)?;
+        // The process is there already, and waits to become the task's.
+        self.hold_main(entry, made);
         self.unstage(entry).await?;
         self.faults.reach(Step::TaskUnstaged)?;
         self.watch_oom(entry);
@@ -100,7 +102,6 @@ impl Inner {
         let answer = answer?;
         self.faults.reach(Step::TaskStarted)?;
         let started = Started { pid: answer.pid, at };
-        self.hold_main(entry, started.pid);
         mark_started(entry, started).await?;
         self.faults.reach(Step::TaskMarked)?;
         entry.set_started(Some(started));
@@ -111,7 +112,7 @@ impl Inner {
     /// runc-like one call a process may be none of this node.
     pub(crate) fn hold_main(&self, entry: &TaskEntry, pid: u32) {
         let handler = entry.record().handler.clone();
-        if self.runtime(&handler).is_ok_and(|runtime| runtime.type_ == RUNC_TYPE) {
+        if self.makes_processes_here(&handler) {
             entry.hold_process(pid);
         }
     }
@@ -123,18 +124,18 @@ impl Inner {
         self.faults.reach(Step::TaskLogged)
     }
 
-    /// Has containerd create the process. A task that containerd denies to have and refuses to create is one that a break-off
+    /// Has containerd create the process; its id. A task that containerd denies to have and refuses to create is one that a break-off
     /// left half-made inside of it: it is deleted by name, and creation tried once more.
-    async fn create_process(&self, entry: &TaskEntry, request: api::CreateTaskRequest) -> Result<()> {
+    async fn create_process(&self, entry: &TaskEntry, request: api::CreateTaskRequest) -> Result<u32> {
         let what = format!("create task {}", entry.id);
         let _making = self.making.begin(&request.container_id);
         match call(&what, SLOW, self.client.tasks().create(request.clone())).await {
             Err(error) if error.kind() == ErrorKind::AlreadyExists => {
                 tracing::warn!(task.id = %entry.id, "containerd holds a remnant of this task: deleting it");
                 self.end_process(&entry.id.to_string()).await?;
-                call(&what, SLOW, self.client.tasks().create(request)).await.map(drop)
+                call(&what, SLOW, self.client.tasks().create(request)).await.map(|made| made.pid)
             }
-            other => other.map(drop),
+            other => other.map(|made| made.pid),
         }
     }
 

@@ -1,0 +1,122 @@
+//! Sandboxes and tasks as a predecessor left them: what their container objects and their files say, before anything is decided.
+
+use std::path::PathBuf;
+
+use containerd_client::services::v1 as api;
+use futures::{StreamExt, stream};
+use switchyard_cgroup::Group;
+use switchyard_core::backend::Started;
+use switchyard_core::id::{SandboxId, TaskId};
+use switchyard_core::{Error, Result};
+
+use super::AT_ONCE;
+use super::ask::Question;
+use super::decide::must_ask;
+use crate::backend::{Inner, RUNC_TYPE};
+use crate::layout::TaskDirs;
+use crate::record::{self, EXIT, ExitRecord, PHASE, Phase, SandboxRecord, TaskRecord, from_ns};
+use crate::sandbox::SandboxEntry;
+
+/// A sandbox by its container object.
+#[derive(Debug)]
+pub(super) struct FoundSandbox {
+    pub(super) phase: Phase,
+    pub(super) entry: SandboxEntry,
+}
+
+/// A task by its container object and its files.
+#[derive(Debug)]
+pub(super) struct FoundTask {
+    pub(super) sandbox: SandboxId,
+    pub(super) record: TaskRecord,
+    pub(super) dirs: TaskDirs,
+    pub(super) snapshotter: String,
+    /// How it ended, if that is known.
+    pub(super) exit: Option<ExitRecord>,
+    /// containerd has not been told yet how it ended.
+    pub(super) unrecorded: bool,
+    pub(super) started: Option<Started>,
+    /// A start was begun.
+    pub(super) begun: bool,
+}
+
+impl Inner {
+    pub(super) fn find_sandbox(&self, id: SandboxId, container: &api::Container) -> Result<FoundSandbox> {
+        let phase = container.labels.get(PHASE).map(String::as_str).unwrap_or_default();
+        let phase = Phase::parse(phase)
+            .ok_or_else(|| Error::internal(format!("sandbox {id} is in the unknown phase {phase:?}")))?;
+        let record: SandboxRecord = record::decode(&container.id, &container.extensions)?;
+        let entry = SandboxEntry { dirs: self.layout.sandbox(id), pid: None, record, released: false };
+        Ok(FoundSandbox { phase, entry })
+    }
+
+    /// Reads all tasks.
+    pub(super) async fn find_tasks(
+        &self,
+        tasks: Vec<(TaskId, api::Container)>,
+    ) -> Vec<(TaskId, Result<FoundTask>)> {
+        stream::iter(tasks)
+            .map(|(id, container)| async move { (id, self.find_task(id, container).await) })
+            .buffer_unordered(AT_ONCE)
+            .collect()
+            .await
+    }
+
+    async fn find_task(&self, id: TaskId, container: api::Container) -> Result<FoundTask> {
+        let record: TaskRecord = record::decode(&container.id, &container.extensions)?;
+        let sandbox = record.sandbox_id()?;
+        let exit = container.labels.get(EXIT).and_then(|label| ExitRecord::parse_label(label));
+        let dirs = self.layout.task(id);
+        let noted = match exit {
+            None => read_failure(dirs.failed()).await,
+            Some(_) => None,
+        };
+        let unrecorded = noted.is_some();
+        let started = read_started(dirs.started()).await;
+        let begun = dirs.run.exists();
+        let snapshotter = container.snapshotter;
+        Ok(FoundTask { sandbox, record, dirs, snapshotter, exit: exit.or(noted), unrecorded, started, begun })
+    }
+
+    /// What has to be known of a sandbox's own process, if it has one.
+    pub(super) fn ask_of_sandbox(&self, id: SandboxId, found: &FoundSandbox) -> Option<Question> {
+        let FoundSandbox { phase, entry } = found;
+        let id = id.to_string();
+        (entry.record.infra && *phase == Phase::Ready).then(|| Question {
+            group: self.cgroup_of(entry, &id).ok().and_then(|at| Group::from_cgroups_path(&at.path).ok()),
+            visible: self.makes_processes_here(&entry.record.handler),
+            pid: None,
+            id,
+        })
+    }
+
+    /// What has to be known of a task's process, if it can have one.
+    pub(super) fn ask_of_task(&self, id: TaskId, found: &FoundTask) -> Option<Question> {
+        let started = found.started;
+        must_ask(found.exit.is_some(), found.begun, started.is_some()).then(|| Question {
+            id: id.to_string(),
+            pid: started.map(|started| started.pid).filter(|pid| *pid != 0),
+            group: None,
+            visible: self.makes_processes_here(&found.record.handler),
+        })
+    }
+
+    /// Whether the processes of a runtime handler are processes of this node, under the numbers that its shim tells.
+    pub(crate) fn makes_processes_here(&self, handler: &str) -> bool {
+        self.runtime(handler).is_ok_and(|runtime| runtime.type_ == RUNC_TYPE)
+    }
+}
+
+/// When a task was started and as which process, by the file that a start leaves; older daemons wrote no process.
+async fn read_started(path: PathBuf) -> Option<Started> {
+    let text = tokio::fs::read_to_string(path).await.ok()?;
+    let mut words = text.split_whitespace();
+    let at = from_ns(words.next()?.parse().ok()?);
+    let pid = words.next().and_then(|word| word.parse().ok()).unwrap_or(0);
+    Some(Started { pid, at })
+}
+
+/// How a start failed that containerd could not be told of.
+async fn read_failure(path: PathBuf) -> Option<ExitRecord> {
+    ExitRecord::parse_label(&tokio::fs::read_to_string(path).await.ok()?)
+}
