@@ -7,10 +7,11 @@ use switchyard_tests::cri::limits;
 use switchyard_tests::host::eventually;
 
 use crate::Fact;
-use crate::node::{GuestNode, LIMIT, cgroup_file, property, run};
+use crate::node::{GuestNode, GuestPod, LIMIT, cgroup_file, property, run};
 
 pub(crate) const FACTS: &[Fact] = &[
     ("limits_are_in_the_files_of_cgroup_v2_and_can_be_changed", limits_are_in_the_files),
+    ("limits_hold_with_crun_when_units_are_loaded_anew", limits_hold_with_crun),
     ("stats_are_those_of_the_control_group", stats_are_those_of_the_control_group),
     ("a_container_that_runs_out_of_memory_at_once_is_told_to_be_oom_killed", the_main_process_is_killed),
     ("a_container_whose_child_was_killed_for_memory_is_told_to_be_oom_killed", a_child_is_killed),
@@ -25,6 +26,22 @@ const TRIES: usize = 5;
 
 fn limits_are_in_the_files(node: &GuestNode) {
     let pod = node.pod("limits");
+    let id = limits_of(node, &pod, "");
+    assert_eq!(property(&format!("switchyard-{id}.scope"), "MemoryMax"), (96 * MIB).to_string());
+}
+
+/// crun tells systemd nothing of most limits. So they are in a group in the scope: those of the scope itself would be gone when units are
+/// loaded anew.
+fn limits_hold_with_crun(node: &GuestNode) {
+    let pod = node.pod_of("limits-crun", "crun");
+    let id = limits_of(node, &pod, "container/");
+    let stats = node.cri.stats(&id).expect("it has stats").memory.unwrap_or_default();
+    let available = stats.available_bytes.unwrap_or_default().value;
+    assert!(available > 0 && available <= 96 << 20, "{stats:?}");
+}
+
+/// Goes through all limits of a container that it starts; `group` in its scope has them.
+fn limits_of(node: &GuestNode, pod: &GuestPod<'_>, group: &str) -> String {
     let id = pod.shell_with("main", "exec sleep 1000", |config| {
         let limits = limits(config);
         limits.memory_limit_in_bytes = 64 * MIB;
@@ -36,7 +53,7 @@ fn limits_are_in_the_files(node: &GuestNode) {
         limits.unified.insert("pids.max".into(), "33".into());
         limits.unified.insert("memory.high".into(), (48 * MIB).to_string());
     });
-    let file = |name| cgroup_file(&id, name);
+    let file = |name: &str| cgroup_file(&id, &format!("{group}{name}"));
     assert_eq!(file("memory.max"), (64 * MIB).to_string());
     // v2 counts swap by itself: the limit of both less that of memory.
     assert_eq!(file("memory.swap.max"), (36 * MIB).to_string());
@@ -46,8 +63,6 @@ fn limits_are_in_the_files(node: &GuestNode) {
     assert_eq!(file("cpu.weight"), (1 + (512 - 2) * 9999 / 262_142).to_string());
     assert_eq!(file("pids.max"), "33");
     assert_eq!(file("cpuset.cpus"), "0");
-    let unit = format!("switchyard-{id}.scope");
-    assert_eq!(property(&unit, "MemoryMax"), (64 * MIB).to_string());
 
     let change = cri::LinuxContainerResources {
         memory_limit_in_bytes: 96 * MIB,
@@ -63,6 +78,7 @@ fn limits_are_in_the_files(node: &GuestNode) {
     run(&["systemctl", "daemon-reload"]);
     assert_eq!(file("memory.max"), (96 * MIB).to_string());
     assert_eq!(file("cpu.max"), "80000 100000");
+    id
 }
 
 fn stats_are_those_of_the_control_group(node: &GuestNode) {

@@ -20,10 +20,11 @@ use node::GuestNode;
 type Fact = (&'static str, fn(&GuestNode));
 
 /// The tests of the integration suite that run once more in the guest, with crun: one of each kind.
-const SMOKE: [&str; 5] = [
+const SMOKE: [&str; 6] = [
     "cri::pods::a_pod_goes_its_whole_way_and_leaves_nothing",
     "cri::ends::a_container_that_takes_too_much_memory_is_told_to_be_out_of_it",
     "cri::ends::an_end_has_its_code_and_reason",
+    "cri::limits::limits_are_in_force_and_can_be_changed",
     "cri::network::a_host_port_leads_into_the_pod_until_it_is_stopped",
     "cri::recovery::everything_outlives_a_daemon_that_is_killed",
 ];

@@ -90,8 +90,15 @@ impl GuestNode {
     /// Runs [`GuestNode::pod_config`].
     #[track_caller]
     pub(crate) fn pod(&self, name: &str) -> GuestPod<'_> {
+        self.pod_of(name, "")
+    }
+
+    /// The same, with this runtime handler.
+    #[track_caller]
+    pub(crate) fn pod_of(&self, name: &str, handler: &str) -> GuestPod<'_> {
         let config = self.pod_config(name);
-        let id = self.cri.run_pod(&config).unwrap_or_else(|status| panic!("RunPodSandbox: {status}"));
+        let made = self.cri.run_pod_with(&config, handler);
+        let id = made.unwrap_or_else(|status| panic!("RunPodSandbox: {status}"));
         GuestPod { node: self, id, config, names: RefCell::default() }
     }
 

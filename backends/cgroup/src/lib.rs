@@ -12,6 +12,7 @@
 //!
 //! A cgroup that is gone is `None`, a value that the kernel has no source for is `None`, and neither is an error.
 
+mod above;
 mod detail;
 mod error;
 mod group;

@@ -5,8 +5,8 @@
 //! the file can be polled for `POLLPRI`: whoever does so and calls [`OomWatch::kills`] keeps the last count. But the
 //! kernel holds such news back for up to 10 ms after other news, and systemd removes a scope about as soon after its
 //! last process. So whoever sees the main process end reads once more at once ([`OomWatch::end`]). Should even that come
-//! too late, the group above is looked at, which counts the kills below it and stays: a kill that came there since our
-//! own file was last read may have been ours, or that of a group beside it.
+//! too late, the group above is looked at, which counts the kills below it and stays ([`Above`]): a kill that came there
+//! since our own file was last read, and in no group beside ours, was ours.
 
 use std::fs::{self, File};
 use std::io;
@@ -18,6 +18,7 @@ use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, poll};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 
+use crate::above::{Above, Blame};
 use crate::error::{Error, Result};
 use crate::hierarchy::CgroupMode;
 use crate::parse::flat_keyed;
@@ -34,7 +35,7 @@ const LAST_SIGNAL_WAIT_MS: u16 = 100;
 pub struct Kills {
     /// So many processes were killed, as far as is known; never less than was said before.
     pub counted: u64,
-    /// The cgroup went before its counter could be read a last time, and there was a kill in it or in one beside it.
+    /// The cgroup went before its counter could be read a last time, and there was a kill in it or in one that went as well.
     pub doubtful: bool,
 }
 
@@ -45,8 +46,8 @@ pub struct OomWatch {
     file: File,
     /// On v1, what the kernel signals to; `None` where it would not take it.
     signals: Option<EventFd>,
-    /// On v2, the same file of the group above, and its count when our own was last read; the root group has none.
-    above: Option<(File, u64)>,
+    /// On v2, the group above; the root group counts nothing.
+    above: Option<Above>,
     signalled: u64,
     settled: bool,
     /// It was read after its main process had ended: nothing that counts comes any more.
@@ -68,9 +69,8 @@ impl OomWatch {
         };
         let (signals, above) = match mode {
             CgroupMode::V1 => (subscribed(path, &file).map_err(failed)?, None),
-            CgroupMode::V2 => (None, file_above(path).and_then(|file| File::open(file).ok())),
+            CgroupMode::V2 => (None, Above::of(path)),
         };
-        let above = above.map(|file| (file, 0));
         let (path, signalled, settled, ended, last) = (path.to_owned(), 0, false, false, 0);
         let mut watch = Self { path, file, signals, above, signalled, settled, ended, last };
         watch.kills()?;
@@ -86,13 +86,13 @@ impl OomWatch {
     /// [`Error::File`] if the kernel refuses the file for another reason than that the cgroup is gone.
     pub fn kills(&mut self) -> Result<Kills> {
         // Before our own, so that a kill that comes in between is counted there and not missed here.
-        let above = self.above.as_ref().and_then(|(file, _)| count(file).ok());
+        let above = self.above.as_ref().and_then(Above::census);
         let mut doubtful = false;
         match count(&self.file) {
             Ok(count) => {
                 self.last = self.last.max(count);
-                if let (Some((_, before)), Some(now)) = (&mut self.above, above) {
-                    *before = now;
+                if let (Some(group), Some(now)) = (&mut self.above, above) {
+                    group.known(now);
                 }
             }
             Err(error) if is_gone(&error) => {
@@ -102,8 +102,13 @@ impl OomWatch {
                 if self.signalled > 1 {
                     self.last = self.last.max(1);
                 }
-                let beside = self.above.as_ref().zip(above).is_some_and(|((_, before), now)| now > *before);
-                doubtful = beside && !self.ended;
+                if let (false, Some(group), Some(now)) = (self.ended, &self.above, above) {
+                    match group.blame(&now) {
+                        Blame::Others => {}
+                        Blame::Own => self.last = self.last.max(1),
+                        Blame::Unknown => doubtful = true,
+                    }
+                }
             }
             Err(source) => return Err(Error::File { path: self.path.clone(), source }),
         }
@@ -156,7 +161,7 @@ impl OomWatch {
         if self.signals.is_some() {
             return Ok(None);
         }
-        let above = self.above.as_ref().map(|(file, _)| file.as_fd().try_clone_to_owned()).transpose()?;
+        let above = self.above.as_ref().map(|above| above.file().as_fd().try_clone_to_owned()).transpose()?;
         Ok(Some((self.file.as_fd().try_clone_to_owned()?, above)))
     }
 }
@@ -183,13 +188,8 @@ fn subscribed(path: &Path, file: &File) -> io::Result<Option<EventFd>> {
     }
 }
 
-/// The file of this name in the group above.
-fn file_above(path: &Path) -> Option<PathBuf> {
-    Some(path.parent()?.parent()?.join(path.file_name()?))
-}
-
 /// The number of kills in an open file. Reading it from its start is also what makes polling wait for the next news.
-fn count(file: &File) -> io::Result<u64> {
+pub(crate) fn count(file: &File) -> io::Result<u64> {
     let mut bytes = [0; MAX_BYTES];
     let length = file.read_at(&mut bytes, 0)?;
     Ok(kills(&String::from_utf8_lossy(&bytes[..length])))

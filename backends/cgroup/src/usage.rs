@@ -125,6 +125,10 @@ fn least(a: Option<u64>, b: Option<u64>) -> Option<u64> {
     }
 }
 
+/// The group that crun makes in the scope that systemd has made for it. It has the limits, for systemd would take those of a scope back
+/// that it was not told of itself; the scope counts what is used in it, and shows no limit.
+const CRUNS_GROUP: &str = "container";
+
 /// Usage from the unified hierarchy.
 pub(crate) fn v2(dir: &Path, at: SystemTime) -> Result<Usage> {
     Ok(Usage {
@@ -146,16 +150,25 @@ fn v2_cpu(dir: &Path, at: SystemTime) -> Result<Option<CpuUsage>> {
     let stat = flat_keyed(&text);
     let ns = |key: &str| stat.get(key).map(|us| us.saturating_mul(US));
     let Some(total_ns) = ns("usage_usec") else { return Ok(None) };
+    // Unlike time, throttling counts only where the limit is.
+    let below = read_if_there(&dir.join(CRUNS_GROUP).join("cpu.stat"))?;
+    let throttled = below.as_deref().map_or_else(|| stat.clone(), flat_keyed);
     Ok(Some(CpuUsage {
         at,
         total_ns,
         user_ns: ns("user_usec"),
         system_ns: ns("system_usec"),
-        periods: stat.get("nr_periods").copied(),
-        throttled_periods: stat.get("nr_throttled").copied(),
-        throttled_ns: ns("throttled_usec"),
+        periods: throttled.get("nr_periods").copied(),
+        throttled_periods: throttled.get("nr_throttled").copied(),
+        throttled_ns: throttled.get("throttled_usec").map(|us| us.saturating_mul(US)),
         pressure: read_parsed(&dir.join("cpu.pressure"), pressure)?,
     }))
+}
+
+/// A limit of a group, or of the one in it that has its limits.
+fn v2_limit(dir: &Path, file: &str) -> Result<Option<u64>> {
+    let own = read_parsed(&dir.join(file), limit_v2)?;
+    Ok(least(own, read_parsed(&dir.join(CRUNS_GROUP).join(file), limit_v2)?))
 }
 
 fn v2_memory(dir: &Path, at: SystemTime) -> Result<Option<MemoryUsage>> {
@@ -163,7 +176,7 @@ fn v2_memory(dir: &Path, at: SystemTime) -> Result<Option<MemoryUsage>> {
     let text = read_if_there(&dir.join("memory.stat"))?.unwrap_or_default();
     let stat = flat_keyed(&text);
     let working_set_bytes = usage_bytes.saturating_sub(stat.get("inactive_file").copied().unwrap_or(0));
-    let limit = read_parsed(&dir.join("memory.max"), limit_v2)?;
+    let limit = v2_limit(dir, "memory.max")?;
     let hits = |text: &str| flat_keyed(text).get("max").copied();
     Ok(Some(MemoryUsage {
         at,
@@ -187,7 +200,7 @@ fn v2_memory(dir: &Path, at: SystemTime) -> Result<Option<MemoryUsage>> {
 
 fn v2_swap(dir: &Path, at: SystemTime) -> Result<Option<SwapUsage>> {
     let Some(usage_bytes) = read_parsed(&dir.join("memory.swap.current"), number)? else { return Ok(None) };
-    let limit = read_parsed(&dir.join("memory.swap.max"), limit_v2)?;
+    let limit = v2_limit(dir, "memory.swap.max")?;
     Ok(Some(SwapUsage {
         at,
         usage_bytes,

@@ -140,9 +140,7 @@ fn a_kill_for_want_of_memory_is_known_after_the_group_has_gone() {
     assert_eq!(fixture.reader.oom_kills(&fixture.group).unwrap(), None);
     assert_eq!(watch.kills().unwrap().counted, 1);
     let late = late.kills().unwrap();
-    let expected =
-        if v1 { Kills { counted: 1, doubtful: false } } else { Kills { counted: 0, doubtful: true } };
-    assert_eq!(late, expected, "on v1 the eventfd outlives the group, on v2 the group above has counted");
+    assert_eq!(late.counted, 1, "on v1 the eventfd outlives the group, on v2 the group above has counted");
 }
 
 #[test]

@@ -140,6 +140,23 @@ fn a_group_whose_processes_are_gone_tells_of_no_files() {
 }
 
 #[test]
+fn limits_of_a_scope_of_crun_are_those_of_the_group_in_it() {
+    let reader = reader("v2");
+    let usage = usage(&reader, "kubepods-pod1.slice:switchyard:crun");
+    let cpu = usage.cpu.unwrap();
+    assert_eq!(
+        (cpu.total_ns, cpu.throttled_periods, cpu.throttled_ns),
+        (5_000_000_000, Some(2), Some(1_500_000))
+    );
+    let memory = usage.memory.unwrap();
+    assert_eq!((memory.working_set_bytes, memory.available_bytes), (32_000_000, Some(32_000_000)));
+    assert_eq!(usage.swap.unwrap().available_bytes, Some(4000));
+    let scope = group("kubepods-pod1.slice:switchyard:crun");
+    assert_eq!(reader.procs(&scope).unwrap(), Some(vec![42]));
+    assert_eq!(reader.oom_kills(&scope).unwrap(), Some(1));
+}
+
+#[test]
 fn a_v2_group_without_limit_has_nothing_available() {
     let usage = usage(&reader("v2"), "/free");
     assert_eq!(usage.memory.unwrap().available_bytes, None);

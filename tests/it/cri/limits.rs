@@ -14,11 +14,12 @@ use switchyard_tests::node::Node;
 
 const MIB: i64 = 1 << 20;
 
-/// The value of a file in the container's group of this hierarchy (v1), or in its only group (v2, by its own name).
+/// The value of a file in the container's group of this hierarchy (v1), or in its only group (v2, by its own name). In a scope of systemd
+/// crun keeps it in a group of its own.
 fn value(container: &str, v1: &str, v2: &str) -> String {
     let groups = cgroups::named(container);
-    let file =
-        groups.iter().flat_map(|dir| [dir.join(v1), dir.join(v2)]).find(|file: &PathBuf| file.exists());
+    let places = groups.iter().flat_map(|dir| [dir.join("container").join(v2), dir.join(v1), dir.join(v2)]);
+    let file = places.into_iter().find(|file: &PathBuf| file.exists());
     let file = file.unwrap_or_else(|| panic!("neither {v1} nor {v2} in {groups:?}"));
     fs::read_to_string(file).expect("it was just found").trim().to_owned()
 }
