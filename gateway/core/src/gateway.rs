@@ -25,6 +25,7 @@ mod exec;
 mod image;
 mod look;
 mod sandbox;
+mod sight;
 mod stream;
 mod task;
 
@@ -71,6 +72,7 @@ struct Shared {
     new_tasks: Flights<NewTask, Arc<Task>>,
     sandbox_ops: Flights<Op<SandboxId>, ()>,
     task_ops: Flights<Op<TaskId>, ()>,
+    lost: sight::Lost,
     /// Starts, updates and removals of one task come one after the other.
     task_turns: Turns<TaskId>,
     /// A note and a stop of one sandbox come one after the other.
@@ -144,6 +146,7 @@ impl Gateway {
             new_tasks: Flights::new(tracker.clone()),
             sandbox_ops: Flights::new(tracker.clone()),
             task_ops: Flights::new(tracker.clone()),
+            lost: sight::Lost::default(),
             task_turns: Turns::default(),
             sandbox_turns: Turns::default(),
             tracker,

@@ -203,7 +203,10 @@ impl Gateway {
     }
 
     fn outlives(&self, id: TaskId) -> Error {
-        Error::deadline(format!("task {id} still runs {:?} after SIGKILL", self.shared.limits.kill))
+        let limit = self.shared.limits.kill;
+        Error::deadline(format!(
+            "task {id} was sent SIGKILL, and nobody has told of its end within {limit:?}"
+        ))
     }
 
     pub(super) async fn remove_task(&self, id: TaskId) -> Result<()> {
@@ -362,7 +365,7 @@ impl Gateway {
                     Ok(exit) => exit,
                     Err(error) if error.kind() == ErrorKind::NotFound => Exit::lost(SystemTime::now()),
                     Err(error) => {
-                        tracing::warn!(task.id = %id, error = error.report(), "lost sight of a task: looking again");
+                        gateway.tell_lost(id, &error);
                         tokio::select! {
                             () = tokio::time::sleep(pause) => {}
                             () = shared.shutdown.cancelled() => return,
