@@ -56,7 +56,7 @@ const TASK_STARTED: [Step; 7] = [
     Step::TaskMarked,
 ];
 /// The steps of changing its limits.
-const TASK_LIMITED: [Step; 2] = [Step::TaskLimited, Step::TaskLimitsRecorded];
+const TASK_LIMITED: [Step; 3] = [Step::TaskLimitsMarked, Step::TaskLimited, Step::TaskLimitsRecorded];
 /// The steps of its end.
 const TASK_REAPED: [Step; 3] = [Step::TaskExitRecorded, Step::TaskDeleted, Step::TaskLogFinished];
 /// The steps of removing it.
@@ -250,7 +250,7 @@ async fn a_change_of_limits_that_fails_can_be_repeated() {
     let sandbox = lab.sandbox().await;
     let id = lab.task(sandbox, &["sleep", "1000"]).await;
     lab.backend.start_task(id).await.expect("a task can be started");
-    for (step, megabytes) in TASK_LIMITED.into_iter().zip([64, 80]) {
+    for (step, megabytes) in TASK_LIMITED.into_iter().zip([64, 80, 96]) {
         let limits = Resources { memory_limit_bytes: Some(megabytes << 20), ..Resources::default() };
         lab.fail(step);
         assert!(lab.backend.update_task(id, &(&limits).into()).await.is_err(), "{step:?}");

@@ -1,4 +1,5 @@
-//! Stands in for another containerd: passes every call on to a real one, but says another version and lacks what it is told to lack.
+//! Stands in for another containerd: passes every call on to a real one, but says another version, lacks what it is told to lack, and
+//! can be as one whose database hangs.
 
 use std::convert::Infallible;
 use std::fmt;
@@ -11,6 +12,7 @@ use axum::body::Body;
 use axum::http::{Request, Response};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::runtime::Runtime;
+use tokio::sync::watch;
 use tonic::service::Routes;
 use tonic::transport::{Channel, Endpoint, Server};
 use tower::ServiceExt;
@@ -23,6 +25,7 @@ const UNIMPLEMENTED: &str = "12";
 /// A front before a containerd. Dropping it closes it.
 pub struct Front {
     shape: Arc<Mutex<Shape>>,
+    hangs: watch::Sender<bool>,
     _runtime: Runtime,
 }
 
@@ -59,9 +62,17 @@ impl Front {
         });
         let channel = channel(upstream.to_owned());
         let shown = Arc::clone(&shape);
+        let hangs = watch::Sender::new(false);
+        let hung = hangs.subscribe();
         let serve = tower::service_fn(move |request: Request<Body>| {
-            let (channel, shape) = (channel.clone(), Arc::clone(&shown));
-            async move { Ok::<_, Infallible>(answer(channel, &shape, request).await) }
+            let (channel, shape, mut hung) = (channel.clone(), Arc::clone(&shown), hung.clone());
+            async move {
+                if request.uri().path() != VERSION {
+                    // The front outlives its server.
+                    let _ = hung.wait_for(|hangs| !hangs).await;
+                }
+                Ok::<_, Infallible>(answer(channel, &shape, request).await)
+            }
         });
         let routes = Routes::from(Router::new().fallback_service(serve));
         runtime.spawn(async move {
@@ -69,12 +80,17 @@ impl Front {
             served.expect("a front that is bound can be served");
         });
         drop(_entered);
-        Self { shape, _runtime: runtime }
+        Self { shape, hangs, _runtime: runtime }
     }
 
     /// Says this version from now on; `None` is the real one.
     pub fn say_version(&self, version: Option<&str>) {
         lock(&self.shape).version = version.map(str::to_owned);
+    }
+
+    /// Says its version, and answers nothing else, until it is told to go on.
+    pub fn hang(&self, hangs: bool) {
+        self.hangs.send_replace(hangs);
     }
 
     /// Lacks all calls whose path contains one of these from now on.

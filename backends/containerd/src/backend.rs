@@ -40,7 +40,7 @@ use crate::sandbox::groups::Groups;
 use crate::sandbox::{SandboxEntry, infra, kernel_text};
 use crate::stats::Layers;
 use crate::steps::Faults;
-use crate::task::TaskEntry;
+use crate::task::{Silent, TaskEntry};
 
 mod setup;
 
@@ -87,6 +87,7 @@ pub(crate) struct Inner {
     pub(crate) faults: Faults,
     pub(crate) leftovers: Leftovers,
     pub(crate) making: Making,
+    pub(crate) silent: Silent,
     /// Cancelled, as it were, when recovery is done.
     pub(crate) recovered: CancellationToken,
     /// Containers that a predecessor may have been starting.
@@ -154,8 +155,7 @@ impl Containerd {
         });
         let (tracker, abilities) = (TaskTracker::new(), Abilities::default());
         let limit = Duration::from_secs(settings.network.plugin_timeout_seconds.max(1));
-        let boot = kernel_text("random/boot_id")?;
-        let cgroups = cgroup::Reader::detect()?;
+        let (boot, cgroups) = (kernel_text("random/boot_id")?, cgroup::Reader::detect()?);
         let inner = Arc::new(Inner {
             images: Images::new(
                 client.clone(),
@@ -186,6 +186,7 @@ impl Containerd {
             probes: Probes::default(),
             leftovers: Leftovers::default(),
             making: Making::default(),
+            silent: Silent::default(),
             recovered: CancellationToken::new(),
             inherited: Mutex::default(),
             plugins: Mutex::default(),
@@ -300,12 +301,13 @@ impl Backend for Containerd {
             Contact::Up { version } => format!("containerd {version}"),
             Contact::Down { .. } => "containerd (away)".to_owned(),
         };
-        let facts = BTreeMap::from([
+        let mut facts = BTreeMap::from([
             ("containerd.address".to_owned(), inner.client.address().display().to_string()),
             ("containerd.namespace".to_owned(), inner.settings.containerd.namespace.clone()),
             ("stateDir".to_owned(), inner.settings.state.display().to_string()),
             ("network.confDir".to_owned(), inner.cni_conf.dir().display().to_string()),
         ]);
+        facts.extend(inner.silent.told().map(|tasks| ("shims.silent".to_owned(), tasks)));
         BackendStatus {
             runtime: inner.health.condition(),
             network: inner.network_condition(),

@@ -182,6 +182,7 @@ impl Client {
         images -> api::images_client::ImagesClient<Service>, over channel;
         introspection -> api::introspection_client::IntrospectionClient<Service>, over channel;
         leases -> api::leases_client::LeasesClient<Service>, over channel;
+        namespaces -> api::namespaces_client::NamespacesClient<Service>, over channel;
         sandboxes -> api::sandbox::store_client::StoreClient<Service>, over channel;
         snapshots -> SnapshotsClient<Service>, over channel;
         tasks -> api::tasks_client::TasksClient<Service>, over held;

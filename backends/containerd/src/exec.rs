@@ -70,9 +70,9 @@ async fn start_now(inner: &Arc<Inner>, task: TaskId, spec: &ExecSpec) -> Result<
         return Err(Error::failed_precondition(format!("task {task} does not run")));
     }
     let _expected_move = inner.expect_move();
-    let stored = inner.stored_spec(&task.to_string()).await?;
+    let stored = inner.stored_process(&entry).await?;
     let mut warnings = Vec::new();
-    let process = exec_process(&stored["process"], spec, &mut warnings)?;
+    let process = exec_process(&stored, spec, &mut warnings)?;
     for warning in warnings {
         tracing::debug!(task.id = %task, warning, "exec");
     }
@@ -191,13 +191,15 @@ impl Exec {
             exec_id: self.id.clone(),
         };
         let what = format!("exec in task {}", self.task);
-        let limit = self.inner.settings.containerd.shim_timeout();
-        call(&what, limit, self.inner.client.tasks().exec(request))
+        let inner = &self.inner;
+        inner
+            .of_shim(&self.task, &what, inner.client.tasks().exec(request))
             .await
             .map_err(|error| self.not_running(error))?;
         reach(Step::ExecCreated);
         let request = api::StartRequest { container_id: self.task.clone(), exec_id: self.id.clone() };
-        call(&what, limit, self.inner.client.tasks().start(request))
+        inner
+            .of_shim(&self.task, &what, inner.client.tasks().start(request))
             .await
             .map_err(|error| self.not_running(error))?;
         reach(Step::ExecStarted);
@@ -238,8 +240,7 @@ impl Exec {
             all: false,
         };
         let what = format!("signal exec in task {}", self.task);
-        let limit = self.inner.settings.containerd.shim_timeout();
-        gone_is_done(call(&what, limit, self.inner.client.tasks().kill(request)).await)
+        gone_is_done(self.inner.of_shim(&self.task, &what, self.inner.client.tasks().kill(request)).await)
     }
 
     /// Ends its input, in the background: whoever closes it waits for nothing.

@@ -4,8 +4,9 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use containerd_client::services::v1 as api;
 use switchyard_core::backend::Condition;
-use switchyard_core::{Error, Result};
+use switchyard_core::{Error, ErrorKind, Result};
 use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
 
@@ -117,6 +118,11 @@ impl Health {
         let _ = view.wait_for(|contact| matches!(contact, Contact::Up { .. })).await;
     }
 
+    /// Asks containerd now, whatever is known of it.
+    pub(crate) async fn ask(&self, client: &Client) -> Contact {
+        look(&client.insistent(), self.patience).await
+    }
+
     /// Asks containerd until `stop`.
     pub(crate) async fn watch(self, client: Client, stop: CancellationToken) {
         loop {
@@ -184,9 +190,20 @@ fn tell(contact: &Contact) {
     }
 }
 
+/// Asks containerd for its version, and for one record: one that answers while its database hangs is as good as away.
 async fn look(client: &Client, patience: Duration) -> Contact {
-    match call("say its version", patience, client.version().version(())).await {
-        Ok(answer) => Contact::Up { version: answer.version },
+    let asked = async {
+        let version = call("say its version", patience, client.version().version(())).await?.version;
+        let request = api::GetNamespaceRequest { name: client.namespace().to_owned() };
+        match call("look into its database", patience, client.namespaces().get(request)).await {
+            // It is made with the first object in it.
+            Err(error) if error.kind() == ErrorKind::NotFound => {}
+            other => drop(other?),
+        }
+        Ok::<_, Error>(version)
+    };
+    match asked.await {
+        Ok(version) => Contact::Up { version },
         // The text must not change from one look to the next, or each would be news.
         Err(error) => Contact::Down { reason: format!("{}: {}", client.address().display(), error.report()) },
     }

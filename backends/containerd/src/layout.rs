@@ -172,6 +172,11 @@ impl TaskDirs {
         self.run.join("failed")
     }
 
+    /// There while the limits in force may not be those on record.
+    pub(crate) fn limiting(&self) -> PathBuf {
+        self.run.join("limiting")
+    }
+
     /// Written once the main process runs: its start time in ns since the epoch, and its process id.
     pub(crate) fn started(&self) -> PathBuf {
         self.run.join("started")

@@ -7,6 +7,7 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use futures::{StreamExt, stream};
 use switchyard_core::id::SandboxId;
 use switchyard_core::state::Exit;
 use switchyard_core::{ErrorKind, Result};
@@ -23,6 +24,10 @@ const PERIOD: Duration = Duration::from_secs(2);
 /// How many things are cleared away at once.
 const AT_ONCE: usize = 4;
 
+/// The most things that wait to be cleared away. More of them than there are ever objects on a node would be a fault of ours; what is
+/// not kept then is found by the next start.
+const MOST: usize = 10_000;
+
 /// Something to clear away.
 #[derive(Debug, Clone)]
 pub(crate) enum Leftover {
@@ -34,6 +39,8 @@ pub(crate) enum Leftover {
     Ended(Arc<TaskEntry>),
     /// A start that failed, which is not on record yet.
     FailedStart(Arc<TaskEntry>, Exit),
+    /// Limits that may not be those on record.
+    Limits(Arc<TaskEntry>),
 }
 
 /// What waits to be cleared away.
@@ -52,12 +59,26 @@ impl Default for Leftovers {
 impl Leftovers {
     /// Keeps something for later.
     pub(crate) fn keep(&self, leftover: Leftover) {
-        self.queue.lock().unwrap_or_else(PoisonError::into_inner).push_back(leftover);
+        if !push(&mut self.queue.lock().unwrap_or_else(PoisonError::into_inner), leftover, MOST) {
+            tracing::error!(
+                most = MOST,
+                "too much waits to be cleared away: something is left for the next start of this daemon"
+            );
+        }
     }
 
     fn take(&self) -> Vec<Leftover> {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner).drain(..).collect()
     }
+}
+
+/// Puts something at the end of a queue that holds no more than `most`; `false` if it is full.
+fn push<T>(queue: &mut VecDeque<T>, item: T, most: usize) -> bool {
+    let fits = queue.len() < most;
+    if fits {
+        queue.push_back(item);
+    }
+    fits
 }
 
 impl Inner {
@@ -81,9 +102,9 @@ impl Inner {
             if matches!(self.health.now(), Contact::Down { .. }) {
                 continue;
             }
-            for leftover in self.leftovers.take() {
-                self.try_to_clear(leftover).await;
-            }
+            // One that takes long, for want of an answer of its shim, does not hold up the others.
+            let taken = stream::iter(self.leftovers.take());
+            taken.for_each_concurrent(AT_ONCE, |leftover| self.try_to_clear(leftover)).await;
         }
     }
 
@@ -100,11 +121,27 @@ impl Inner {
             Leftover::Sandbox(id, None) => self.destroy_sandbox(*id).await,
             Leftover::Task(entry) => self.destroy_task(entry).await,
             Leftover::Ended(entry) => self.clear_process(entry).await,
+            Leftover::Limits(entry) => self.restore_limits(entry).await,
             Leftover::FailedStart(entry, exit) => match self.undo_start(entry, exit).await {
                 // It was removed meanwhile.
                 Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
                 other => other,
             },
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_full_queue_keeps_what_it_has() {
+        let mut queue = VecDeque::new();
+        assert!(push(&mut queue, 1, 2) && push(&mut queue, 2, 2));
+        assert!(!push(&mut queue, 3, 2));
+        assert_eq!(queue, [1, 2]);
+        queue.pop_front();
+        assert!(push(&mut queue, 3, 2));
     }
 }

@@ -356,7 +356,12 @@ impl Finding {
         match fate {
             TaskFate::Destroy | TaskFate::Created => {}
             TaskFate::Unsettled => self.recovered.unsettled.push(entry.id),
-            TaskFate::Running(_) => self.running.push(Arc::clone(&entry)),
+            TaskFate::Running(_) => {
+                if entry.dirs.limiting().exists() {
+                    self.clear.push(Leftover::Limits(Arc::clone(&entry)));
+                }
+                self.running.push(Arc::clone(&entry));
+            }
             TaskFate::Reap { .. } | TaskFate::Lost(_) | TaskFate::Exited(..) => {
                 if entry.exit().is_some() && entry.dirs.run.exists() {
                     self.clear.push(Leftover::Ended(Arc::clone(&entry)));

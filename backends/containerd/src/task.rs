@@ -34,6 +34,7 @@ use crate::text::blocking;
 
 mod attach;
 mod exit;
+mod hung;
 mod oom;
 mod process;
 mod remove;
@@ -42,6 +43,7 @@ mod start;
 mod update;
 mod volumes;
 
+pub(crate) use hung::Silent;
 pub(crate) use process::MainProcess;
 use stage::Staging;
 pub(crate) use start::{hold_output, log_spec, make_fifos, mark_started};
@@ -68,10 +70,16 @@ pub(crate) struct TaskEntry {
     oom: Mutex<Option<oom::Oom>>,
     /// Its main process, from its making on, where that is a process of this node.
     process: Mutex<Option<MainProcess>>,
+    /// Whether it was sent SIGKILL by us.
+    killed: AtomicBool,
     /// Whether the logkeeper has let go of it.
     log_finished: AtomicBool,
     /// What starts, settles, clears or removes its process comes one after the other.
     turn: Arc<Semaphore>,
+    /// What changes its limits comes one after the other.
+    limits_turn: Arc<Semaphore>,
+    /// The part of its spec that says how a process is made in it, as JSON; read when it is first needed.
+    process_spec: OnceCell<Box<str>>,
     /// Whether a start was tried, so that containerd may have a process of it.
     launched: AtomicBool,
     /// Its end, once it is on record; clearing up may still be due.
@@ -101,8 +109,11 @@ impl TaskEntry {
             inputs: Mutex::default(),
             oom: Mutex::default(),
             process: Mutex::default(),
+            killed: AtomicBool::new(false),
             log_finished: AtomicBool::new(false),
             turn: Arc::new(Semaphore::new(1)),
+            limits_turn: Arc::new(Semaphore::new(1)),
+            process_spec: OnceCell::new(),
             launched: AtomicBool::new(false),
             recorded: OnceCell::new(),
             exit: OnceCell::new(),
@@ -132,6 +143,17 @@ impl TaskEntry {
         Arc::clone(&self.turn).acquire_owned().await.ok()
     }
 
+    /// The same, for its limits.
+    async fn take_limits_turn(&self) -> Option<OwnedSemaphorePermit> {
+        // Nobody closes it.
+        Arc::clone(&self.limits_turn).acquire_owned().await.ok()
+    }
+
+    /// Whether its process runs, as far as has been told.
+    fn runs(&self) -> bool {
+        self.started().is_some() && self.exit().is_none()
+    }
+
     /// Notes that containerd may have a process of this task from now on.
     pub(crate) fn set_launched(&self) {
         self.launched.store(true, Ordering::Release);
@@ -156,6 +178,11 @@ impl TaskEntry {
     /// What can be read once its main process has ended, if that is held.
     fn watch_main(&self) -> Option<OwnedFd> {
         self.process.lock().unwrap_or_else(PoisonError::into_inner).as_ref()?.watched()
+    }
+
+    /// The number of its main process, if that is held.
+    fn main_pid(&self) -> Option<u32> {
+        self.process.lock().unwrap_or_else(PoisonError::into_inner).as_ref().map(MainProcess::pid)
     }
 
     /// Sends a signal to its main process, if that is held.

@@ -96,6 +96,8 @@ steps! {
         TaskStarted,
         /// Its start time is written.
         TaskMarked,
+        /// It is marked that the limits in force may not be those on record.
+        TaskLimitsMarked,
         /// New limits are in force, and not on record.
         TaskLimited,
         /// New limits are on record.

@@ -4,12 +4,12 @@ use std::time::Duration;
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use switchyard_proto::cri::v1::ContainerState;
+use switchyard_proto::cri::v1::{ContainerState, StatusRequest};
 use switchyard_tests::host::{eventually, processes};
 use switchyard_tests::node::Node;
 use tonic::Code;
 
-use super::{AT_ONCE, Frozen, LIMIT, assert_nothing_new, refused, shim};
+use super::{AT_ONCE, Frozen, LIMIT, assert_nothing_new, refused, retry, shim};
 
 /// Shims may take this long, so that a test need not wait for more.
 const CONF: &str = "[containerd]\nshim_timeout_seconds = 2\n";
@@ -20,7 +20,7 @@ const SOON: Duration = Duration::from_secs(20);
 const PATIENCE: Duration = Duration::from_secs(4);
 
 #[test]
-fn a_hung_shim_holds_up_nobody_and_goes_on_afterwards() {
+fn a_hung_shim_holds_up_nobody_and_is_killed_when_it_serves_nobody() {
     let node = Node::start_with(CONF, |_| {});
     // All containers of a pod have one shim.
     let (pod, others) = (node.pod("hung"), node.pod("others"));
@@ -50,17 +50,49 @@ fn a_hung_shim_holds_up_nobody_and_goes_on_afterwards() {
     let running = || processes::all().iter().any(|process| process.command == "sleep 31416");
     assert!(eventually(LIMIT, || !running()), "the command that nobody waits for still runs");
 
-    let frozen = Frozen::new(shim(&node, &id));
-    // The signal may reach the process all the same, but nobody can tell of its end.
-    let patient = node.cri().within(PATIENCE);
-    refused("StopContainer", patient.stop(&id, 1), late);
-    refused("RemoveContainer", patient.remove(&id), late);
-    refused("StopPodSandbox", patient.stop_pod(pod.id()), late);
-    drop(frozen);
-    node.cri().stop(&id, 0).expect("it can be stopped");
-    assert_eq!(node.cri().status(&id).expect("it has a status").exit_code, 137);
-    node.cri().stop_pod(pod.id()).expect("it can be stopped");
+    let log = std::fs::read_to_string(node.root().daemon_log()).expect("the daemon writes a log");
+    assert_eq!(
+        log.matches("a shim does not answer: its containers run on").count(),
+        1,
+        "{}",
+        node.daemon().tail()
+    );
+
+    // When nothing runs any more that it serves, it is worth nothing: it is killed, and the end is told as it was.
+    let hung = shim(&node, &id);
+    let _frozen = Frozen::new(hung);
+    retry("StopContainer", || node.cri().stop(&id, 0));
+    let status = node.cri().status(&id).expect("it has a status");
+    assert_eq!((status.exit_code, status.reason.as_str()), (137, "Error"), "{status:?}");
+    assert!(processes::find(hung).is_none_or(|process| process.zombie), "it runs");
+    retry("RemoveContainer", || node.cri().remove(&id));
+    retry("StopPodSandbox", || node.cri().stop_pod(pod.id()));
     assert_eq!(node.cri().sh(&other, "echo reached"), "reached");
+}
+
+#[test]
+fn a_hung_shim_that_serves_a_running_container_is_left_alone() {
+    let node = Node::start_with(CONF, |_| {});
+    let pod = node.pod("hung");
+    // All containers of a pod have one shim.
+    let (first, second) = (pod.shell("first", "exec sleep 31430"), pod.shell("second", "exec sleep 31431"));
+    let before = node.cri().status(&second).expect("it has a status");
+    let frozen = Frozen::new(shim(&node, &first));
+    refused("StopContainer", node.cri().stop(&first, 0), &[Code::DeadlineExceeded]);
+    let told = || {
+        let log = std::fs::read_to_string(node.root().daemon_log()).unwrap_or_default();
+        log.contains("a shim does not answer: its containers run on")
+    };
+    assert!(eventually(LIMIT, told), "{}", node.daemon().tail());
+    let status = node.cri().runtime(async |mut client| client.status(StatusRequest { verbose: true }).await);
+    let info = status.expect("it is told").info;
+    assert!(info.values().any(|text| text.contains("shims.silent") && text.contains(&first)), "{info:?}");
+    assert_eq!(node.cri().status(&second).expect("it has a status"), before);
+    drop(frozen);
+    retry("StopContainer", || node.cri().stop(&first, 0));
+    assert_eq!(node.cri().status(&first).expect("it has a status").exit_code, 137);
+    assert_eq!(node.cri().status(&second).expect("it has a status"), before);
+    assert_eq!(node.cri().sh(&second, "echo reached"), "reached");
 }
 
 fn some_limits() -> switchyard_proto::cri::v1::LinuxContainerResources {

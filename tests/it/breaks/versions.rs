@@ -1,4 +1,4 @@
-//! containerd dies and comes back as another one: another version, which lacks some of what the first had.
+//! containerd dies and comes back as another one, which lacks some of what the first had; it says its version and no more.
 
 use std::cell::RefCell;
 use std::fs;
@@ -21,16 +21,39 @@ fn external(root: &PrivateRoot) -> String {
     )
 }
 
-#[test]
-fn a_containerd_that_comes_back_as_another_version_is_noticed_and_used_for_what_it_can() {
-    // Outlives the node, whose last look around asks it.
-    let behind: RefCell<Option<(Upstream, Front)>> = RefCell::new(None);
-    let node = Node::start_configured(|root| {
+/// A node whose containerd is behind a front. What is behind it outlives the node, whose last look around asks it.
+fn behind_a_front(behind: &RefCell<Option<(Upstream, Front)>>) -> Node {
+    Node::start_configured(|root| {
         let socket = root.run().join("containerd/containerd.sock");
         let upstream = Upstream::start(root, &socket);
         *behind.borrow_mut() = Some((upstream, Front::start(&root.run().join("front.sock"), &socket)));
         external(root)
-    });
+    })
+}
+
+#[test]
+fn a_containerd_whose_database_hangs_is_as_good_as_away_although_it_says_its_version() {
+    let behind = RefCell::new(None);
+    let node = behind_a_front(&behind);
+    let hang = |hangs| behind.borrow().as_ref().expect("it was started with the node").1.hang(hangs);
+    let pod = node.pod("database");
+    let id = pod.shell("main", "exec sleep 1000");
+    hang(true);
+    assert_told(&node, "RuntimeReady", "ContainerdUnavailable", "look into its database");
+    let cri = node.cri().within(AT_ONCE);
+    let status = refused("RunPodSandbox", cri.run_pod(&node.pod_config("early")), &[Code::Unavailable]);
+    assert!(status.message().contains("look into its database"), "{status}");
+    assert_eq!(cri.containers().expect("they are answered from the table").len(), 1);
+    hang(false);
+    assert_recovers(&node);
+    assert_eq!(retry("ExecSync", || node.cri().exec(&id, &["true"], 5)).exit_code, 0);
+    assert_eq!(node.pod("later").output("echo works", |_| {}), "works");
+}
+
+#[test]
+fn a_containerd_that_comes_back_as_another_version_is_noticed_and_used_for_what_it_can() {
+    let behind = RefCell::new(None);
+    let node = behind_a_front(&behind);
     let change = |change: &dyn Fn(&mut Upstream, &Front)| {
         let mut behind = behind.borrow_mut();
         let (upstream, front) = behind.as_mut().expect("it was started with the node");

@@ -39,7 +39,7 @@ pub(super) const MADE: &[Amid] = &[
     },
     Amid { run: settle, at: &[(WaitNoted, 1), (WaitOver, 1)] },
     Amid { run: start_in_vain, at: &[(StartRefused, 1)] },
-    Amid { run: update, at: &[(TaskLimited, 1), (TaskLimitsRecorded, 1)] },
+    Amid { run: update, at: &[(TaskLimitsMarked, 1), (TaskLimited, 1), (TaskLimitsRecorded, 1)] },
 ];
 
 pub(super) const ENDED: &[Amid] = &[
@@ -126,7 +126,7 @@ fn start_in_vain(lab: &Lab, kill: Kill) {
     lab.assert_nothing_left(kill);
 }
 
-/// A change that was in force and not yet on record is told as not made; sent again, it is both.
+/// What is told afterwards is in force, be it the old or the new; sent again, it is the new.
 fn update(lab: &Lab, kill: Kill) {
     let pod = lab.node.pod("update");
     let (before, after) = (64 << 20, 96 << 20);
@@ -138,15 +138,17 @@ fn update(lab: &Lab, kill: Kill) {
         status.resources.and_then(|limits| limits.linux).expect("limits are told").memory_limit_in_bytes
     };
     lab.dies_amid(kill, || lab.node.cri().update(&id, wanted.clone()));
-    assert!([before, after].contains(&told()), "{kill:?}: {}", told());
-    lab.node.cri().update(&id, wanted).expect("it can be sent again");
-    assert_eq!(told(), after, "{kill:?}");
     let file = cgroups::named(&id)
         .iter()
         .flat_map(|group| [group.join("memory.limit_in_bytes"), group.join("memory.max")])
         .find(|file| file.exists())
         .expect("its memory is limited");
-    assert_eq!(fs::read_to_string(file).expect("it was just found").trim(), after.to_string(), "{kill:?}");
+    let in_force = || fs::read_to_string(&file).expect("it was just found").trim().to_owned();
+    assert!([before, after].contains(&told()), "{kill:?}: {}", told());
+    let agree = eventually(LIMIT, || in_force() == told().to_string());
+    assert!(agree, "{kill:?}: {} is told, and {} in force", told(), in_force());
+    lab.node.cri().update(&id, wanted).expect("it can be sent again");
+    assert_eq!((told(), in_force()), (after, after.to_string()), "{kill:?}");
     drop(pod);
     lab.assert_nothing_left(kill);
 }

@@ -47,7 +47,7 @@ impl Inner {
     }
 
     /// What containerd says of a container's process now.
-    pub(super) async fn process_now(&self, id: &str) -> Result<Process> {
+    pub(crate) async fn process_now(&self, id: &str) -> Result<Process> {
         let request = api::GetRequest { container_id: id.to_owned(), exec_id: String::new() };
         match call(&format!("look up task {id}"), QUICK, self.client.waits().get(request)).await {
             Ok(answer) => Ok(answer.process.as_ref().map_or(Process::None, process_of)),

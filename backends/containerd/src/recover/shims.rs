@@ -31,15 +31,25 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// A shim of ours.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Shim {
-    pid: i32,
+    pub(crate) pid: i32,
     /// When it was started, in ticks since boot: with its process id that names it.
     started: u64,
     /// The container it was started for.
     pub(crate) id: String,
-    /// Processes of that container.
-    children: Vec<i32>,
+    /// Its children: main processes of containers, and processes that outlived their parents in one.
+    pub(crate) children: Vec<i32>,
     /// Its bundle has been deleted.
     homeless: bool,
+}
+
+/// A child of a shim.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Child {
+    pub(crate) pid: i32,
+    /// It has not ended.
+    pub(crate) runs: bool,
+    /// The text of its `/proc/<pid>/cgroup`, which has the id of its container in it.
+    pub(crate) groups: String,
 }
 
 /// A process as `/proc` shows it.
@@ -137,11 +147,55 @@ impl Inner {
     }
 
     /// The shims that serve our containerd and namespace.
-    async fn shims(&self) -> Result<Vec<Shim>> {
+    pub(crate) async fn shims(&self) -> Result<Vec<Shim>> {
         let address = self.client.address().to_path_buf();
         let namespace = self.settings.containerd.namespace.clone();
         blocking(move || Ok(ours(&processes(), &address, &namespace))).await
     }
+}
+
+// === impl Shim ===
+
+impl Shim {
+    /// Its children as they are now. Blocks as `/proc` does, which is not for long.
+    pub(crate) fn look_at_children(&self) -> Vec<Child> {
+        let look = |pid: &i32| {
+            let state = fields(&stat(*pid)?).first().map(|state| (*state).to_owned())?;
+            let groups = fs::read_to_string(format!("/proc/{pid}/cgroup")).ok()?;
+            Some(Child { pid: *pid, runs: !matches!(state.as_str(), "Z" | "X"), groups })
+        };
+        self.children.iter().filter_map(look).collect()
+    }
+
+    /// The exit code of a child that has ended and of which it has not taken note.
+    pub(crate) fn code_of(&self, child: i32) -> Option<i32> {
+        exit_code(&stat(child)?, self.pid)
+    }
+
+    /// Kills it alone. Nothing if it is not there any more.
+    pub(crate) fn kill(&self) -> Result<()> {
+        let same = stat(self.pid)
+            .is_some_and(|text| fields(&text).get(19) == Some(&self.started.to_string().as_str()));
+        if same { signal(self.pid, Signal::SIGKILL) } else { Ok(()) }
+    }
+}
+
+fn stat(pid: i32) -> Option<String> {
+    fs::read_to_string(format!("/proc/{pid}/stat")).ok()
+}
+
+/// The fields of a `/proc/<pid>/stat` after the name, which is in parentheses and may hold anything: the state, the parent, …
+fn fields(stat: &str) -> Vec<&str> {
+    stat.rsplit_once(')').map(|(_, fields)| fields.split_whitespace().collect()).unwrap_or_default()
+}
+
+/// The exit code in the `stat` of a process that has ended and whose parent has not taken note of that. Pure.
+fn exit_code(stat: &str, parent: i32) -> Option<i32> {
+    let fields = fields(stat);
+    let dead = fields.first() == Some(&"Z") && fields.get(1)?.parse() == Ok(parent);
+    let status: i32 = fields.get(49).filter(|_| dead)?.parse().ok()?;
+    let signal = status & 0x7f;
+    Some(if signal == 0 { (status >> 8) & 0xff } else { 128 + signal })
 }
 
 /// Ends a shim and what it runs, and removes the cgroups of that. Idempotent.
@@ -197,9 +251,8 @@ fn processes() -> Vec<Process> {
         .flatten()
         .filter_map(|entry| {
             let pid: i32 = entry.file_name().to_str()?.parse().ok()?;
-            let stat = fs::read_to_string(entry.path().join("stat")).ok()?;
-            // The name is in parentheses and may hold anything; the fields are counted from its end.
-            let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();
+            let stat = stat(pid)?;
+            let fields = fields(&stat);
             let parent = fields.get(1)?.parse().ok()?;
             let started = fields.get(19)?.parse().ok()?;
             let command = fs::read(entry.path().join("cmdline")).ok()?;
@@ -267,6 +320,19 @@ mod tests {
             1,
             &format!("/usr/bin/containerd-shim-runc-v2 -namespace k8s.io -id {id} -address {address}"),
         )
+    }
+
+    #[test]
+    fn the_code_of_a_dead_child_is_read_as_a_shell_tells_it() {
+        let line = |state: &str, parent: i32, status: i32| {
+            format!("7 (a) b) {state} {parent} {} {status}", ["0"; 47].join(" "))
+        };
+        assert_eq!(exit_code(&line("Z", 5, 9), 5), Some(137));
+        assert_eq!(exit_code(&line("Z", 5, 0x700), 5), Some(7));
+        assert_eq!(exit_code(&line("Z", 5, 0x8b), 5), Some(139), "with a core");
+        assert_eq!(exit_code(&line("S", 5, 0), 5), None);
+        assert_eq!(exit_code(&line("Z", 1, 0), 5), None);
+        assert_eq!(exit_code("", 5), None);
     }
 
     #[track_caller]

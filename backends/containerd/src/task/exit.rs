@@ -16,7 +16,7 @@ use super::oom::oom_killed;
 use super::process::Sent;
 use super::start::from_logkeeper;
 use crate::backend::Inner;
-use crate::client::{call, gone_is_done};
+use crate::client::gone_is_done;
 use crate::error::from_status;
 use crate::leftovers::Leftover;
 use crate::record::{EXIT, ExitRecord, OutputRecord};
@@ -31,6 +31,9 @@ const DRAIN: Duration = Duration::from_secs(5);
 impl Inner {
     pub(crate) async fn signal_task(&self, id: TaskId, signal: Signal) -> Result<()> {
         let Ok(entry) = self.task(id) else { return Ok(()) };
+        if signal == Signal::KILL {
+            entry.killed.store(true, Ordering::Release);
+        }
         // Without a process namespace of its own a task's children outlive its main process.
         let all = signal == Signal::KILL && entry.record().shares_pid;
         if !all && entry.signal_process(signal) == Sent::Done {
@@ -42,8 +45,8 @@ impl Inner {
             signal: u32::from(signal.number()),
             all,
         };
-        let limit = self.settings.containerd.shim_timeout();
-        gone_is_done(call(&format!("signal task {id}"), limit, self.client.tasks().kill(request)).await)
+        let what = format!("signal task {id}");
+        gone_is_done(self.of_shim(&id.to_string(), &what, self.client.tasks().kill(request)).await)
     }
 
     /// Waits for the end of a task. Any number of callers share one wait; it goes on with the next caller if one leaves.
@@ -124,8 +127,23 @@ impl Inner {
         self.faults.reach(Step::TaskLogFinished)
     }
 
-    /// Waits, with no deadline: a task may run for years.
+    /// Waits, with no deadline: a task may run for years. But once its main process has ended, its shim has to tell of that.
     async fn await_exit(&self, entry: &TaskEntry) -> Result<Exit> {
+        let id = entry.id.to_string();
+        loop {
+            let known = tokio::select! {
+                told = self.told_exit(entry) => told.map(Some),
+                () = self.untold(entry) => self.see_to_untold(entry).await,
+            };
+            if let Some(exit) = known? {
+                self.silent.clear(&id);
+                return Ok(exit);
+            }
+        }
+    }
+
+    /// The end of a task as containerd tells of it.
+    async fn told_exit(&self, entry: &TaskEntry) -> Result<Exit> {
         let request = api::WaitRequest { container_id: entry.id.to_string(), exec_id: String::new() };
         let what = format!("wait for task {}", entry.id);
         let answer = loop {
@@ -154,7 +172,7 @@ impl Inner {
     }
 
     /// The exit of a task whose process has ended so.
-    fn exit_by(&self, entry: &TaskEntry, end: End) -> Exit {
+    pub(super) fn exit_by(&self, entry: &TaskEntry, end: End) -> Exit {
         let finished_at = entry.not_before_start(end.at.unwrap_or_else(SystemTime::now));
         let killed = self.was_oom_killed(entry, end.code);
         let cause = if killed { ExitCause::OomKilled } else { ExitCause::Exited };
@@ -178,7 +196,7 @@ impl Inner {
             tracing::warn!(task.id = %entry.id, error = %fault, "whether a task was killed for want of memory is not known");
             Kills::default()
         });
-        oom_killed(kills, code)
+        oom_killed(kills, code, entry.killed.load(Ordering::Acquire))
     }
 
     /// Writes how a task ended into its container object.

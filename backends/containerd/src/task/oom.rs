@@ -6,11 +6,11 @@ use std::time::Duration;
 
 use switchyard_cgroup::{Kills, OomWatch};
 use tokio::io::Interest;
-use tokio::io::unix::AsyncFd;
 use tokio::task::AbortHandle;
 use tokio_util::task::TaskTracker;
 
 use super::TaskEntry;
+use super::process::{ended, polled};
 use crate::backend::Inner;
 
 /// Between two looks at the group above. It has the news of all groups in it, none of which is urgent.
@@ -58,9 +58,9 @@ impl Oom {
 }
 
 /// Decides whether a task has ended for want of memory. Where its counter went unread, a kill in a group beside its own looks the same
-/// as one in its own: it counts only if the task's main process was killed as well. Pure.
-pub(super) const fn oom_killed(kills: Kills, code: i32) -> bool {
-    kills.counted > 0 || (kills.doubtful && code == KILLED)
+/// as one in its own: it counts only if the task's main process was killed as well, and not by us. Pure.
+pub(super) const fn oom_killed(kills: Kills, code: i32, by_us: bool) -> bool {
+    kills.counted > 0 || (kills.doubtful && code == KILLED && !by_us)
 }
 
 impl Drop for Oom {
@@ -73,7 +73,13 @@ impl Drop for Oom {
 
 /// Reads the counts at each news of a file, until that cannot be read any more.
 async fn follow(fd: OwnedFd, pause: Duration, watch: Arc<Mutex<OomWatch>>) {
-    let Some(file) = polled(fd, Interest::PRIORITY) else { return };
+    let file = match polled(fd, Interest::PRIORITY) {
+        Ok(file) => file,
+        Err(fault) => {
+            tracing::warn!(error = %fault, "OOM kills are seen late, or not at all");
+            return;
+        }
+    };
     loop {
         let Ok(mut ready) = file.ready(Interest::PRIORITY).await else { return };
         // Before the file is read: what comes meanwhile is news again.
@@ -89,25 +95,12 @@ async fn follow(fd: OwnedFd, pause: Duration, watch: Arc<Mutex<OomWatch>>) {
 
 /// Reads the counts as soon as the main process has ended: a moment later systemd takes the group away.
 async fn look_at_end(main: OwnedFd, watch: Arc<Mutex<OomWatch>>) {
-    let Some(main) = polled(main, Interest::READABLE) else { return };
-    if main.ready(Interest::READABLE).await.is_ok()
-        && let Err(fault) = lock(&watch).end()
-    {
-        tracing::debug!(error = %fault, "OOM kills are not known to the end");
-    }
-}
-
-#[expect(
-    deprecated,
-    reason = "the other way is not safe code, and an OwnedFd is what this one needs to be sound"
-)]
-fn polled(fd: OwnedFd, interest: Interest) -> Option<AsyncFd<OwnedFd>> {
-    match AsyncFd::with_interest(fd, interest) {
-        Ok(file) => Some(file),
-        Err(fault) => {
-            tracing::warn!(error = %fault, "OOM kills are seen late, or not at all");
-            None
-        }
+    let read = match ended(main).await {
+        Ok(()) => lock(&watch).end().map_err(|fault| fault.to_string()),
+        Err(fault) => Err(fault.to_string()),
+    };
+    if let Err(fault) = read {
+        tracing::debug!(error = fault, "OOM kills are not known to the end");
     }
 }
 
@@ -138,19 +131,18 @@ mod tests {
 
     #[test]
     fn a_kill_in_a_group_beside_it_is_no_reason_for_a_task_that_was_not_killed() {
-        let check = |counted, doubtful, code, expected| {
-            assert_eq!(
-                oom_killed(Kills { counted, doubtful }, code),
-                expected,
-                "{counted} {doubtful} {code}"
-            );
+        let check = |counted, doubtful, code, by_us, expected| {
+            let kills = Kills { counted, doubtful };
+            assert_eq!(oom_killed(kills, code, by_us), expected, "{kills:?} {code} {by_us}");
         };
-        check(0, false, KILLED, false);
-        check(0, true, 0, false);
-        check(0, true, 9, false);
-        check(0, true, KILLED, true);
+        check(0, false, KILLED, false, false);
+        check(0, true, 0, false, false);
+        check(0, true, 9, false, false);
+        check(0, true, KILLED, false, true);
+        check(0, true, KILLED, true, false);
         // A child was killed, and the main process ended as it liked.
-        check(1, false, 0, true);
-        check(1, true, 9, true);
+        check(1, false, 0, false, true);
+        check(1, true, 9, false, true);
+        check(1, false, KILLED, true, true);
     }
 }

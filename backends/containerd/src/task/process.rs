@@ -1,16 +1,20 @@
 //! A hold on a container's main process, by which it is seen and signalled without running its runtime or asking its shim.
 
 use std::fs;
+use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, pidfd_open, pidfd_send_signal};
 use switchyard_core::spec::Signal;
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
 
 /// A process that stays the same one: should it end and its number be given to another, signals do not reach that one.
 #[derive(Debug)]
 pub(crate) struct MainProcess {
+    pid: u32,
     fd: OwnedFd,
 }
 
@@ -31,7 +35,7 @@ impl MainProcess {
         let fd = pidfd_open(raw, PidfdFlags::empty()).ok()?;
         // Looked at after taking hold: whoever bore the number then is a process of the container.
         let cgroups = fs::read_to_string(format!("/proc/{pid}/cgroup")).ok()?;
-        cgroups.contains(id).then_some(Self { fd })
+        cgroups.contains(id).then_some(Self { pid, fd })
     }
 
     /// Whether it runs: it has not ended, even if nobody has taken note of its end yet.
@@ -41,7 +45,12 @@ impl MainProcess {
         poll(&mut ended, PollTimeout::ZERO).is_ok_and(|ready| ready == 0)
     }
 
-    /// A descriptor that can be read once it has ended.
+    /// Its number, which may be another's once it has ended and its parent has taken note of that.
+    pub(super) const fn pid(&self) -> u32 {
+        self.pid
+    }
+
+    /// A descriptor for [`ended`].
     pub(super) fn watched(&self) -> Option<OwnedFd> {
         self.fd.try_clone().ok()
     }
@@ -55,6 +64,20 @@ impl MainProcess {
             Err(_) => Sent::Refused,
         }
     }
+}
+
+/// Waits until a process has ended. Cancel-safe. Must be called within a tokio runtime.
+pub(super) async fn ended(process: OwnedFd) -> io::Result<()> {
+    polled(process, Interest::READABLE)?.ready(Interest::READABLE).await.map(drop)
+}
+
+/// A descriptor that is waited for with the others of the runtime.
+#[expect(
+    deprecated,
+    reason = "the other way is not safe code, and an OwnedFd is what this one needs to be sound"
+)]
+pub(super) fn polled(fd: OwnedFd, interest: Interest) -> io::Result<AsyncFd<OwnedFd>> {
+    AsyncFd::with_interest(fd, interest)
 }
 
 #[cfg(test)]

@@ -6,41 +6,64 @@ use containerd_client::services::v1 as api;
 use serde_json::{Map, Value};
 use switchyard_core::id::TaskId;
 use switchyard_core::spec::{Resources, TaskUpdate};
-use switchyard_core::{Error, Result};
+use switchyard_core::{Error, ErrorKind, Result};
 use switchyard_runtime_spec::resources::linux_resources;
 
 use super::TaskEntry;
 use crate::backend::Inner;
-use crate::client::{QUICK, RESOURCES_TYPE, SPEC_TYPE, call, json_any};
+use crate::client::{QUICK, RESOURCES_TYPE, SPEC_TYPE, call, gone_is_done, json_any};
+use crate::leftovers::Leftover;
 use crate::record::{self, ResourcesRecord};
 use crate::steps::Step;
+use crate::text::io_error;
 
 impl Inner {
-    /// First in force, then on record; if the record fails the old limits are put in force again.
+    /// First in force, then on record; if the record fails the old limits are put in force again. A mark says meanwhile that the two may
+    /// differ: whoever finds it puts those on record in force.
     pub(crate) async fn update_task(&self, id: TaskId, update: &TaskUpdate) -> Result<()> {
         let TaskUpdate { resources, annotations } = update;
         let entry = self.task(id)?;
-        let old = entry.record().resources.to_core();
+        let _turn = entry.take_limits_turn().await;
         let limits = self.oci_limits(resources)?;
-        let runs = entry.started().is_some() && entry.exit().is_none();
-        if runs {
-            self.enforce(id, &limits, annotations).await?;
+        if !entry.runs() {
+            return self.put_on_record(&entry, update, &limits).await;
         }
-        let recorded = match self.faults.reach(Step::TaskLimited) {
-            Ok(()) => self.record_update(&entry, update, &limits).await,
-            Err(error) => Err(error),
+        mark(&entry).await?;
+        let changed = async {
+            self.faults.reach(Step::TaskLimitsMarked)?;
+            self.enforce(id, &limits, annotations).await?;
+            self.put_on_record(&entry, update, &limits).await
         };
-        let Err(error) = recorded else {
-            entry.record().resources = ResourcesRecord::from_core(resources);
-            return self.faults.reach(Step::TaskLimitsRecorded);
-        };
-        if runs {
-            let limits = self.oci_limits(&old)?;
-            if let Err(undo) = self.enforce(id, &limits, &BTreeMap::new()).await {
-                tracing::error!(task.id = %id, error = undo.report(), "the limits in force are not those on record");
-            }
+        let Err(error) = changed.await else { return unmark(&entry).await };
+        // Who did not answer now would not do so at once either, and may still come to change them.
+        if matches!(error.kind(), ErrorKind::DeadlineExceeded | ErrorKind::Unavailable) {
+            self.leftovers.keep(Leftover::Limits(entry));
+        } else if let Err(undo) = self.put_back(&entry).await {
+            tracing::warn!(task.id = %id, error = undo.report(), "the limits on record are put in force later");
+            self.leftovers.keep(Leftover::Limits(entry));
         }
         Err(error)
+    }
+
+    async fn put_on_record(&self, entry: &TaskEntry, update: &TaskUpdate, limits: &Value) -> Result<()> {
+        self.faults.reach(Step::TaskLimited)?;
+        self.record_update(entry, update, limits).await?;
+        entry.record().resources = ResourcesRecord::from_core(&update.resources);
+        self.faults.reach(Step::TaskLimitsRecorded)
+    }
+
+    /// Puts the limits on record in force, if others may be. Idempotent.
+    pub(crate) async fn restore_limits(&self, entry: &TaskEntry) -> Result<()> {
+        let _turn = entry.take_limits_turn().await;
+        if entry.dirs.limiting().exists() { self.put_back(entry).await } else { Ok(()) }
+    }
+
+    async fn put_back(&self, entry: &TaskEntry) -> Result<()> {
+        if entry.runs() {
+            let limits = self.oci_limits(&entry.record().resources.to_core())?;
+            gone_is_done(self.enforce(entry.id, &limits, &BTreeMap::new()).await)?;
+        }
+        unmark(entry).await
     }
 
     fn oci_limits(&self, resources: &Resources) -> Result<Value> {
@@ -65,8 +88,8 @@ impl Inner {
             resources: Some(json_any(RESOURCES_TYPE, limits)),
             annotations: annotations.clone().into_iter().collect(),
         };
-        let limit = self.settings.containerd.shim_timeout();
-        call(&format!("update task {id}"), limit, self.client.tasks().update(request)).await.map(drop)
+        let (id, what) = (id.to_string(), format!("update task {id}"));
+        self.of_shim(&id, &what, self.client.tasks().update(request)).await.map(drop)
     }
 
     async fn record_update(&self, entry: &TaskEntry, update: &TaskUpdate, limits: &Value) -> Result<()> {
@@ -102,6 +125,16 @@ impl Inner {
             .await
     }
 
+    /// The part of a task's spec that says how a process is made in it; it never changes.
+    pub(crate) async fn stored_process(&self, entry: &TaskEntry) -> Result<Value> {
+        let id = entry.id.to_string();
+        let read = || async { Ok::<_, Error>(self.stored_spec(&id).await?["process"].to_string().into()) };
+        let text = entry.process_spec.get_or_try_init(read).await?;
+        serde_json::from_str(text).map_err(|fault| {
+            Error::internal(format!("the process in the spec of {id} cannot be read")).with_source(fault)
+        })
+    }
+
     /// The OCI spec that containerd holds for a container.
     pub(crate) async fn stored_spec(&self, id: &str) -> Result<Value> {
         let request = api::GetContainerRequest { id: id.to_owned() };
@@ -112,5 +145,19 @@ impl Inner {
         serde_json::from_slice(&spec.value).map_err(|fault| {
             Error::internal(format!("the stored spec of {id} cannot be read")).with_source(fault)
         })
+    }
+}
+
+/// Notes that the limits in force may not be those on record.
+async fn mark(entry: &TaskEntry) -> Result<()> {
+    let path = entry.dirs.limiting();
+    tokio::fs::write(&path, []).await.map_err(|fault| io_error("write", &path, fault))
+}
+
+async fn unmark(entry: &TaskEntry) -> Result<()> {
+    let path = entry.dirs.limiting();
+    match tokio::fs::remove_file(&path).await {
+        Err(fault) if fault.kind() != std::io::ErrorKind::NotFound => Err(io_error("remove", &path, fault)),
+        Ok(()) | Err(_) => Ok(()),
     }
 }

@@ -9,6 +9,8 @@ use std::time::Duration;
 use switchyard_steps::{Step, reach};
 use toml::{Table, Value};
 use tonic::client::Grpc;
+use tonic::transport::Channel;
+use tonic::{Code, Status};
 use tonic_prost::ProstCodec;
 
 use super::{Patience, Program, make_dir};
@@ -46,7 +48,7 @@ pub fn program(config: &Config, exe: &Path) -> Program {
     let socket = config.containerd_socket();
     let text = generate(config, &OomScore::of_this_process()).to_string();
     let dirs = [state.clone(), run.clone()];
-    let target = file.clone();
+    let (target, namespace) = (file.clone(), config.containerd.namespace.clone());
     Program {
         name: "containerd",
         exe: exe.to_owned(),
@@ -54,7 +56,7 @@ pub fn program(config: &Config, exe: &Path) -> Program {
         pid_file: run.join("containerd.pid"),
         log: state.join("containerd.log"),
         prepare: Arc::new(move || write(&target, &dirs, &text)),
-        probe: Arc::new(move || Box::pin(probe(socket.clone()))),
+        probe: Arc::new(move || Box::pin(probe(socket.clone(), namespace.clone()))),
         patience: Patience::of(&config.managed),
     }
 }
@@ -123,28 +125,54 @@ impl OomScore {
     }
 }
 
-/// Asks containerd for its version.
-async fn probe(socket: PathBuf) -> Result<String, String> {
-    let asked = tokio::time::timeout(PROBE_LIMIT, version(socket)).await;
+/// Asks containerd for its version, and for one record: one whose database hangs is as good as none.
+async fn probe(socket: PathBuf, namespace: String) -> Result<String, String> {
+    let asked = async {
+        let channel = channel::grpc(&socket).await.map_err(|error| report(&error))?;
+        let mut grpc = Grpc::new(channel);
+        grpc.ready().await.map_err(|error| report(&error))?;
+        let version: VersionResponse = ask(&mut grpc, VERSION, ()).await.map_err(|status| report(&status))?;
+        grpc.ready().await.map_err(|error| report(&error))?;
+        match ask(&mut grpc, NAMESPACE, GetNamespaceRequest { name: namespace }).await {
+            Ok(()) => {}
+            // It is made with the first object in it.
+            Err(status) if status.code() == Code::NotFound => {}
+            Err(status) => return Err(report(&status)),
+        }
+        Ok(format!("containerd {}", version.version))
+    };
+    let asked = tokio::time::timeout(PROBE_LIMIT, asked).await;
     asked.unwrap_or_else(|_| Err(format!("no answer within {PROBE_LIMIT:?}")))
 }
 
-/// containerd `services.version.v1.Version.Version`, whose answer's first field is the version.
+/// containerd `services.version.v1.Version.Version`.
+const VERSION: &str = "/containerd.services.version.v1.Version/Version";
+/// containerd `services.namespaces.v1.Namespaces.Get`.
+const NAMESPACE: &str = "/containerd.services.namespaces.v1.Namespaces/Get";
+
+/// The answer of [`VERSION`], whose first field is the version.
 #[derive(Clone, PartialEq, Eq, prost::Message)]
 struct VersionResponse {
     #[prost(string, tag = "1")]
     version: String,
 }
 
-async fn version(socket: PathBuf) -> Result<String, String> {
-    let channel = channel::grpc(&socket).await.map_err(|error| report(&error))?;
-    let mut grpc = Grpc::new(channel);
-    grpc.ready().await.map_err(|error| report(&error))?;
-    let path = http::uri::PathAndQuery::from_static("/containerd.services.version.v1.Version/Version");
-    let codec = ProstCodec::<(), VersionResponse>::default();
-    let response =
-        grpc.unary(tonic::Request::new(()), path, codec).await.map_err(|status| report(&status))?;
-    Ok(format!("containerd {}", response.into_inner().version))
+/// What [`NAMESPACE`] is asked.
+#[derive(Clone, PartialEq, Eq, prost::Message)]
+struct GetNamespaceRequest {
+    #[prost(string, tag = "1")]
+    name: String,
+}
+
+/// Calls a method of a service that is ready.
+async fn ask<Q, A>(grpc: &mut Grpc<Channel>, method: &'static str, request: Q) -> Result<A, Status>
+where
+    Q: prost::Message + Send + Sync + 'static,
+    A: prost::Message + Default + Send + Sync + 'static,
+{
+    let path = http::uri::PathAndQuery::from_static(method);
+    let codec = ProstCodec::<Q, A>::default();
+    Ok(grpc.unary(tonic::Request::new(request), path, codec).await?.into_inner())
 }
 
 #[cfg(test)]
@@ -177,7 +205,7 @@ mod tests {
     #[tokio::test]
     async fn a_socket_that_nobody_serves_does_not_answer() {
         let dir = tempfile::tempdir().unwrap();
-        let error = probe(dir.path().join("none.sock")).await.unwrap_err();
+        let error = probe(dir.path().join("none.sock"), "k8s.io".to_owned()).await.unwrap_err();
         assert!(error.contains("No such file"), "{error}");
     }
 }

@@ -1,0 +1,171 @@
+//! A task whose main process has ended, and of whose end nobody tells: its shim hangs.
+//!
+//! ```text
+//! main process ended ─► nobody told for shim_timeout ─► shim asked once more ─► it answers: that is the end
+//!                                                              │ it does not, and containerd does
+//!                                                              ▼
+//!     a container that it serves runs, or it has taken note of the end ─► left alone, told, looked at again later
+//!                                   else: the exit code is read from the dead process ─► the shim is killed
+//! ```
+//!
+//! A shim is the parent of all containers of its pod: to kill it is to end them. So it is never killed while the main process of one of
+//! them runs. Once none does it serves nobody, and what it hides is an end.
+
+use std::collections::BTreeSet;
+use std::future::Future;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::SystemTime;
+
+use switchyard_core::ErrorKind;
+use switchyard_core::state::Exit;
+use tonic::{Response, Status};
+
+use super::TaskEntry;
+use super::process::ended;
+use crate::backend::Inner;
+use crate::client::call;
+use crate::health::Contact;
+use crate::recover::shims::Child;
+use crate::recover::{End, Process};
+
+/// The tasks whose shims are known not to answer.
+#[derive(Debug, Default)]
+pub(crate) struct Silent {
+    tasks: Mutex<BTreeSet<String>>,
+}
+
+impl Silent {
+    fn tasks(&self) -> MutexGuard<'_, BTreeSet<String>> {
+        self.tasks.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Notes that a task's shim does not answer, and tells of it once.
+    pub(crate) fn note(&self, id: &str) {
+        if self.tasks().insert(id.to_owned()) {
+            tracing::warn!(
+                task.id = id,
+                "a shim does not answer: its containers run on, and it is left alone while one of them does"
+            );
+        }
+    }
+
+    /// Notes that it answers, or that nobody asks any more.
+    pub(crate) fn clear(&self, id: &str) {
+        if self.tasks().remove(id) {
+            tracing::info!(task.id = id, "a shim that did not answer does, or has gone");
+        }
+    }
+
+    /// The tasks, for people; `None` if there are none.
+    pub(crate) fn told(&self) -> Option<String> {
+        let tasks = self.tasks();
+        (!tasks.is_empty()).then(|| tasks.iter().cloned().collect::<Vec<_>>().join(", "))
+    }
+}
+
+impl Inner {
+    /// Calls a task's shim through containerd, for as long as a shim may take, and notes whether it answers.
+    pub(crate) async fn of_shim<T>(
+        &self,
+        id: &str,
+        what: &str,
+        request: impl Future<Output = Result<Response<T>, Status>>,
+    ) -> switchyard_core::Result<T> {
+        let answer = call(what, self.settings.containerd.shim_timeout(), request).await;
+        match &answer {
+            Ok(_) => self.silent.clear(id),
+            Err(error) if error.kind() == ErrorKind::DeadlineExceeded => {
+                // Where containerd hangs, nothing is known of the shim.
+                if matches!(self.health.now(), Contact::Up { .. }) {
+                    self.silent.note(id);
+                }
+            }
+            Err(_) => {}
+        }
+        answer
+    }
+
+    /// Waits until a task's main process has ended and nobody has told of it for as long as a shim may take. For ever where the process
+    /// cannot be seen. Cancel-safe.
+    pub(super) async fn untold(&self, entry: &TaskEntry) {
+        let seen = match entry.watch_main() {
+            Some(main) => ended(main).await.is_ok(),
+            None => false,
+        };
+        if !seen {
+            std::future::pending().await
+        }
+        tokio::time::sleep(self.settings.containerd.shim_timeout()).await;
+    }
+
+    /// Sees to a task of whose end nobody tells. The end, if it is known now; else it may be told when its shim is gone.
+    pub(super) async fn see_to_untold(&self, entry: &TaskEntry) -> switchyard_core::Result<Option<Exit>> {
+        let id = entry.id.to_string();
+        let limit = self.settings.containerd.shim_timeout();
+        match tokio::time::timeout(limit, self.process_now(&id)).await {
+            Ok(Ok(Process::Stopped(end))) => return Ok(Some(self.exit_by(entry, end))),
+            Ok(Ok(Process::None)) => return Ok(Some(Exit::lost(entry.not_before_start(SystemTime::now())))),
+            Ok(Ok(Process::Created | Process::Running { .. } | Process::Unanswered { .. }) | Err(_))
+            | Err(_) => {}
+        }
+        // Should it be containerd that hangs, nothing is known of the shim.
+        if !matches!(self.health.ask(&self.client).await, Contact::Up { .. }) {
+            return Ok(None);
+        }
+        // A parent that takes note of a child's end may be slow, but does not hang.
+        let main = entry.main_pid().and_then(|pid| i32::try_from(pid).ok());
+        let shims = self.shims().await?;
+        let parent = shims.iter().find_map(|shim| Some((shim, shim.code_of(main?)?)));
+        let infra = self.sandbox(entry.sandbox).ok().and_then(|sandbox| sandbox.pid);
+        let Some((shim, code)) = parent.filter(|(shim, _)| {
+            !serves(&shim.look_at_children(), &id, infra.and_then(|pid| i32::try_from(pid).ok()))
+        }) else {
+            self.silent.note(&id);
+            return Ok(None);
+        };
+        tracing::warn!(
+            task.id = id,
+            pid = shim.pid,
+            code,
+            "killing a shim that does not answer: all that it served has ended"
+        );
+        shim.kill()?;
+        Ok(Some(self.exit_by(entry, End { code, at: Some(SystemTime::now()) })))
+    }
+}
+
+/// Whether the shim of a task that has ended serves a container that runs, by its children. What is left of the task itself goes with the
+/// shim, and the process of a sandbox is worth nothing without one. Pure.
+fn serves(children: &[Child], id: &str, infra: Option<i32>) -> bool {
+    children.iter().any(|child| child.runs && !child.groups.contains(id) && Some(child.pid) != infra)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_shim_serves_somebody_while_a_process_of_another_container_runs() {
+        let child = |pid, runs, id: &str| Child { pid, runs, groups: format!("4:memory:/pods/{id}\n0::/\n") };
+        let own = [child(1, false, "aa"), child(2, true, "aa")];
+        assert!(!serves(&own, "aa", None));
+        assert!(!serves(&[], "aa", None));
+        let other = [child(1, false, "aa"), child(3, true, "bb")];
+        assert!(serves(&other, "aa", None));
+        assert!(!serves(&other, "aa", Some(3)), "the process of the sandbox");
+        assert!(!serves(&[child(1, false, "aa"), child(3, false, "bb")], "aa", None));
+    }
+
+    #[test]
+    fn a_silent_shim_is_told_until_it_answers() {
+        let silent = Silent::default();
+        assert_eq!(silent.told(), None);
+        silent.note("b");
+        silent.note("a");
+        silent.note("b");
+        assert_eq!(silent.told().as_deref(), Some("a, b"));
+        silent.clear("b");
+        silent.clear("c");
+        assert_eq!(silent.told().as_deref(), Some("a"));
+    }
+}
