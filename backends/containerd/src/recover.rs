@@ -39,7 +39,7 @@ pub(crate) mod shims;
 mod waits;
 
 use ask::Processes;
-pub(crate) use decide::{End, Process};
+pub(crate) use decide::{End, Process, Settled};
 use decide::{SandboxFacts, TaskFacts, TaskFate, sandbox_fate, task_fate};
 use found::{FoundSandbox, FoundTask};
 use inventory::{Inventory, Snapshots};

@@ -137,11 +137,23 @@ pub(crate) enum Settled {
     Nothing,
     /// Less than a process that runs: it has to be ended.
     Remnant,
+    /// A bundle without a process, of which nothing has come for as long as could be waited.
+    Forsaken,
     /// A process that runs, or did.
     Runs {
         /// Process id on the host; 0 if it has ended already.
         pid: u32,
     },
+}
+
+impl Settled {
+    /// Whether nothing has to be ended.
+    pub(super) const fn is_done(self) -> bool {
+        match self {
+            Self::Nothing | Self::Runs { .. } => true,
+            Self::Remnant | Self::Forsaken => false,
+        }
+    }
 }
 
 /// How long nothing must be seen of a container where its bundle would be: longer than containerd leaves a call unread.
@@ -157,9 +169,8 @@ pub(super) fn settled(sight: Sight, seen: Duration, looked: Duration, patience: 
     match (sight.process, sight.bundle) {
         (Process::Running { pid }, _) => Some(Settled::Runs { pid }),
         (Process::Stopped(_), _) => Some(Settled::Runs { pid: 0 }),
-        (Process::Unanswered { .. }, _) | (Process::None, Some(true)) => {
-            (looked >= patience.limit).then_some(Settled::Remnant)
-        }
+        (Process::Unanswered { .. }, _) => (looked >= patience.limit).then_some(Settled::Remnant),
+        (Process::None, Some(true)) => (looked >= patience.limit).then_some(Settled::Forsaken),
         (Process::Created, _) => (looked >= patience.grace).then_some(Settled::Remnant),
         (Process::None, Some(false)) => after(QUIET, Settled::Nothing),
         (Process::None, None) => after(patience.grace, Settled::Nothing),
@@ -272,7 +283,7 @@ mod tests {
         check(Process::Created, Some(true), short, short, None);
         check(Process::Created, Some(true), short, grace, Some(Settled::Remnant));
         check(Process::None, Some(true), grace, grace, None);
-        check(Process::None, Some(true), grace, limit, Some(Settled::Remnant));
+        check(Process::None, Some(true), grace, limit, Some(Settled::Forsaken));
         check(Process::None, Some(false), short, limit, None);
         check(Process::None, Some(false), QUIET, QUIET, Some(Settled::Nothing));
         check(Process::None, None, QUIET, QUIET, None);

@@ -21,7 +21,8 @@ const LOOK: Duration = Duration::from_millis(20);
 
 impl Inner {
     /// Waits until containerd has done with what a predecessor asked of it about this container; a process may have come of it.
-    /// Returns at once for any other container. Cancel-safe.
+    /// Returns at once for any other container. What is left of it has to be ended, and is told as that again until
+    /// [`Inner::has_settled`] is called: a kill amid the ending does not begin the wait anew. Cancel-safe.
     pub(crate) async fn settle(&self, id: &str) -> Result<Settled> {
         if !self.inherited().contains(id) {
             return Ok(Settled::Nothing);
@@ -37,13 +38,22 @@ impl Inner {
             }
             if let Some(settled) = settled(sight, since.elapsed(), began.elapsed(), patience) {
                 tracing::debug!(id, ?settled, after = ?began.elapsed(), "a predecessor's call has settled");
-                // First this: a later call about the same container is waited for anew.
-                self.wait_is_over(id).await?;
-                self.inherited().remove(id);
+                if settled.is_done() {
+                    self.has_settled(id).await?;
+                }
                 return Ok(settled);
             }
             tokio::time::sleep(LOOK).await;
         }
+    }
+
+    /// Nothing is waited for any more about a container: a later call about it is waited for anew. Idempotent.
+    pub(crate) async fn has_settled(&self, id: &str) -> Result<()> {
+        if self.inherited().contains(id) {
+            self.wait_is_over(id).await?;
+            self.inherited().remove(id);
+        }
+        Ok(())
     }
 
     /// What containerd says of a container's process now.
@@ -69,7 +79,7 @@ impl Inner {
                 self.resume_log(&entry).await;
                 Ok(Some(started))
             }
-            Settled::Nothing | Settled::Remnant | Settled::Runs { .. } => {
+            Settled::Nothing | Settled::Remnant | Settled::Forsaken | Settled::Runs { .. } => {
                 // Should we be killed amid the ending, the next of us must not take what is half ended for what was started.
                 crate::text::make_dir(&entry.dirs.run).await?;
                 tokio::fs::write(&discarded, [])

@@ -20,6 +20,7 @@ use crate::client::{SLOW, call, gone_is_done};
 use crate::error::from_status;
 use crate::layout::SandboxDirs;
 use crate::mount::unmount_all;
+use crate::recover::Settled;
 use crate::steps::Step;
 use crate::text::{blocking, io_error};
 
@@ -179,10 +180,15 @@ impl Inner {
     /// Kills what runs under a container's id, deletes it, and waits until nothing is left of it. What a predecessor may have asked of
     /// containerd about it has settled before. Idempotent.
     pub(crate) async fn end_process(&self, id: &str) -> Result<()> {
-        self.settle(id).await?;
+        let settled = self.settle(id).await?;
         self.delete_process(id).await?;
         self.forget_exit(id).await?;
-        self.bury(id).await
+        match settled {
+            // It has been waited for already.
+            Settled::Forsaken => self.clear_bundle(id).await?,
+            Settled::Nothing | Settled::Remnant | Settled::Runs { .. } => self.bury(id).await?,
+        }
+        self.has_settled(id).await
     }
 
     async fn delete_process(&self, id: &str) -> Result<()> {
