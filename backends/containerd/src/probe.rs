@@ -86,7 +86,9 @@ impl Probes {
             tracing::warn!(error = error.report(), "what is left of trials of runtimes stays");
         }
         let trial = state.join(PLACE);
-        let no_mapping = blocking(move || users::try_mapping(&trial)).await.err();
+        let below = run.to_path_buf();
+        let tried = blocking(move || users::try_mapping(&trial).and_then(|()| users::check_passable(&below)));
+        let no_mapping = tried.await.err();
         if let Some(error) = &no_mapping {
             tracing::info!(reason = error.report(), "pods cannot have user namespaces on this node");
         }
@@ -207,7 +209,7 @@ fn try_run(binary: &str, dir: &Path, id: &str) -> Result<()> {
 fn make_bundle(dir: &Path, spec: &Value) -> Result<()> {
     let rootfs = dir.join("rootfs");
     let below = dir.join("data/below");
-    for path in [&rootfs.join("proc"), &rootfs.join("data"), &below] {
+    for path in [&rootfs.join("proc"), &rootfs.join("dev"), &rootfs.join("data"), &below] {
         std::fs::create_dir_all(path).map_err(|fault| io_error("make directory", path, fault))?;
     }
     let program = rootfs.join("helper");
@@ -226,7 +228,11 @@ fn write(path: &PathBuf, bytes: &[u8]) -> Result<()> {
 
 fn trial_spec(trial: Trial, dir: &Path, id: &str) -> Value {
     let mut namespaces = vec![json!({ "type": "pid" }), json!({ "type": "mount" })];
-    let mut mounts = vec![json!({ "destination": "/proc", "type": "proc", "source": "proc", "options": [] })];
+    // Runtimes make device nodes, which root inside may not do in a directory of the host's root.
+    let mut mounts = vec![
+        json!({ "destination": "/proc", "type": "proc", "source": "proc", "options": [] }),
+        json!({ "destination": "/dev", "type": "tmpfs", "source": "tmpfs", "options": ["nosuid", "mode=755"] }),
+    ];
     let mut linux = json!({ "cgroupsPath": format!("/{id}") });
     // The program succeeds if it may not write there.
     let forbidden = match trial {

@@ -163,6 +163,24 @@ pub(crate) fn try_mapping(dir: &Path) -> Result<()> {
     tried
 }
 
+/// Refuses a directory that nobody but its owner can reach: to the kernel, root inside a user namespace is somebody else, and its
+/// root file system is put below.
+///
+/// # Errors
+/// `FailedPrecondition`, naming the directory in the way.
+pub(crate) fn check_passable(dir: &Path) -> Result<()> {
+    for above in dir.ancestors().filter(|above| !above.as_os_str().is_empty()) {
+        let data = fs::metadata(above).map_err(|fault| io_error("look at", above, fault))?;
+        if data.mode() & 0o001 == 0 {
+            return Err(Error::failed_precondition(format!(
+                "{} cannot be passed through by users other than its owner: give it the mode 0711",
+                above.display()
+            )));
+        }
+    }
+    Ok(())
+}
+
 fn mapping_works(dir: &Path) -> Result<()> {
     let [lower, upper, work, merged] = ["lower", "upper", "work", "merged"].map(|name| dir.join(name));
     for path in [&lower, &upper, &work, &merged] {
@@ -197,5 +215,39 @@ fn clear_trial(dir: &Path) -> Result<()> {
     match fs::remove_dir_all(dir) {
         Err(fault) if fault.kind() != std::io::ErrorKind::NotFound => Err(io_error("remove", dir, fault)),
         Ok(()) | Err(_) => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    #[test]
+    fn a_directory_that_bars_the_way_is_named() {
+        let dir = tempfile::tempdir().unwrap();
+        let below = dir.path().join("a/b");
+        fs::create_dir_all(&below).unwrap();
+        let set = |mode| fs::set_permissions(dir.path(), fs::Permissions::from_mode(mode)).unwrap();
+        set(0o700);
+        let error = check_passable(&below).unwrap_err().report();
+        assert!(error.starts_with(&format!("{} cannot", dir.path().display())), "{error}");
+        set(0o711);
+        check_passable(&below).unwrap();
+    }
+
+    #[test]
+    fn this_node_maps_ids_or_says_why_not() {
+        let dir = tempfile::tempdir().unwrap();
+        let place = dir.path().join("probe");
+        // Twice: what a kill leaves is no obstacle.
+        try_mapping(&place).unwrap();
+        fs::create_dir_all(place.join("held")).unwrap();
+        fs::write(place.join("held/user"), "").unwrap();
+        try_mapping(&place).unwrap();
+        assert!(!place.exists());
+        let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap();
+        assert!(!mounts.contains(place.to_str().unwrap()));
     }
 }
