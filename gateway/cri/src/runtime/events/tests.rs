@@ -87,8 +87,9 @@ impl Lab {
             reference: BUSYBOX.into(),
             credentials: switchyard_core::image::Credentials::Anonymous,
             handler: String::new(),
+            owner: Owner::Kubernetes,
         };
-        scope.images().expect("it has recovered").pull(&request).await.expect("the registry has it");
+        scope.pull_image(&request).await.expect("the registry has it");
     }
 }
 
