@@ -287,6 +287,16 @@ impl ImageStore for Images {
         self.pulls.join(job).await
     }
 
+    async fn config(&self, id: &ImageId) -> Result<String> {
+        let digest: Digest = id
+            .as_str()
+            .parse()
+            .map_err(|fault| Error::not_found(format!("image {id}")).with_source(fault))?;
+        // An id is the digest of the configuration.
+        let bytes = content::read(&self.client, &digest).await?;
+        Ok(String::from_utf8_lossy(&bytes).into_owned())
+    }
+
     async fn get(&self, reference: &str) -> Result<Option<Image>> {
         let records = self.records().await?;
         let Some(found) = index::find(&records, reference)? else { return Ok(None) };

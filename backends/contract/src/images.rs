@@ -43,6 +43,8 @@ pub async fn an_image_is_found_by_each_of_its_names(fixture: &dyn Fixture) {
         assert_eq!(images.get(name).await.expect("get").as_ref(), Some(&image), "{name}");
     }
     assert_eq!(images.list().await.expect("list"), [image]);
+    let config = images.config(&id).await.expect("its configuration");
+    assert!(config.starts_with('{') && config.contains("\"os\""), "{config}");
 }
 
 /// Nothing of the image can be found afterwards; it can be pulled again.

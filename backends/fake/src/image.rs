@@ -233,6 +233,16 @@ impl ImageStore for Fake {
         shared.await
     }
 
+    async fn config(&self, id: &ImageId) -> Result<String> {
+        let effect = || {
+            let state = self.world.lock();
+            let found =
+                state.images.find(id.as_str()).ok_or_else(|| Error::not_found(format!("image {id}")))?;
+            Ok(format!("{{\"os\":\"linux\",\"config\":{{\"User\":{:?}}}}}", found.describe().user))
+        };
+        self.session.act(Method::GetImage, id, effect).await
+    }
+
     async fn get(&self, reference: &str) -> Result<Option<Image>> {
         let effect = || Ok(self.world.lock().images.find(reference).map(Local::describe));
         self.session.act(Method::GetImage, reference, effect).await

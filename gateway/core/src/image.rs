@@ -151,6 +151,12 @@ pub trait ImageStore: Send + Sync {
     /// `Unavailable` if the store cannot be read. A text that cannot be a reference names no image: it is no error.
     async fn get(&self, reference: &str) -> Result<Option<Image>>;
 
+    /// The configuration of an image as its author wrote it: JSON, for people.
+    ///
+    /// # Errors
+    /// `NotFound` if the node does not have it (any more); `Unavailable` if the store cannot be read.
+    async fn config(&self, id: &ImageId) -> Result<String>;
+
     /// All images, one entry an id.
     ///
     /// # Errors

@@ -65,7 +65,7 @@ impl Images {
         let cri::ImageStatusRequest { image, verbose } = request;
         let image: Option<Image> = self.scope.image(&reference(image)?).await?;
         let info = match &image {
-            Some(image) if verbose => to_proto::image_info(image),
+            Some(image) if verbose => to_proto::image_info(image, &self.scope.image_config(&image.id).await?),
             Some(_) | None => BTreeMap::new(),
         };
         Ok(cri::ImageStatusResponse { image: image.as_ref().map(to_proto::image), info })

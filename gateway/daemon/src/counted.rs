@@ -70,6 +70,10 @@ impl ImageStore for CountedImages {
         self.inner.images().get(reference).await
     }
 
+    async fn config(&self, id: &ImageId) -> Result<String> {
+        self.inner.images().config(id).await
+    }
+
     async fn list(&self) -> Result<Vec<Image>> {
         self.inner.images().list().await
     }

@@ -52,10 +52,8 @@ pub(crate) fn container_info(task: &Task, record: Option<&ContainerRecord>, insp
     wrapped("info", info)
 }
 
-/// What there is to say of an image.
-pub(crate) fn image_info(image: &Image) -> Info {
-    let volumes: Vec<_> = image.volumes.iter().map(|path| path.to_string_lossy()).collect();
-    let config = json!({ "User": image.user, "Volumes": volumes, "Labels": image.labels });
+/// What there is to say of an image: its configuration, as its author wrote it, and who holds it.
+pub(crate) fn image_info(image: &Image, config: &str) -> Info {
     let holder = |(owner, right): (&Owner, &Right)| {
         let right = match right {
             Right::Open => "open",
@@ -67,7 +65,7 @@ pub(crate) fn image_info(image: &Image) -> Info {
     wrapped(
         "info",
         Map::from_iter([
-            ("imageSpec".to_owned(), json!({ "config": config })),
+            ("imageSpec".to_owned(), parsed(config)),
             ("holders".to_owned(), Value::Object(holders)),
         ]),
     )

@@ -102,3 +102,14 @@ async fn disk_usage_is_never_an_empty_list() {
     assert!(!usage.image_filesystems.is_empty());
     assert_eq!(usage.image_filesystems, usage.container_filesystems);
 }
+
+#[tokio::test]
+async fn the_configuration_of_an_image_is_told_to_who_asks_for_more() {
+    let mut node = Node::new().await;
+    node.pull().await;
+    let request = cri::ImageStatusRequest { image: Some(spec(BUSYBOX)), verbose: true };
+    let info = node.images.image_status(request).await.expect("it answers").into_inner().info;
+    let info: serde_json::Value = serde_json::from_str(&info["info"]).expect("it is JSON");
+    assert_eq!(info["imageSpec"]["os"], "linux");
+    assert!(info["imageSpec"]["config"]["User"].is_string(), "{info}");
+}
