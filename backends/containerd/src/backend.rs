@@ -30,7 +30,7 @@ use crate::bundle::Making;
 use crate::client::Client;
 use crate::config::{Runtime, Settings};
 use crate::health::{Contact, Health};
-use crate::image::{Images, Snapshotters};
+use crate::image::{Images, Policy, Snapshotters};
 use crate::layout::Layout;
 use crate::leftovers::Leftovers;
 use crate::lifeline::Held;
@@ -141,13 +141,7 @@ impl Containerd {
         let driver = cgroup_driver(settings.cgroup.driver);
         let host = Host::detect(driver, DEFAULT_PROFILE)
             .map_err(|fault| Error::internal("the node's abilities cannot be read").with_source(fault))?;
-        let by_handler = config
-            .runtimes
-            .iter()
-            .filter(|(_, runtime)| !runtime.snapshotter.is_empty())
-            .map(|(name, runtime)| (name.clone(), runtime.snapshotter.clone()))
-            .collect();
-        let snapshotters = Snapshotters { default: config.snapshotter.clone(), by_handler };
+        let snapshotters = snapshotters(config);
         let registry = registry::Client::new(registry::Config {
             hosts_dirs: settings.registry.config_dirs.clone(),
             idle_timeout: Duration::from_secs(settings.registry.idle_timeout_seconds.max(1)),
@@ -162,8 +156,7 @@ impl Containerd {
                 registry,
                 snapshotters,
                 abilities.clone(),
-                config.max_concurrent_downloads,
-                settings.images.pinned.clone(),
+                Policy { downloads: config.max_concurrent_downloads, pins: settings.images.pinned.clone() },
                 tracker.clone(),
                 &boot,
             ),
@@ -199,18 +192,34 @@ impl Containerd {
             settings,
         });
         let stop = CancellationToken::new();
-        inner.tracker.spawn(inner.health.clone().watch(inner.client.insistent(), stop.clone()));
-        let keeper = inner.settings.logkeeper.clone();
-        inner.tracker.spawn(inner.health.clone().watch_keeper(keeper, stop.clone()));
-        inner.tracker.spawn(Arc::clone(&inner).clear_leftovers(stop.clone()));
-        inner.tracker.spawn(Arc::clone(&inner).ask_abilities(stop.clone()));
-        inner.tracker.spawn(Arc::clone(&inner).watch_forgotten(stop.clone()));
-        inner.tracker.spawn(held.keep(inner.settings.logkeeper.clone(), stop.clone()));
+        inner.keep_watch(held, &stop);
         Ok(Self { inner, _stop: stop.drop_guard() })
     }
 }
 
+/// Where the layers of images go, by the handler that runs them.
+fn snapshotters(config: &crate::config::Config) -> Snapshotters {
+    let by_handler = config
+        .runtimes
+        .iter()
+        .filter(|(_, runtime)| !runtime.snapshotter.is_empty())
+        .map(|(name, runtime)| (name.clone(), runtime.snapshotter.clone()))
+        .collect();
+    Snapshotters { default: config.snapshotter.clone(), by_handler }
+}
+
 impl Inner {
+    /// Starts what goes on beside the requests, until `stop`.
+    fn keep_watch(self: &Arc<Self>, held: Held, stop: &CancellationToken) {
+        let keeper = &self.settings.logkeeper;
+        self.tracker.spawn(self.health.clone().watch(self.client.insistent(), stop.clone()));
+        self.tracker.spawn(self.health.clone().watch_keeper(keeper.clone(), stop.clone()));
+        self.tracker.spawn(Arc::clone(self).clear_leftovers(stop.clone()));
+        self.tracker.spawn(Arc::clone(self).ask_abilities(stop.clone()));
+        self.tracker.spawn(Arc::clone(self).watch_forgotten(stop.clone()));
+        self.tracker.spawn(held.keep(keeper.clone(), stop.clone()));
+    }
+
     /// Asks what the OCI runtimes can do, now and whenever containerd is there anew: it and they may have been replaced.
     async fn ask_abilities(self: Arc<Self>, stop: CancellationToken) {
         let mut contact = self.health.view();

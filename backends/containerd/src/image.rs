@@ -73,6 +73,15 @@ impl Snapshotters {
     }
 }
 
+/// What an operator decides about images.
+#[derive(Debug)]
+pub(crate) struct Policy {
+    /// How many layers of one pull come at once.
+    pub(crate) downloads: usize,
+    /// Names of images that stay.
+    pub(crate) pins: Vec<String>,
+}
+
 /// An image that a task can be made from.
 #[derive(Debug, Clone)]
 pub(crate) struct Runnable {
@@ -91,8 +100,7 @@ impl Images {
         registry: registry::Client,
         snapshotters: Snapshotters,
         abilities: Abilities,
-        downloads: usize,
-        pins: Vec<String>,
+        policy: Policy,
         tracker: TaskTracker,
         boot: &str,
     ) -> Self {
@@ -102,8 +110,8 @@ impl Images {
             registry,
             snapshotters,
             abilities,
-            downloads: downloads.max(1),
-            pins,
+            downloads: policy.downloads.max(1),
+            pins: policy.pins,
             infos: Arc::default(),
             recent: recent::Recent::default(),
             pulls: Pulls::default(),
