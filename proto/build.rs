@@ -3,8 +3,9 @@
 use std::error::Error;
 
 /// Every file that is compiled, relative to this crate. A new one also needs its module in `src/lib.rs`.
-const FILES: [&str; 4] = [
+const FILES: [&str; 5] = [
     "cri/v1/api.proto",
+    "cri/v1alpha2/api.proto",
     "containerd/runc/v1/options.proto",
     "containerd/services/content/v1/content.proto",
     "containerd/services/snapshots/v1/snapshots.proto",

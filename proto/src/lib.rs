@@ -31,6 +31,20 @@ pub mod cri {
 
         tonic::include_proto!("runtime.v1");
     }
+
+    pub mod v1alpha2 {
+        //! CRI v1alpha2 with PouchContainer's additions, package `runtime.v1alpha2`, as of Kubernetes 1.25. Messages without
+        //! additions are those of [`v1`](super::v1).
+        #![allow(
+            missing_docs,
+            unused_qualifications,
+            clippy::allow_attributes_without_reason,
+            clippy::too_many_lines,
+            reason = "generated code, whose form belongs to prost and tonic"
+        )]
+
+        tonic::include_proto!("runtime.v1alpha2");
+    }
 }
 
 pub mod containerd {

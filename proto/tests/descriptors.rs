@@ -252,6 +252,7 @@ const COUNTS: (usize, usize, usize, usize) = (175, 478, 11, 95);
 fn pool() -> DescriptorPool {
     let files = [
         "cri/v1/api.proto",
+        "cri/v1alpha2/api.proto",
         "containerd/runc/v1/options.proto",
         "containerd/services/content/v1/content.proto",
         "containerd/services/snapshots/v1/snapshots.proto",
@@ -342,5 +343,44 @@ fn optional_numbers_are_messages_of_the_package_itself() {
         let value = message(&pool, name).get_field(1).expect("field 1 exists");
         assert_eq!((value.name(), value.kind()), ("value", kind));
     }
-    assert!(pool.files().all(|file| file.dependencies().count() == 0), "no file imports another");
+    let imports = pool.files().filter(|file| file.dependencies().count() > 0);
+    assert_eq!(imports.map(|file| file.name().to_owned()).collect::<Vec<_>>(), ["cri/v1alpha2/api.proto"]);
+}
+
+#[test]
+fn v1alpha2_is_v1_with_additions_from_100_on() {
+    let pool = pool();
+    let messages = pool
+        .all_messages()
+        .filter(|message| message.package_name() == "runtime.v1alpha2" && !message.is_map_entry());
+    let mut shared = 0;
+    for message in messages {
+        let Some(v1) = pool.get_message_by_name(&format!("runtime.v1.{}", message.name())) else { continue };
+        shared += 1;
+        for field in message.fields() {
+            let same = v1.get_field(field.number());
+            assert_eq!(same.is_none(), field.number() >= 100, "{}", field.full_name());
+            let facts = |field: &protox::prost_reflect::FieldDescriptor| {
+                let kind = field.kind();
+                let message = kind.as_message().filter(|message| !message.is_map_entry());
+                let inner = message.map_or_else(|| field.is_map().to_string(), |m| m.name().to_owned());
+                (field.name().to_owned(), field.cardinality(), inner)
+            };
+            if let Some(same) = same {
+                assert_eq!(facts(&field), facts(&same), "{}", field.full_name());
+            }
+        }
+    }
+    assert_eq!(shared, 12);
+    let calls = |name: &str| {
+        let service = pool.get_service_by_name(name).expect("the service exists");
+        service.methods().map(|method| method.name().to_owned()).collect::<BTreeSet<_>>()
+    };
+    for (service, count) in [("RuntimeService", 25), ("ImageService", 5)] {
+        let (old, new) =
+            (calls(&format!("runtime.v1alpha2.{service}")), calls(&format!("runtime.v1.{service}")));
+        assert_eq!(old.len(), count);
+        assert!(old.difference(&new).all(|call| call == "StartPodSandbox"), "{old:?}");
+    }
+    assert_eq!(calls("runtime.v1alpha2.VolumeService"), BTreeSet::from(["RemoveVolume".to_owned()]));
 }
