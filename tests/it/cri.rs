@@ -18,5 +18,6 @@ mod recovery;
 mod retries;
 mod streaming;
 mod users;
+mod v1alpha2;
 mod volumes;
 mod watching;

@@ -84,6 +84,17 @@ impl Cri {
         })
     }
 
+    /// Calls any service of the socket, by a client that `call` makes.
+    ///
+    /// # Errors
+    /// As [`Cri::runtime`].
+    pub fn channel<T>(
+        &self,
+        call: impl AsyncFnOnce(Channel) -> Result<Response<T>, Status>,
+    ) -> Result<T, Status> {
+        self.runtime.block_on(async { Ok(call(self.endpoint.connect_lazy()).await?.into_inner()) })
+    }
+
     /// Runs something on this client's own runtime, to its end.
     pub fn block_on<T>(&self, work: impl Future<Output = T>) -> T {
         self.runtime.block_on(work)

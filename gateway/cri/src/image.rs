@@ -48,27 +48,40 @@ impl Images {
         }
     }
 
-    /// CRI v1 ListImages. A filter names one image by any reference.
+    /// CRI v1 ListImages.
     async fn list(&self, filter: Option<cri::ImageFilter>) -> Result<Vec<cri::Image>> {
+        Ok(self.chosen(filter).await?.iter().map(to_proto::image).collect())
+    }
+
+    /// The images that a filter lets through: it names one image by any reference, or none for all.
+    pub(crate) async fn chosen(&self, filter: Option<cri::ImageFilter>) -> Result<Vec<Image>> {
         let reference = filter.and_then(|filter| filter.image).map(|image| image.image).unwrap_or_default();
-        let images = if reference.is_empty() {
-            self.scope.images().await?
+        if reference.is_empty() {
+            self.scope.images().await
         } else {
-            self.scope.image(&reference).await?.into_iter().collect()
-        };
-        Ok(images.iter().map(to_proto::image).collect())
+            Ok(self.scope.image(&reference).await?.into_iter().collect())
+        }
     }
 
     /// CRI v1 ImageStatus. An image that is not here is an answer without an image, and so is one that others have pulled with
     /// credentials of their own: the kubelet then pulls it with its own.
     async fn find(&self, request: cri::ImageStatusRequest) -> Result<cri::ImageStatusResponse> {
+        let (image, info) = self.found(request).await?;
+        Ok(cri::ImageStatusResponse { image: image.as_ref().map(to_proto::image), info })
+    }
+
+    /// The image of a request, if this owner has it, and what there is to say of it.
+    pub(crate) async fn found(
+        &self,
+        request: cri::ImageStatusRequest,
+    ) -> Result<(Option<Image>, BTreeMap<String, String>)> {
         let cri::ImageStatusRequest { image, verbose } = request;
         let image: Option<Image> = self.scope.image(&reference(image)?).await?;
         let info = match &image {
             Some(image) if verbose => to_proto::image_info(image, &self.scope.image_config(&image.id).await?),
             Some(_) | None => BTreeMap::new(),
         };
-        Ok(cri::ImageStatusResponse { image: image.as_ref().map(to_proto::image), info })
+        Ok((image, info))
     }
 
     /// CRI v1 RemoveImage: under all its names that no other owner holds. Idempotent.

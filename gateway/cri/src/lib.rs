@@ -1,4 +1,4 @@
-//! CRI v1: the frontend that the kubelet, crictl and critest speak to.
+//! CRI v1 and v1alpha2: the frontend that the kubelet, crictl, critest and older clients speak to.
 //!
 //! ```text
 //! cri::RunPodSandboxRequest ──from_proto──► SandboxSpec ──► Scope ──► Sandbox ──to_proto──► cri::PodSandboxStatus
@@ -12,6 +12,9 @@
 //!   core as an opaque record. The core and the backend stay free of Kubernetes.
 //!
 //! Names under which creation is idempotent: a sandbox is `name_namespace_uid_attempt`, a container `name_attempt_<sandbox id>`.
+//!
+//! `runtime.v1alpha2` is served by the same handlers: see [`v1alpha2`].
+//!
 //! The backend replaces the text `{id}` in CNI arguments and annotations of a sandbox by the sandbox's id, which is not known when
 //! the request is translated.
 
@@ -29,6 +32,7 @@ mod service;
 mod status;
 mod streaming;
 mod to_proto;
+pub mod v1alpha2;
 
 pub use config::{Config, UnsetSeccomp};
 pub use image::Images;

@@ -12,6 +12,7 @@ use prost::Message;
 use switchyard_core::id::{SandboxId, TaskId};
 use switchyard_core::table::{Sandbox, Task};
 use switchyard_proto::cri::v1 as cri;
+use switchyard_proto::cri::v1alpha2 as old;
 
 /// The version that is written.
 const VERSION: u8 = 1;
@@ -47,6 +48,9 @@ pub(crate) struct ContainerRecord {
     /// As it was asked for.
     #[prost(message, optional, tag = "1")]
     pub(crate) config: Option<cri::ContainerConfig>,
+    /// What was asked for beyond v1, and nothing else.
+    #[prost(message, optional, tag = "2")]
+    pub(crate) additions: Option<old::LinuxContainerResources>,
 }
 
 /// Decoded records by id. An id is never used twice and a record never changes, so an entry is true for as long as it stands.
@@ -69,6 +73,11 @@ pub(crate) fn encode(record: &impl Message) -> Vec<u8> {
     bytes.push(VERSION);
     record.encode(&mut bytes).expect("a vector grows as it must");
     bytes
+}
+
+/// Adds what is set in `more` to an encoded record of its kind: messages one after the other are one.
+pub(crate) fn append(record: &mut Vec<u8>, more: &impl Message) {
+    more.encode(record).expect("a vector grows as it must");
 }
 
 /// What a client said of a sandbox after it was made; nothing if that cannot be read.

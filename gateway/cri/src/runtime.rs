@@ -24,7 +24,7 @@ use crate::to_proto;
 mod container;
 mod events;
 mod metrics;
-mod node;
+pub(crate) mod node;
 mod sandbox;
 mod stats;
 
@@ -78,7 +78,7 @@ impl cri::runtime_service_server::RuntimeService for Runtime {
     // --- node ---
 
     async fn version(&self, request: Request<cri::VersionRequest>) -> Answer<cri::VersionResponse> {
-        answer(request, |request| async move { Ok(node::version(request)) }).await
+        answer(request, |request| async move { Ok(node::version(request, "v1")) }).await
     }
 
     async fn status(&self, request: Request<cri::StatusRequest>) -> Answer<cri::StatusResponse> {

@@ -1,6 +1,7 @@
-//! Puts the two services together over one scope, with the lists that clients poll in front of the generated code.
+//! Puts the services together over one scope, with the lists that clients poll in front of the generated code.
 
 use std::convert::Infallible;
+use std::future::{Future, ready};
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
@@ -15,17 +16,23 @@ use tonic_prost::ProstCodec;
 
 use crate::config::Config;
 use crate::deadline::answer;
-use crate::encoded::EncodedList;
 use crate::image::Images;
 use crate::runtime::Runtime;
+use crate::v1alpha2;
 
-/// The services of `runtime.v1`, ready for a tonic server. Both may be served on one socket.
+/// The services of `runtime.v1` and `runtime.v1alpha2`, ready for a tonic server. All may be served on one socket.
 #[derive(Debug, Clone)]
 pub struct Services {
     /// `runtime.v1.RuntimeService`.
     pub runtime: RuntimeService,
     /// `runtime.v1.ImageService`.
     pub image: ImageServiceServer<Images>,
+    /// `runtime.v1alpha2.RuntimeService`.
+    pub runtime_v1alpha2: v1alpha2::RuntimeService,
+    /// `runtime.v1alpha2.ImageService`.
+    pub image_v1alpha2: v1alpha2::ImageService,
+    /// `runtime.v1alpha2.VolumeService`.
+    pub volume_v1alpha2: v1alpha2::VolumeService,
 }
 
 /// `runtime.v1.RuntimeService`. ListContainers and ListPodSandbox are answered from bytes that are kept; everything else by the
@@ -46,9 +53,14 @@ pub fn services(scope: Scope, config: Config, sessions: Option<Sessions>) -> Ser
     let images = Images::new(scope.clone());
     let runtime = Arc::new(Runtime::new(scope, config, sessions));
     let generated = RuntimeServiceServer::from_arc(Arc::clone(&runtime)).max_decoding_message_size(limit);
+    let service = RuntimeService { runtime: Arc::clone(&runtime), generated, limit };
+    let image = ImageServiceServer::new(images.clone()).max_decoding_message_size(limit);
     Services {
-        runtime: RuntimeService { runtime, generated, limit },
-        image: ImageServiceServer::new(images).max_decoding_message_size(limit),
+        runtime_v1alpha2: v1alpha2::RuntimeService::new(service.clone(), runtime, limit),
+        image_v1alpha2: v1alpha2::ImageService::new(image.clone(), images, limit),
+        volume_v1alpha2: v1alpha2::VolumeService::new(limit),
+        runtime: service,
+        image,
     }
 }
 
@@ -73,32 +85,31 @@ where
         let (runtime, limit) = (Arc::clone(&self.runtime), self.limit);
         match request.uri().path() {
             "/runtime.v1.RuntimeService/ListContainers" => {
-                Box::pin(list(limit, request, move |request| runtime.list_encoded(request)))
+                Box::pin(unary(limit, request, move |request| ready(runtime.list_encoded(request))))
             }
             "/runtime.v1.RuntimeService/ListPodSandbox" => {
-                Box::pin(list(limit, request, move |request| runtime.list_sandboxes_encoded(request)))
+                Box::pin(unary(limit, request, move |request| ready(runtime.list_sandboxes_encoded(request))))
             }
             _ => self.generated.call(request),
         }
     }
 }
 
-/// Answers a call as the generated server does, but with a list that is encoded.
-async fn list<B, Q>(
+/// Answers a call as the generated server does, with what `work` gives.
+pub(crate) async fn unary<B, Q, T, F>(
     limit: usize,
     request: http::Request<B>,
-    list: impl Fn(Q) -> Result<EncodedList, Error> + Clone + Send + 'static,
+    work: impl Fn(Q) -> F + Clone + Send + 'static,
 ) -> Result<http::Response<tonic::body::Body>, Infallible>
 where
     B: Body + Send + 'static,
     B::Error: Into<StdError> + Send + 'static,
     Q: prost::Message + Default + 'static,
+    T: prost::Message + 'static,
+    F: Future<Output = Result<T, Error>> + Send + 'static,
 {
-    let unary = tower::service_fn(move |request| {
-        let list = list.clone();
-        answer(request, |request| async move { list(request) })
-    });
-    let codec = ProstCodec::<EncodedList, Q>::default();
+    let unary = tower::service_fn(move |request| answer(request, work.clone()));
+    let codec = ProstCodec::<T, Q>::default();
     Ok(Grpc::new(codec).apply_max_message_size_config(Some(limit), None).unary(unary, request).await)
 }
 

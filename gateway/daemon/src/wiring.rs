@@ -77,7 +77,11 @@ pub fn cri(scope: Scope, config: &Config, sessions: Sessions) -> Routes {
         exec_drain_seconds,
         max_message_bytes,
     };
-    let switchyard_cri::Services { runtime, image } =
+    let switchyard_cri::Services { runtime, image, runtime_v1alpha2, image_v1alpha2, volume_v1alpha2 } =
         switchyard_cri::services(scope, settings, Some(sessions));
-    Routes::new(runtime).add_service(image)
+    Routes::new(runtime)
+        .add_service(image)
+        .add_service(runtime_v1alpha2)
+        .add_service(image_v1alpha2)
+        .add_service(volume_v1alpha2)
 }

@@ -65,7 +65,7 @@ pub(crate) fn container(
     target: &dyn Fn(&str) -> Result<TaskId>,
     now: SystemTime,
 ) -> Result<TaskSpec> {
-    let request = ContainerRecord { config: Some(config) };
+    let request = ContainerRecord { config: Some(config), additions: None };
     let record = record::encode(&request);
     let cri::ContainerConfig {
         metadata,

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use switchyard_core::id::TaskId;
-use switchyard_core::spec::{ExecSpec, TaskUpdate};
+use switchyard_core::spec::{ExecSpec, Resources, TaskSpec, TaskUpdate};
 use switchyard_core::table::{Sandbox, Task};
 use switchyard_core::{Error, Result};
 use switchyard_proto::cri::v1 as cri;
@@ -20,6 +20,15 @@ impl Runtime {
     pub(super) async fn create(
         &self,
         request: cri::CreateContainerRequest,
+    ) -> Result<cri::CreateContainerResponse> {
+        self.create_with(request, |_| {}).await
+    }
+
+    /// The same, of a container that `add` asks more for.
+    pub(crate) async fn create_with(
+        &self,
+        request: cri::CreateContainerRequest,
+        add: impl FnOnce(&mut TaskSpec) + Send,
     ) -> Result<cri::CreateContainerResponse> {
         let cri::CreateContainerRequest { pod_sandbox_id, config, sandbox_config } = request;
         let sandbox = self.scope.sandbox(&pod_sandbox_id)?;
@@ -39,7 +48,8 @@ impl Runtime {
         let parent =
             Parent { id: sandbox.id, config: home, recursive_readonly: self.recursive_readonly(&sandbox) };
         let target = |id: &str| self.target(&sandbox, id);
-        let spec = from_proto::container(config, &parent, &self.config, &target, SystemTime::now())?;
+        let mut spec = from_proto::container(config, &parent, &self.config, &target, SystemTime::now())?;
+        add(&mut spec);
         let task = self.scope.create_task(&sandbox.id.to_string(), spec).await?;
         Ok(cri::CreateContainerResponse { container_id: task.id.to_string() })
     }
@@ -138,7 +148,7 @@ impl Runtime {
     }
 
     /// CRI v1 ContainerStatus.
-    pub(super) async fn container_status(
+    pub(crate) async fn container_status(
         &self,
         request: cri::ContainerStatusRequest,
     ) -> Result<cri::ContainerStatusResponse> {
@@ -163,8 +173,18 @@ impl Runtime {
         &self,
         request: cri::UpdateContainerResourcesRequest,
     ) -> Result<cri::UpdateContainerResourcesResponse> {
+        self.update_with(request, |_| {}).await
+    }
+
+    /// The same, with limits that `add` asks for besides.
+    pub(crate) async fn update_with(
+        &self,
+        request: cri::UpdateContainerResourcesRequest,
+        add: impl FnOnce(&mut Resources) + Send,
+    ) -> Result<cri::UpdateContainerResourcesResponse> {
         let cri::UpdateContainerResourcesRequest { container_id, linux, windows: _, annotations } = request;
-        let resources = from_proto::update(linux.unwrap_or_default())?;
+        let mut resources = from_proto::update(linux.unwrap_or_default())?;
+        add(&mut resources);
         let update = TaskUpdate { resources, annotations };
         self.scope.update_task(&container_id, update).await?;
         Ok(cri::UpdateContainerResourcesResponse {})

@@ -8,15 +8,15 @@ use crate::to_proto;
 /// The version of the kubelet's side of CRI; a constant that kubelets check, whatever version the API has.
 const KUBE_API_VERSION: &str = "0.1.0";
 
-/// CRI v1 Version.
-pub(super) fn version(request: cri::VersionRequest) -> cri::VersionResponse {
+/// CRI Version, of an `api` such as `v1`.
+pub(crate) fn version(request: cri::VersionRequest, api: &str) -> cri::VersionResponse {
     // The version that a client speaks changes nothing.
     let cri::VersionRequest { version: _ } = request;
     cri::VersionResponse {
         version: KUBE_API_VERSION.to_owned(),
         runtime_name: "switchyard".to_owned(),
         runtime_version: env!("CARGO_PKG_VERSION").to_owned(),
-        runtime_api_version: "v1".to_owned(),
+        runtime_api_version: api.to_owned(),
     }
 }
 

@@ -5,4 +5,5 @@ mod images;
 mod node;
 mod pods;
 mod support;
+mod v1alpha2;
 mod watching;

@@ -27,6 +27,8 @@ pub(crate) struct Node {
     pub(crate) gateway: Gateway,
     pub(crate) runtime: RuntimeServiceClient<Channel>,
     pub(crate) images: ImageServiceClient<Channel>,
+    /// For clients of other versions.
+    pub(crate) channel: Channel,
     server: JoinHandle<()>,
     _dir: TempDir,
 }
@@ -61,6 +63,9 @@ impl Node {
             Server::builder()
                 .add_service(served.runtime)
                 .add_service(served.image)
+                .add_service(served.runtime_v1alpha2)
+                .add_service(served.image_v1alpha2)
+                .add_service(served.volume_v1alpha2)
                 .serve_with_incoming(UnixListenerStream::new(listener))
                 .await
                 .expect("the server serves");
@@ -77,7 +82,8 @@ impl Node {
             fake,
             gateway,
             runtime: RuntimeServiceClient::new(channel.clone()).max_decoding_message_size(MESSAGE_LIMIT),
-            images: ImageServiceClient::new(channel).max_decoding_message_size(MESSAGE_LIMIT),
+            images: ImageServiceClient::new(channel.clone()).max_decoding_message_size(MESSAGE_LIMIT),
+            channel,
             server,
             _dir: dir,
         }

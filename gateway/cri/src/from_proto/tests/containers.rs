@@ -65,7 +65,7 @@ fn rich() -> cri::ContainerConfig {
 
 /// What becomes of it.
 fn rich_task(config: &cri::ContainerConfig) -> TaskSpec {
-    let request = crate::record::ContainerRecord { config: Some(config.clone()) };
+    let request = crate::record::ContainerRecord { config: Some(config.clone()), additions: None };
     let id = SandboxId::from_bytes(SANDBOX).to_string();
     TaskSpec {
         meta: Meta {

@@ -1,0 +1,315 @@
+//! `runtime.v1alpha2`: the last release of the version before v1, with PouchContainer's additions.
+//!
+//! ```text
+//! runtime.v1alpha2.X/Y ──same messages──► runtime.v1.X/Y
+//!                      ──additions──────► additions.rs, then the handler of v1 with the same bytes ──► status.rs
+//! ```
+//!
+//! - A call whose messages got no additions is the call of v1 under another name: it is passed on, not translated.
+//! - A message with additions is read for them; then the same bytes are v1's. An addition that this runtime does not do is
+//!   refused by its name, never ignored.
+//! - Where a client of this version expects more than one of v1, it gets it: a host path that is missing is an error.
+
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use prost::Message;
+use switchyard_core::{Error, Result};
+use switchyard_proto::cri::v1 as cri;
+use switchyard_proto::cri::v1::image_service_server::ImageServiceServer;
+use switchyard_proto::cri::v1alpha2 as old;
+use tonic::Status;
+use tonic::codegen::{Body, BoxFuture, Service, StdError, http};
+use tonic::server::NamedService;
+
+use crate::image::Images;
+use crate::runtime::{Runtime, node};
+use crate::service::{self, unary};
+
+mod additions;
+mod status;
+
+/// What a client of Version is told to speak.
+const API: &str = "v1alpha2";
+
+/// The calls of the RuntimeService that v1 answers.
+const RUNTIME_CALLS: [&str; 20] = [
+    "Status",
+    "UpdateRuntimeConfig",
+    "RunPodSandbox",
+    "StopPodSandbox",
+    "RemovePodSandbox",
+    "PodSandboxStatus",
+    "ListPodSandbox",
+    "StartContainer",
+    "StopContainer",
+    "RemoveContainer",
+    "ListContainers",
+    "ReopenContainerLog",
+    "ExecSync",
+    "Exec",
+    "Attach",
+    "PortForward",
+    "ContainerStats",
+    "ListContainerStats",
+    "PodSandboxStats",
+    "ListPodSandboxStats",
+];
+
+/// The calls of the ImageService that v1 answers.
+const IMAGE_CALLS: [&str; 3] = ["PullImage", "RemoveImage", "ImageFsInfo"];
+
+/// `runtime.v1alpha2.RuntimeService`.
+#[derive(Debug, Clone)]
+pub struct RuntimeService {
+    v1: service::RuntimeService,
+    runtime: Arc<Runtime>,
+    /// The most bytes of a request.
+    limit: usize,
+}
+
+/// `runtime.v1alpha2.ImageService`.
+#[derive(Debug, Clone)]
+pub struct ImageService {
+    v1: ImageServiceServer<Images>,
+    images: Images,
+    /// The most bytes of a request.
+    limit: usize,
+}
+
+/// `runtime.v1alpha2.VolumeService`. No volume outlives its container, so there is never one to remove.
+#[derive(Debug, Clone)]
+pub struct VolumeService {
+    /// The most bytes of a request.
+    limit: usize,
+}
+
+/// The answer to a call.
+type Answer = BoxFuture<http::Response<tonic::body::Body>, Infallible>;
+
+// === impl RuntimeService ===
+
+impl RuntimeService {
+    pub(crate) const fn new(v1: service::RuntimeService, runtime: Arc<Runtime>, limit: usize) -> Self {
+        Self { v1, runtime, limit }
+    }
+}
+
+impl NamedService for RuntimeService {
+    const NAME: &'static str = old::runtime_service_server::SERVICE_NAME;
+}
+
+impl<B> Service<http::Request<B>> for RuntimeService
+where
+    B: Body + Send + 'static,
+    B::Error: Into<StdError> + Send + 'static,
+{
+    type Response = http::Response<tonic::body::Body>;
+    type Error = Infallible;
+    type Future = Answer;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: http::Request<B>) -> Answer {
+        let (runtime, limit) = (Arc::clone(&self.runtime), self.limit);
+        match call_of(&request) {
+            "Version" => Box::pin(unary(limit, request, |request| async move { version(request) })),
+            "StartPodSandbox" => Box::pin(unary(limit, request, move |request| {
+                let runtime = Arc::clone(&runtime);
+                async move { start_sandbox(&runtime, request) }
+            })),
+            "CreateContainer" => Box::pin(unary(limit, request, move |request| {
+                let runtime = Arc::clone(&runtime);
+                async move { create(&runtime, request).await }
+            })),
+            "UpdateContainerResources" => Box::pin(unary(limit, request, move |request| {
+                let runtime = Arc::clone(&runtime);
+                async move { update(&runtime, request).await }
+            })),
+            "ContainerStatus" => Box::pin(unary(limit, request, move |request| {
+                let runtime = Arc::clone(&runtime);
+                async move { container_status(&runtime, request).await }
+            })),
+            call if RUNTIME_CALLS.contains(&call) => self.v1.call(renamed(request)),
+            call => unknown(call),
+        }
+    }
+}
+
+// === impl ImageService ===
+
+impl ImageService {
+    pub(crate) const fn new(v1: ImageServiceServer<Images>, images: Images, limit: usize) -> Self {
+        Self { v1, images, limit }
+    }
+}
+
+impl NamedService for ImageService {
+    const NAME: &'static str = old::image_service_server::SERVICE_NAME;
+}
+
+impl<B> Service<http::Request<B>> for ImageService
+where
+    B: Body + Send + 'static,
+    B::Error: Into<StdError> + Send + 'static,
+{
+    type Response = http::Response<tonic::body::Body>;
+    type Error = Infallible;
+    type Future = Answer;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: http::Request<B>) -> Answer {
+        let (images, limit) = (self.images.clone(), self.limit);
+        match call_of(&request) {
+            "ListImages" => Box::pin(unary(limit, request, move |request| {
+                let images = images.clone();
+                async move { list_images(&images, request).await }
+            })),
+            "ImageStatus" => Box::pin(unary(limit, request, move |request| {
+                let images = images.clone();
+                async move { image_status(&images, request).await }
+            })),
+            call if IMAGE_CALLS.contains(&call) => self.v1.call(renamed(request)),
+            call => unknown(call),
+        }
+    }
+}
+
+// === impl VolumeService ===
+
+impl VolumeService {
+    pub(crate) const fn new(limit: usize) -> Self {
+        Self { limit }
+    }
+}
+
+impl NamedService for VolumeService {
+    const NAME: &'static str = old::volume_service_server::SERVICE_NAME;
+}
+
+impl<B> Service<http::Request<B>> for VolumeService
+where
+    B: Body + Send + 'static,
+    B::Error: Into<StdError> + Send + 'static,
+{
+    type Response = http::Response<tonic::body::Body>;
+    type Error = Infallible;
+    type Future = Answer;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: http::Request<B>) -> Answer {
+        match call_of(&request) {
+            "RemoveVolume" => {
+                Box::pin(unary(self.limit, request, |request| async move { remove_volume(request) }))
+            }
+            call => unknown(call),
+        }
+    }
+}
+
+// === calls ===
+
+/// The name of the call that a request is for.
+fn call_of<B>(request: &http::Request<B>) -> &str {
+    request.uri().path().rsplit('/').next().unwrap_or_default()
+}
+
+/// The same request, to v1.
+fn renamed<B>(mut request: http::Request<B>) -> http::Request<B> {
+    let path = request.uri().path().replacen("/runtime.v1alpha2.", "/runtime.v1.", 1);
+    *request.uri_mut() = path.parse().expect("a part of a path was replaced by another one");
+    request
+}
+
+fn unknown(call: &str) -> Answer {
+    let answer = Status::unimplemented(format!("{call} is not a call of runtime.{API}: use runtime.v1"));
+    let answer = answer.into_http();
+    Box::pin(async move { Ok(answer) })
+}
+
+/// The message of the other version that has the same bytes. Fields that it lacks are lost.
+fn recoded<T: Message + Default>(message: &impl Message) -> Result<T> {
+    T::decode(message.encode_to_vec().as_slice())
+        .map_err(|error| Error::internal(format!("the versions of CRI differ in a message: {error}")))
+}
+
+fn version(request: cri::VersionRequest) -> Result<cri::VersionResponse> {
+    Ok(node::version(request, API))
+}
+
+/// A sandbox that is ready is as it was asked for. Others cannot be brought up again.
+fn start_sandbox(
+    runtime: &Runtime,
+    request: old::StartPodSandboxRequest,
+) -> Result<old::StartPodSandboxResponse> {
+    let old::StartPodSandboxRequest { pod_sandbox_id } = request;
+    let sandbox = runtime.scope.sandbox(&pod_sandbox_id)?;
+    if sandbox.state.is_ready() {
+        return Ok(old::StartPodSandboxResponse {});
+    }
+    Err(Error::unimplemented(format!(
+        "StartPodSandbox: is not supported for sandbox {}, which is {}: make a new one with RunPodSandbox",
+        sandbox.id,
+        sandbox.state.as_str()
+    )))
+}
+
+async fn create(
+    runtime: &Runtime,
+    request: old::CreateContainerRequest,
+) -> Result<cri::CreateContainerResponse> {
+    let additions = additions::of_container(request.config.as_ref())?;
+    runtime.create_with(recoded(&request)?, |spec| additions.apply(spec)).await
+}
+
+async fn update(
+    runtime: &Runtime,
+    request: old::UpdateContainerResourcesRequest,
+) -> Result<cri::UpdateContainerResourcesResponse> {
+    let additions = additions::of_update(request.linux.as_ref())?;
+    runtime.update_with(recoded(&request)?, |resources| additions.limit(resources)).await
+}
+
+async fn container_status(
+    runtime: &Runtime,
+    request: cri::ContainerStatusRequest,
+) -> Result<old::ContainerStatusResponse> {
+    let task = runtime.scope.task(&request.container_id)?;
+    let mut answer: old::ContainerStatusResponse = recoded(&runtime.container_status(request).await?)?;
+    let inspection = runtime.scope.inspect_task(task.id).await?;
+    let image = runtime.scope.image(task.details.image_id.as_str()).await?;
+    if let Some(status) = &mut answer.status {
+        status::complete(status, &task, runtime.records.task(&task).as_deref(), &inspection, image.as_ref());
+    }
+    Ok(answer)
+}
+
+async fn list_images(images: &Images, request: cri::ListImagesRequest) -> Result<old::ListImagesResponse> {
+    let cri::ListImagesRequest { filter } = request;
+    let images = images.chosen(filter).await?;
+    Ok(old::ListImagesResponse { images: images.iter().map(status::image).collect::<Result<_>>()? })
+}
+
+async fn image_status(images: &Images, request: cri::ImageStatusRequest) -> Result<old::ImageStatusResponse> {
+    let (image, info) = images.found(request).await?;
+    Ok(old::ImageStatusResponse { image: image.as_ref().map(status::image).transpose()?, info })
+}
+
+/// Idempotent, and true of every name: named volumes are refused when a container asks for them, and the volumes of images go with
+/// their containers.
+fn remove_volume(request: old::RemoveVolumeRequest) -> Result<old::RemoveVolumeResponse> {
+    let old::RemoveVolumeRequest { volume_name } = request;
+    if volume_name.is_empty() {
+        return Err(Error::invalid("volume_name", "it is empty"));
+    }
+    Ok(old::RemoveVolumeResponse {})
+}

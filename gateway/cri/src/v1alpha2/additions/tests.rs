@@ -1,0 +1,93 @@
+//! Each addition is done or refused by its name.
+
+use std::collections::BTreeMap;
+
+use switchyard_core::ErrorKind;
+use switchyard_proto::cri::v1 as cri;
+
+use super::*;
+
+fn limited(change: impl FnOnce(&mut old::LinuxContainerResources)) -> old::LinuxContainerResources {
+    let mut resources = old::LinuxContainerResources { cpu_shares: 512, ..Default::default() };
+    change(&mut resources);
+    resources
+}
+
+#[track_caller]
+fn refused(change: impl FnOnce(&mut old::LinuxContainerResources), kind: ErrorKind, field: &str) {
+    let resources = limited(change);
+    let error = of_update(Some(&resources)).expect_err("it ought to be refused");
+    assert_eq!(error.kind(), kind, "{error}");
+    assert!(error.to_string().starts_with(&format!("linux.{field}: ")), "{error}");
+    let linux = Some(old::LinuxContainerConfig { resources: Some(resources), ..Default::default() });
+    let config = old::ContainerConfig { linux, ..Default::default() };
+    assert_eq!(of_container(Some(&config)).is_ok(), field == "ulimits", "{field}");
+}
+
+#[track_caller]
+fn container_refused(change: impl FnOnce(&mut old::ContainerConfig), field: &str) {
+    let mut config = old::ContainerConfig::default();
+    change(&mut config);
+    let error = of_container(Some(&config)).expect_err("it ought to be refused");
+    assert_eq!(error.kind(), ErrorKind::Unimplemented);
+    assert!(error.to_string().starts_with(&format!("{field}: is not supported: ")), "{error}");
+}
+
+#[test]
+fn a_limit_that_is_not_done_is_refused_by_name() {
+    let (cannot, wrong) = (ErrorKind::Unimplemented, ErrorKind::InvalidArgument);
+    let device = || old::ThrottleDevice { path: "/dev/sda".into(), rate: 1 };
+    refused(|r| r.disk_quota = BTreeMap::from([("/".into(), "10g".into())]), cannot, "disk_quota");
+    refused(|r| r.blkio_weight = 500, cannot, "blkio_weight");
+    refused(|r| r.blkio_weight_device = vec![old::WeightDevice::default()], cannot, "blkio_weight_device");
+    refused(|r| r.blkio_device_read_bps = vec![device()], cannot, "blkio_device_read_bps");
+    refused(|r| r.blkio_device_write_bps = vec![device()], cannot, "blkio_device_write_bps");
+    refused(|r| r.blkio_device_read_i_ops = vec![device()], cannot, "blkio_device_read_IOps");
+    refused(|r| r.blkio_device_write_i_ops = vec![device()], cannot, "blkio_device_write_IOps");
+    refused(|r| r.kernel_memory = 1 << 20, cannot, "kernel_memory");
+    refused(|r| r.memory_swappiness = Some(cri::Int64Value { value: 0 }), cannot, "memory_swappiness");
+    refused(|r| r.memory_swappiness = Some(cri::Int64Value { value: 101 }), wrong, "memory_swappiness");
+    refused(|r| r.memory_reservation = -1, wrong, "memory_reservation");
+    refused(|r| r.ulimits = vec![limit("core", 1, 1)], cannot, "ulimits");
+}
+
+#[test]
+fn a_container_is_not_made_without_what_it_asked_for() {
+    container_refused(|c| c.net_priority = 1, "config.net_priority");
+    container_refused(|c| c.quota_id = "-1".into(), "config.quota_id");
+    let volume = old::Mount { name: "data".into(), container_path: "/data".into(), ..Default::default() };
+    container_refused(|c| c.mounts = vec![old::Mount::default(), volume], "config.mounts[1].name");
+    let none = old::ContainerConfig { quota_id: "0".into(), ..Default::default() };
+    assert_eq!(of_container(Some(&none)).expect("nothing is asked for"), Additions::default());
+}
+
+#[test]
+fn what_v1_has_as_well_is_no_addition() {
+    assert_eq!(of_update(Some(&limited(|_| {}))).expect("it is v1"), Additions::default());
+    let additions = of_update(Some(&limited(|r| r.memory_reservation = 4096))).expect("it can be done");
+    let asked = old::LinuxContainerResources { memory_reservation: 4096, ..Default::default() };
+    assert_eq!(additions.asked, Some(asked));
+    let mut resources = Resources::default();
+    additions.limit(&mut resources);
+    assert_eq!(resources.memory_reservation_bytes, Some(4096));
+}
+
+fn limit(name: &str, hard: i64, soft: i64) -> old::Ulimit {
+    old::Ulimit { name: name.into(), hard, soft }
+}
+
+#[test]
+fn limits_of_processes_have_their_names_in_full() {
+    let made =
+        ulimits(&[limit("nofile", 200, 100), limit("RLIMIT_CORE", -1, 0)], "x").expect("they are fine");
+    let expected = [("RLIMIT_NOFILE", 100, 200), ("RLIMIT_CORE", 0, u64::MAX)];
+    assert_eq!(made, expected.map(|(name, soft, hard)| Rlimit { name: name.into(), soft, hard }));
+    for (bad, field) in [
+        (limit("", 1, 1), "x.ulimits[0].name: "),
+        (limit("core", -2, 1), "x.ulimits[0].hard: "),
+        (limit("core", 1, 2), "x.ulimits[0].soft: "),
+    ] {
+        let error = ulimits(&[bad], "x").expect_err("it is malformed");
+        assert!(error.to_string().starts_with(field), "{error}");
+    }
+}

@@ -1,0 +1,69 @@
+//! What answers of v1alpha2 say beyond those of v1.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use switchyard_core::Result;
+use switchyard_core::backend::Inspection;
+use switchyard_core::image::Image;
+use switchyard_core::table::Task;
+use switchyard_proto::cri::v1 as cri;
+use switchyard_proto::cri::v1alpha2 as old;
+
+use super::recoded;
+use crate::record::ContainerRecord;
+use crate::to_proto;
+
+/// Adds what v1 does not say of a container. Its volumes are those of its image, while the node has it.
+pub(super) fn complete(
+    status: &mut old::ContainerStatus,
+    task: &Task,
+    record: Option<&ContainerRecord>,
+    inspection: &Inspection,
+    image: Option<&Image>,
+) {
+    let limits = status.resources.as_mut().and_then(|resources| resources.linux.as_mut());
+    if let Some(limits) = limits {
+        let asked = record.and_then(|record| record.additions.clone()).unwrap_or_default();
+        limits.ulimits = asked.ulimits;
+        limits.memory_reservation = task.details.resources.memory_reservation_bytes.unwrap_or(0);
+        status.pouch_resources = Some(limits.clone());
+    }
+    status.volumes = image.map(|image| volumes(&image.volumes)).unwrap_or_default();
+    status.envs = environment(&inspection.runtime_spec);
+}
+
+/// One image with its volumes.
+pub(super) fn image(image: &Image) -> Result<old::Image> {
+    let mut old: old::Image = recoded(&to_proto::image(image))?;
+    old.volumes = volumes(&image.volumes);
+    Ok(old)
+}
+
+fn volumes(directories: &[PathBuf]) -> BTreeMap<String, old::Volume> {
+    directories.iter().map(|path| (path.to_string_lossy().into_owned(), old::Volume {})).collect()
+}
+
+/// The environment in an OCI runtime spec; nothing if there is none.
+fn environment(spec: &str) -> Vec<cri::KeyValue> {
+    let spec: serde_json::Value = serde_json::from_str(spec).unwrap_or_default();
+    let variables = spec["process"]["env"].as_array().into_iter().flatten();
+    variables
+        .filter_map(|variable| variable.as_str()?.split_once('='))
+        .map(|(key, value)| cri::KeyValue { key: key.to_owned(), value: value.to_owned().into() })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_environment_is_what_the_process_gets() {
+        let spec = r#"{"process":{"env":["PATH=/bin","EMPTY=","SUM=1=1"]}}"#;
+        let told: Vec<_> = environment(spec).into_iter().map(|v| (v.key, v.value)).collect();
+        let expected = [("PATH", "/bin"), ("EMPTY", ""), ("SUM", "1=1")];
+        assert_eq!(told, expected.map(|(key, value)| (key.to_owned(), value.as_bytes().to_vec())));
+        assert_eq!(environment(""), []);
+    }
+}
