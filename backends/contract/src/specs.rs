@@ -65,6 +65,7 @@ pub fn task(owner: Owner, name: &str, image: &str, command: &[&str]) -> TaskSpec
         cdi_devices: Vec::new(),
         security: Security::default(),
         rlimits: Vec::new(),
+        throttles: Vec::new(),
         resources: Resources::default(),
         cgroup: None,
         pid: PidMode::Private,

@@ -8,7 +8,7 @@ use switchyard_core::{Error, Result};
 use crate::input::Input;
 use crate::{
     capabilities, cdi, devices, environment, labels, limits, mounts, namespaces, oci, resources, seccomp,
-    text,
+    text, throttles,
 };
 
 /// Paths of `/proc` and `/sys` that tell about the host, hidden by frontends whose protocol does not name any.
@@ -66,6 +66,7 @@ pub fn build(input: &Input<'_>) -> Result<Built> {
     let devices = devices::of_task(task, input.fs)?;
     let mut resources = resources::linux_resources(&task.resources, input.host, &mut warnings)?;
     resources.devices = devices.rules;
+    resources.block_io = throttles::block_io(&task.throttles, input.fs)?;
     check_user(input)?;
     let (uid_mappings, gid_mappings) = namespaces::id_mappings(input.sandbox);
     let linux = oci::Linux {

@@ -34,6 +34,7 @@ pub mod process;
 pub mod resources;
 pub mod seccomp;
 pub mod text;
+pub mod throttles;
 pub mod user;
 
 pub use build::{Built, DEFAULT_MASKED_PATHS, DEFAULT_READONLY_PATHS, build};

@@ -249,6 +249,9 @@ pub struct LinuxResources {
     /// Processes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pids: Option<LinuxPids>,
+    /// Block devices.
+    #[serde(rename = "blockIO", skip_serializing_if = "Option::is_none")]
+    pub block_io: Option<LinuxBlockIo>,
     /// Huge pages.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub hugepage_limits: Vec<LinuxHugepageLimit>,
@@ -287,6 +290,38 @@ pub struct LinuxMemory {
     /// Memory plus swap.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub swap: Option<i64>,
+    /// How readily the kernel swaps, 0 to 100.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub swappiness: Option<u64>,
+}
+
+/// Limits on block devices.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct LinuxBlockIo {
+    /// Bytes read per second.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub throttle_read_bps_device: Vec<LinuxThrottle>,
+    /// Bytes written per second.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub throttle_write_bps_device: Vec<LinuxThrottle>,
+    /// Reads per second.
+    #[serde(rename = "throttleReadIOPSDevice", skip_serializing_if = "Vec::is_empty")]
+    pub throttle_read_iops_device: Vec<LinuxThrottle>,
+    /// Writes per second.
+    #[serde(rename = "throttleWriteIOPSDevice", skip_serializing_if = "Vec::is_empty")]
+    pub throttle_write_iops_device: Vec<LinuxThrottle>,
+}
+
+/// The limit of one block device.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct LinuxThrottle {
+    /// Major number.
+    pub major: i64,
+    /// Minor number.
+    pub minor: i64,
+    /// Bytes or operations per second.
+    pub rate: u64,
 }
 
 /// Processor limits.

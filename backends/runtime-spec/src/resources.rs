@@ -9,16 +9,17 @@ use crate::oci::{LinuxCpu, LinuxHugepageLimit, LinuxMemory, LinuxPids, LinuxReso
 /// The limits of a new task, or of an update of a running one; what was not asked for is absent.
 ///
 /// A limit that this node has no controller for is left out with a warning, as containerd does it. The device rules are
-/// not part of it: an update must not touch them.
+/// not part of it, nor are limits on block devices: an update must not touch them.
 ///
 /// # Errors
-/// `InvalidArgument`, naming the field below `resources`.
+/// `InvalidArgument`, naming the field below `resources`; `Unimplemented` for swappiness on cgroup v2.
 pub fn linux_resources(asked: &Resources, host: &Host, warnings: &mut Vec<String>) -> Result<LinuxResources> {
     Ok(LinuxResources {
         devices: Vec::new(),
         memory: memory(asked, host, warnings)?,
         cpu: cpu(asked)?,
         pids: pids(asked)?,
+        block_io: None,
         hugepage_limits: hugepages(&asked.hugepages, host, warnings)?,
         unified: unified(asked, host)?,
     })
@@ -109,8 +110,20 @@ fn memory(asked: &Resources, host: &Host, warnings: &mut Vec<String>) -> Result<
         (None, limit) if host.swap_accounting => limit,
         (swap, _) => swap,
     };
-    let memory = LinuxMemory { limit, reservation, swap };
+    let memory = LinuxMemory { limit, reservation, swap, swappiness: swappiness(asked, host)? };
     Ok((memory != LinuxMemory::default()).then_some(memory))
+}
+
+fn swappiness(asked: &Resources, host: &Host) -> Result<Option<u64>> {
+    match (asked.memory_swappiness, host.cgroup) {
+        (Some(percent), _) if percent > 100 => {
+            Err(invalid("memory_swappiness", format!("{percent} is not in 0..=100")))
+        }
+        (Some(_), CgroupVersion::V2) => Err(Error::unimplemented(
+            "resources.memory_swappiness: is not supported: this node runs cgroup v2, which has no such limit",
+        )),
+        (percent, CgroupVersion::V1 | CgroupVersion::V2) => Ok(percent),
+    }
 }
 
 fn pids(asked: &Resources) -> Result<Option<LinuxPids>> {
@@ -271,6 +284,16 @@ mod tests {
         let host = Host { hugepage_sizes: vec!["2MB".to_owned()], ..bare_host() };
         check(&host, &asked, &json!({ "hugepageLimits": [{ "pageSize": "2MB", "limit": 0 }] }), 1);
         refused(&host, &with(|r| r.hugepages = vec![limit("2M", 0)]), "hugepages");
+    }
+
+    #[test]
+    fn swappiness_is_of_cgroup_v1_alone() {
+        let v1 = Host { cgroup: CgroupVersion::V1, ..bare_host() };
+        let asked = with(|r| r.memory_swappiness = Some(0));
+        check(&v1, &asked, &json!({ "memory": { "swappiness": 0 } }), 0);
+        let v2 = Host { cgroup: CgroupVersion::V2, ..bare_host() };
+        refused(&v2, &asked, "memory_swappiness");
+        refused(&v1, &with(|r| r.memory_swappiness = Some(101)), "memory_swappiness");
     }
 
     #[test]

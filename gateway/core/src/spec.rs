@@ -13,12 +13,14 @@ use crate::id::{Owner, TaskId};
 mod mount;
 mod resources;
 mod signal;
+mod throttle;
 mod update;
 mod users;
 
 pub use mount::{DeviceNode, MissingSource, Mount, MountSource, Propagation};
 pub use resources::{HugepageLimit, Resources};
 pub use signal::Signal;
+pub use throttle::{Throttle, Throttled};
 pub use update::TaskUpdate;
 pub use users::{IdMap, IdRange, UserNamespace};
 
@@ -223,6 +225,8 @@ pub struct TaskSpec {
     pub security: Security,
     /// Limits of the process; those not named are the runtime's.
     pub rlimits: Vec<Rlimit>,
+    /// Limits on block devices; of two for one device and use the later counts.
+    pub throttles: Vec<Throttle>,
     /// Limits of the cgroup.
     pub resources: Resources,
     /// Where the cgroup goes; `None` follows the sandbox.

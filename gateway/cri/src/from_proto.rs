@@ -42,7 +42,7 @@ fn text(field: impl Display, text: &str) -> Result<()> {
 }
 
 /// An absolute path.
-fn absolute(field: impl Display, path: &str) -> Result<PathBuf> {
+pub(crate) fn absolute(field: impl Display, path: &str) -> Result<PathBuf> {
     if path.contains('\0') {
         Err(Error::invalid(field, "it contains a NUL byte"))
     } else if path.starts_with('/') {

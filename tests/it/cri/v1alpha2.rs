@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::path::Path;
 
 use switchyard_proto::cri::v1 as cri;
 use switchyard_proto::cri::v1alpha2 as old;
@@ -136,4 +137,56 @@ fn a_host_path_that_is_missing_is_an_error_of_v1alpha2_alone() {
     config.mounts = vec![cri::Mount { container_path: "/there".into(), host_path, ..Default::default() }];
     let _ = pod.create(&config);
     assert!(path.exists(), "v1 makes it");
+}
+
+#[test]
+fn limits_that_only_v1alpha2_has_are_in_force_or_refused() {
+    let node = Node::shared();
+    let pod = node.pod("old-limits");
+    let disk = block_device();
+    let rate = |rate| vec![old::ThrottleDevice { path: disk.clone(), rate }];
+    let limited = |resources: old::LinuxContainerResources| old::ContainerConfig {
+        linux: Some(old::LinuxContainerConfig { resources: Some(resources), ..Default::default() }),
+        ..shell(&node.image(), "main", "exec sleep 1000")
+    };
+    let throttled = old::LinuxContainerResources {
+        blkio_device_read_bps: rate(1 << 20),
+        blkio_device_write_i_ops: rate(77),
+        ..Default::default()
+    };
+    let id = create(&node, pod.id(), limited(throttled.clone())).expect("it is well formed");
+    // What waits to be started keeps them when others change.
+    let change = cri::LinuxContainerResources { cpu_shares: 512, ..Default::default() };
+    node.cri().update(&id, change).expect("it can be changed");
+    node.cri().start(&id).expect("it starts");
+    let read = value(&id, ["blkio.throttle.read_bps_device", "io.max"]);
+    assert!(read.contains(&(1 << 20).to_string()), "{read}");
+    let write = value(&id, ["blkio.throttle.write_iops_device", "io.max"]);
+    assert!(write.contains("77"), "{write}");
+    let told = status(&node, &id).pouch_resources.expect("they are told");
+    assert_eq!(told.blkio_device_read_bps, throttled.blkio_device_read_bps);
+
+    let swappiness = Some(cri::Int64Value { value: 7 });
+    let mut config =
+        limited(old::LinuxContainerResources { memory_swappiness: swappiness, ..Default::default() });
+    config.metadata = Some(cri::ContainerMetadata { name: "swappy".to_owned(), attempt: 0 });
+    let made = create(&node, pod.id(), config);
+    if Path::new("/sys/fs/cgroup/cgroup.controllers").exists() {
+        let refused = made.expect_err("cgroup v2 has no swappiness");
+        assert!(refused.message().contains("memory_swappiness: is not supported"), "{refused}");
+    } else {
+        let id = made.expect("it is well formed");
+        node.cri().start(&id).expect("it starts");
+        assert_eq!(value(&id, ["memory.swappiness"; 2]), "7");
+    }
+}
+
+/// A whole disk of this machine, or a loop device.
+fn block_device() -> String {
+    let names = fs::read_dir("/sys/block").expect("the kernel tells its block devices");
+    let mut names: Vec<_> = names.map(|entry| entry.expect("it can be read").file_name()).collect();
+    names.sort();
+    let devices = names.iter().map(|name| Path::new("/dev").join(name));
+    let device = devices.filter(|path| path.exists()).last().expect("there is a block device");
+    device.to_str().expect("it is ASCII").to_owned()
 }

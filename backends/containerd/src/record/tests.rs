@@ -51,6 +51,7 @@ fn resources_survive() {
         hugepages: vec![HugepageLimit { page_size: "2MB".into(), limit_bytes: 7 }],
         unified: BTreeMap::from([("memory.high".into(), "max".into())]),
         oom_score_adj: Some(-998),
+        memory_swappiness: Some(0),
         ..Resources::default()
     };
     assert_eq!(ResourcesRecord::from_core(&resources).to_core(), resources);

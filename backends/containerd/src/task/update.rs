@@ -97,11 +97,11 @@ impl Inner {
         let stored = spec
             .pointer_mut("/linux/resources")
             .ok_or_else(|| Error::internal(format!("the stored spec of task {} has no limits", entry.id)))?;
-        // Device rules are no limits: they stay.
-        let devices = stored.get("devices").cloned();
+        // Device rules are no limits, and those of block devices never change: they stay.
+        let kept = ["devices", "blockIO"].map(|key| (key, stored.get(key).cloned()));
         *stored = limits.clone();
-        if let (Some(devices), Some(stored)) = (devices, stored.as_object_mut()) {
-            stored.insert("devices".to_owned(), devices);
+        if let Some(stored) = stored.as_object_mut() {
+            stored.extend(kept.into_iter().filter_map(|(key, value)| Some((key.to_owned(), value?))));
         }
         if !update.annotations.is_empty()
             && let Some(spec) = spec.as_object_mut()

@@ -5,7 +5,9 @@ use std::path::PathBuf;
 use serde_json::Value;
 use switchyard_core::ErrorKind;
 use switchyard_core::id::TaskId;
-use switchyard_core::spec::{DeviceNode, MissingSource, Mount, MountSource, PidMode, Propagation, Rlimit};
+use switchyard_core::spec::{
+    DeviceNode, MissingSource, Mount, MountSource, PidMode, Propagation, Rlimit, Throttle, Throttled,
+};
 use switchyard_runtime_spec::{ImageVolume, Namespace};
 
 use crate::support::{Case, words};
@@ -270,4 +272,29 @@ fn limits_of_the_process_are_checked_and_cut() {
     assert_eq!((&built.spec["process"]["rlimits"], built.warnings.len()), (&expected, 0));
     case.task.resources.oom_score_adj = Some(1001);
     assert!(case.refused().starts_with("resources.oom_score_adj: "));
+}
+
+#[test]
+fn limits_on_block_devices_go_by_their_numbers() {
+    let limit = |device: &str, what, rate| Throttle { device: device.into(), what, rate };
+    let mut case = Case::plain();
+    case.task.throttles = vec![
+        limit("/dev/sda", Throttled::ReadBytes, 1),
+        limit("/dev/sda", Throttled::ReadBytes, 2),
+        limit("/dev/sda", Throttled::WriteBytes, 3),
+        limit("/dev/sda", Throttled::Reads, 4),
+        limit("/dev/sda", Throttled::Writes, 5),
+    ];
+    let rate = |rate| serde_json::json!([{ "major": 8, "minor": 0, "rate": rate }]);
+    let expected = serde_json::json!({
+        "throttleReadBpsDevice": rate(2),
+        "throttleWriteBpsDevice": rate(3),
+        "throttleReadIOPSDevice": rate(4),
+        "throttleWriteIOPSDevice": rate(5),
+    });
+    assert_eq!(case.build().unwrap().spec["linux"]["resources"]["blockIO"], expected);
+    for (device, rate) in [("/dev/sda", 0), ("/dev/fuse", 1), ("/etc/passwd", 1), ("/missing", 1)] {
+        case.task.throttles = vec![limit(device, Throttled::Reads, rate)];
+        assert!(case.refused().starts_with("throttles: "), "{device}");
+    }
 }

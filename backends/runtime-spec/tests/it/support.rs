@@ -36,6 +36,7 @@ impl HostFs for FakeFs {
 
     fn node(&self, path: &Path) -> io::Result<HostNode> {
         match path.to_str() {
+            Some("/dev/sda") => Ok(HostNode::Device(DeviceInfo { block: true, ..device(8, 0) })),
             Some("/dev/fuse") => Ok(HostNode::Device(device(10, 229))),
             Some("/dev/snd") => Ok(HostNode::Directory(vec![
                 (PathBuf::from("/dev/snd/controlC0"), device(116, 0)),
@@ -196,6 +197,7 @@ pub(crate) fn task() -> TaskSpec {
         cdi_devices: Vec::new(),
         security: Security::default(),
         rlimits: Vec::new(),
+        throttles: Vec::new(),
         resources: Resources::default(),
         cgroup: None,
         pid: PidMode::Private,

@@ -21,6 +21,8 @@ pub struct Resources {
     pub memory_swap_limit_bytes: Option<i64>,
     /// Soft limit in bytes.
     pub memory_reservation_bytes: Option<i64>,
+    /// How readily the kernel swaps, 0 to 100. Cgroup v1 only.
+    pub memory_swappiness: Option<u64>,
     /// Number of processes; -1 for no limit.
     pub pids_limit: Option<i64>,
     /// Huge page limits.
@@ -53,6 +55,7 @@ impl Resources {
             memory_limit_bytes,
             memory_swap_limit_bytes,
             memory_reservation_bytes,
+            memory_swappiness,
             pids_limit,
             hugepages,
             oom_score_adj,
@@ -74,6 +77,7 @@ impl Resources {
             memory_limit_bytes: memory_limit_bytes.or(self.memory_limit_bytes),
             memory_swap_limit_bytes: memory_swap_limit_bytes.or(self.memory_swap_limit_bytes),
             memory_reservation_bytes: memory_reservation_bytes.or(self.memory_reservation_bytes),
+            memory_swappiness: memory_swappiness.or(self.memory_swappiness),
             pids_limit: pids_limit.or(self.pids_limit),
             hugepages: merged_hugepages,
             oom_score_adj: oom_score_adj.or(self.oom_score_adj),

@@ -120,8 +120,9 @@ pub(crate) fn container(
         devices: mount::devices(devices)?,
         cdi_devices: cdi_names(&cdi_devices, &annotations)?,
         security,
-        // CRI has none; the runtime's own stand.
+        // CRI has neither; the runtime's own stand.
         rlimits: Vec::new(),
+        throttles: Vec::new(),
         resources: resources::limits(limits, "config.linux.resources")?,
         cgroup: None,
         pid: pid.unwrap_or_else(|| parent.pid()),

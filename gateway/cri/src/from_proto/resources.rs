@@ -58,6 +58,7 @@ fn convert(limits: cri::LinuxContainerResources, field: &str) -> Result<Resource
         memory_limit_bytes: memory,
         memory_swap_limit_bytes: swap,
         memory_reservation_bytes: None,
+        memory_swappiness: None,
         pids_limit: None,
         hugepages: hugepages(hugepage_limits, field)?,
         oom_score_adj: match oom_score_adj {

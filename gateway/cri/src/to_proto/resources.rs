@@ -13,8 +13,9 @@ pub(super) fn limits(resources: &Resources) -> cri::LinuxContainerResources {
         cpuset_mems,
         memory_limit_bytes,
         memory_swap_limit_bytes,
-        // CRI has no word for these two.
+        // CRI v1 has no word for these three.
         memory_reservation_bytes: _,
+        memory_swappiness: _,
         pids_limit: _,
         hugepages,
         oom_score_adj,

@@ -2,17 +2,21 @@
 
 use std::fmt::Display;
 
-use switchyard_core::spec::{MissingSource, MountSource, Resources, Rlimit, TaskSpec};
+use switchyard_core::spec::{MissingSource, MountSource, Resources, Rlimit, TaskSpec, Throttle, Throttled};
 use switchyard_core::{Error, Result};
+use switchyard_proto::cri::v1 as cri;
 use switchyard_proto::cri::v1alpha2 as old;
 
+use crate::from_proto::absolute;
 use crate::record::{self, ContainerRecord};
 
 /// Additions that were asked for and can be done.
 #[derive(Debug, Default, PartialEq)]
 pub(super) struct Additions {
     rlimits: Vec<Rlimit>,
+    throttles: Vec<Throttle>,
     memory_reservation: Option<i64>,
+    memory_swappiness: Option<u64>,
     /// The additions alone, as they were asked for.
     asked: Option<old::LinuxContainerResources>,
 }
@@ -31,22 +35,30 @@ pub(super) fn of_container(config: Option<&old::ContainerConfig>) -> Result<Addi
 
 /// The additions of a change.
 pub(super) fn of_update(resources: Option<&old::LinuxContainerResources>) -> Result<Additions> {
-    if resources.is_some_and(|resources| !resources.ulimits.is_empty()) {
-        return Err(unsupported("linux.ulimits", "limits of processes are set when a container is made"));
+    let additions = of_resources(resources, "linux")?;
+    let Additions { rlimits, throttles, memory_reservation: _, memory_swappiness, asked: _ } = &additions;
+    let fixed = [
+        ("ulimits", !rlimits.is_empty()),
+        ("blkio_device_*", !throttles.is_empty()),
+        ("memory_swappiness", memory_swappiness.is_some()),
+    ];
+    match fixed.iter().find(|(_, asked)| *asked) {
+        None => Ok(additions),
+        Some((name, _)) => {
+            Err(unsupported(format_args!("linux.{name}"), "it is set when a container is made, and stays"))
+        }
     }
-    of_resources(resources, "linux")
 }
 
 fn of_resources(resources: Option<&old::LinuxContainerResources>, field: &str) -> Result<Additions> {
     let Some(resources) = resources else { return Ok(Additions::default()) };
     disk_quota(resources, field)?;
-    block_io(resources, field)?;
+    weights(resources, field)?;
     kernel_memory(resources.kernel_memory, field)?;
-    if let Some(swappiness) = &resources.memory_swappiness {
-        memory_swappiness(swappiness.value, field)?;
-    }
     Ok(Additions {
         rlimits: ulimits(&resources.ulimits, field)?,
+        throttles: throttles(resources, field)?,
+        memory_swappiness: memory_swappiness(resources.memory_swappiness, field)?,
         memory_reservation: memory_reservation(resources.memory_reservation, field)?,
         asked: alone(resources),
     })
@@ -106,21 +118,40 @@ fn disk_quota(resources: &old::LinuxContainerResources, field: &str) -> Result<(
     Err(unsupported(format_args!("{field}.disk_quota"), "this runtime sets no disk quotas"))
 }
 
-fn block_io(resources: &old::LinuxContainerResources, field: &str) -> Result<()> {
+fn weights(resources: &old::LinuxContainerResources, field: &str) -> Result<()> {
     let asked = [
         ("blkio_weight", resources.blkio_weight != 0),
         ("blkio_weight_device", !resources.blkio_weight_device.is_empty()),
-        ("blkio_device_read_bps", !resources.blkio_device_read_bps.is_empty()),
-        ("blkio_device_write_bps", !resources.blkio_device_write_bps.is_empty()),
-        ("blkio_device_read_IOps", !resources.blkio_device_read_i_ops.is_empty()),
-        ("blkio_device_write_IOps", !resources.blkio_device_write_i_ops.is_empty()),
     ];
     match asked.iter().find(|(_, asked)| *asked) {
         None => Ok(()),
-        Some((name, _)) => {
-            Err(unsupported(format_args!("{field}.{name}"), "this runtime does not limit block devices"))
+        Some((name, _)) => Err(unsupported(
+            format_args!("{field}.{name}"),
+            "few schedulers weigh block devices: use blkio_device_read_bps and its like",
+        )),
+    }
+}
+
+/// Limits on block devices.
+fn throttles(resources: &old::LinuxContainerResources, field: &str) -> Result<Vec<Throttle>> {
+    let lists = [
+        ("blkio_device_read_bps", Throttled::ReadBytes, &resources.blkio_device_read_bps),
+        ("blkio_device_write_bps", Throttled::WriteBytes, &resources.blkio_device_write_bps),
+        ("blkio_device_read_IOps", Throttled::Reads, &resources.blkio_device_read_i_ops),
+        ("blkio_device_write_IOps", Throttled::Writes, &resources.blkio_device_write_i_ops),
+    ];
+    let mut all = Vec::new();
+    for (name, what, list) in lists {
+        for (index, old::ThrottleDevice { path, rate }) in list.iter().enumerate() {
+            let field = format!("{field}.{name}[{index}]");
+            let device = absolute(format_args!("{field}.path"), path)?;
+            if *rate == 0 {
+                return Err(Error::invalid(format_args!("{field}.rate"), "it is 0"));
+            }
+            all.push(Throttle { device, what, rate: *rate });
         }
     }
+    Ok(all)
 }
 
 fn kernel_memory(bytes: i64, field: &str) -> Result<()> {
@@ -133,12 +164,13 @@ fn kernel_memory(bytes: i64, field: &str) -> Result<()> {
     }
 }
 
-fn memory_swappiness(percent: i64, field: &str) -> Result<()> {
-    let field = format!("{field}.memory_swappiness");
-    if !(0..=100).contains(&percent) {
-        return Err(Error::invalid(field, format!("{percent} is not between 0 and 100")));
-    }
-    Err(unsupported(field, "only cgroup v1 has it: use memory_swap_limit_in_bytes"))
+/// How readily the kernel swaps; the backend refuses it where only cgroup v2 is.
+fn memory_swappiness(percent: Option<cri::Int64Value>, field: &str) -> Result<Option<u64>> {
+    let Some(cri::Int64Value { value }) = percent else { return Ok(None) };
+    let percent = u64::try_from(value).ok().filter(|percent| *percent <= 100);
+    percent.map(Some).ok_or_else(|| {
+        Error::invalid(format_args!("{field}.memory_swappiness"), format!("{value} is not between 0 and 100"))
+    })
 }
 
 /// A soft limit on memory in bytes; zero is none asked for.
@@ -188,8 +220,9 @@ impl Additions {
     /// Asks for them, and that every host path is there. They become a part of the record, so that a retry is known by them.
     pub(super) fn apply(self, spec: &mut TaskSpec) {
         self.limit(&mut spec.resources);
-        let Self { rlimits, memory_reservation: _, asked } = self;
+        let Self { rlimits, throttles, memory_reservation: _, memory_swappiness: _, asked } = self;
         spec.rlimits = rlimits;
+        spec.throttles = throttles;
         for mount in &mut spec.mounts {
             if let MountSource::Host { missing, .. } = &mut mount.source {
                 *missing = MissingSource::Fail;
@@ -203,6 +236,7 @@ impl Additions {
     /// Asks for those that are limits of the cgroup.
     pub(super) fn limit(&self, resources: &mut Resources) {
         resources.memory_reservation_bytes = self.memory_reservation;
+        resources.memory_swappiness = self.memory_swappiness;
     }
 }
 

@@ -24,8 +24,14 @@ pub(super) fn complete(
 ) {
     let limits = status.resources.as_mut().and_then(|resources| resources.linux.as_mut());
     if let Some(limits) = limits {
+        // What cannot change is as it was asked for.
         let asked = record.and_then(|record| record.additions.clone()).unwrap_or_default();
         limits.ulimits = asked.ulimits;
+        limits.blkio_device_read_bps = asked.blkio_device_read_bps;
+        limits.blkio_device_write_bps = asked.blkio_device_write_bps;
+        limits.blkio_device_read_i_ops = asked.blkio_device_read_i_ops;
+        limits.blkio_device_write_i_ops = asked.blkio_device_write_i_ops;
+        limits.memory_swappiness = asked.memory_swappiness;
         limits.memory_reservation = task.details.resources.memory_reservation_bytes.unwrap_or(0);
         status.pouch_resources = Some(limits.clone());
     }
