@@ -123,7 +123,7 @@ where
             })),
             "CreateContainer" => Box::pin(unary(limit, request, move |request| {
                 let runtime = Arc::clone(&runtime);
-                async move { create(&runtime, request).await }
+                async move { Box::pin(create(&runtime, request)).await }
             })),
             "UpdateContainerResources" => Box::pin(unary(limit, request, move |request| {
                 let runtime = Arc::clone(&runtime);
