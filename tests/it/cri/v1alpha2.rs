@@ -186,7 +186,7 @@ fn block_device() -> String {
     let names = fs::read_dir("/sys/block").expect("the kernel tells its block devices");
     let mut names: Vec<_> = names.map(|entry| entry.expect("it can be read").file_name()).collect();
     names.sort();
-    let devices = names.iter().map(|name| Path::new("/dev").join(name));
-    let device = devices.filter(|path| path.exists()).last().expect("there is a block device");
+    let mut devices = names.iter().map(|name| Path::new("/dev").join(name));
+    let device = devices.rfind(|path| path.exists()).expect("there is a block device");
     device.to_str().expect("it is ASCII").to_owned()
 }
