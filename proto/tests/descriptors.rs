@@ -371,7 +371,7 @@ fn v1alpha2_is_v1_with_additions_from_100_on() {
             }
         }
     }
-    assert_eq!(shared, 12);
+    assert_eq!(shared, 16);
     let calls = |name: &str| {
         let service = pool.get_service_by_name(name).expect("the service exists");
         service.methods().map(|method| method.name().to_owned()).collect::<BTreeSet<_>>()

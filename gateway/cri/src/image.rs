@@ -25,7 +25,7 @@ impl Images {
     }
 
     /// CRI v1 PullImage. Many pulls of one image are one download; it stops when the last client has gone.
-    async fn pull(&self, request: cri::PullImageRequest) -> Result<cri::PullImageResponse> {
+    pub(crate) async fn pull(&self, request: cri::PullImageRequest) -> Result<cri::PullImageResponse> {
         let request = from_proto::pull_request(request)?;
         let handlers = self.scope.handlers();
         if !request.handler.is_empty() && !handlers.iter().any(|handler| handler.name == request.handler) {

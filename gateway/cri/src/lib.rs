@@ -37,4 +37,4 @@ pub mod v1alpha2;
 pub use config::{Config, UnsetSeccomp};
 pub use image::Images;
 pub use runtime::Runtime;
-pub use service::{Services, services};
+pub use service::{ByName, Calls, Services, services};

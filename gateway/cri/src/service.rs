@@ -10,7 +10,7 @@ use switchyard_core::gateway::Scope;
 use switchyard_proto::cri::v1::image_service_server::ImageServiceServer;
 use switchyard_proto::cri::v1::runtime_service_server::RuntimeServiceServer;
 use switchyard_streaming::Sessions;
-use tonic::codegen::{Body, BoxFuture, Service, StdError, http};
+use tonic::codegen::{BoxFuture, Service, http};
 use tonic::server::{Grpc, NamedService};
 use tonic_prost::ProstCodec;
 
@@ -24,15 +24,15 @@ use crate::v1alpha2;
 #[derive(Debug, Clone)]
 pub struct Services {
     /// `runtime.v1.RuntimeService`.
-    pub runtime: RuntimeService,
+    pub runtime: ByName<RuntimeService>,
     /// `runtime.v1.ImageService`.
     pub image: ImageServiceServer<Images>,
     /// `runtime.v1alpha2.RuntimeService`.
-    pub runtime_v1alpha2: v1alpha2::RuntimeService,
+    pub runtime_v1alpha2: ByName<v1alpha2::RuntimeService>,
     /// `runtime.v1alpha2.ImageService`.
-    pub image_v1alpha2: v1alpha2::ImageService,
+    pub image_v1alpha2: ByName<v1alpha2::ImageService>,
     /// `runtime.v1alpha2.VolumeService`.
-    pub volume_v1alpha2: v1alpha2::VolumeService,
+    pub volume_v1alpha2: ByName<v1alpha2::VolumeService>,
 }
 
 /// `runtime.v1.RuntimeService`. ListContainers and ListPodSandbox are answered from bytes that are kept; everything else by the
@@ -56,61 +56,95 @@ pub fn services(scope: Scope, config: Config, sessions: Option<Sessions>) -> Ser
     let service = RuntimeService { runtime: Arc::clone(&runtime), generated, limit };
     let image = ImageServiceServer::new(images.clone()).max_decoding_message_size(limit);
     Services {
-        runtime_v1alpha2: v1alpha2::RuntimeService::new(service.clone(), runtime, limit),
-        image_v1alpha2: v1alpha2::ImageService::new(image.clone(), images, limit),
-        volume_v1alpha2: v1alpha2::VolumeService::new(limit),
-        runtime: service,
+        runtime_v1alpha2: ByName(v1alpha2::RuntimeService::new(service.clone(), runtime, limit)),
+        image_v1alpha2: ByName(v1alpha2::ImageService::new(image.clone(), images, limit)),
+        volume_v1alpha2: ByName(v1alpha2::VolumeService::new(limit)),
+        runtime: ByName(service),
         image,
     }
 }
 
-impl NamedService for RuntimeService {
+impl Calls for RuntimeService {
     const NAME: &'static str = <RuntimeServiceServer<Runtime> as NamedService>::NAME;
+
+    fn call(&self, request: Request) -> Answer {
+        let (runtime, limit) = (&self.runtime, self.limit);
+        match call_of(&request) {
+            "ListContainers" => {
+                unary(limit, runtime, request, |runtime, request| ready(runtime.list_encoded(request)))
+            }
+            "ListPodSandbox" => unary(limit, runtime, request, |runtime, request| {
+                ready(runtime.list_sandboxes_encoded(request))
+            }),
+            _ => self.generated.clone().call(request),
+        }
+    }
 }
 
-impl<B> Service<http::Request<B>> for RuntimeService
-where
-    B: Body + Send + 'static,
-    B::Error: Into<StdError> + Send + 'static,
-{
+// === calls by name ===
+
+/// A request as the server hands it on.
+pub(crate) type Request = http::Request<tonic::body::Body>;
+
+/// The answer to a call.
+pub(crate) type Answer = BoxFuture<http::Response<tonic::body::Body>, Infallible>;
+
+/// A gRPC service that looks at the name of a call before anything else.
+pub trait Calls: Clone + Send + Sync + 'static {
+    /// Its name in full.
+    const NAME: &'static str;
+
+    /// Answers the call that the last part of the request's path names.
+    fn call(&self, request: Request) -> Answer;
+}
+
+/// Serves [`Calls`].
+#[derive(Debug, Clone)]
+pub struct ByName<C>(pub(crate) C);
+
+impl<C: Calls> NamedService for ByName<C> {
+    const NAME: &'static str = C::NAME;
+}
+
+impl<C: Calls> Service<Request> for ByName<C> {
     type Response = http::Response<tonic::body::Body>;
     type Error = Infallible;
-    type Future = BoxFuture<Self::Response, Infallible>;
+    type Future = Answer;
 
     fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
         Poll::Ready(Ok(()))
     }
 
-    fn call(&mut self, request: http::Request<B>) -> Self::Future {
-        let (runtime, limit) = (Arc::clone(&self.runtime), self.limit);
-        match request.uri().path() {
-            "/runtime.v1.RuntimeService/ListContainers" => {
-                Box::pin(unary(limit, request, move |request| ready(runtime.list_encoded(request))))
-            }
-            "/runtime.v1.RuntimeService/ListPodSandbox" => {
-                Box::pin(unary(limit, request, move |request| ready(runtime.list_sandboxes_encoded(request))))
-            }
-            _ => self.generated.call(request),
-        }
+    fn call(&mut self, request: Request) -> Answer {
+        self.0.call(request)
     }
 }
 
+/// The name of the call that a request is for.
+pub(crate) fn call_of<B>(request: &http::Request<B>) -> &str {
+    request.uri().path().rsplit('/').next().unwrap_or_default()
+}
+
 /// Answers a call as the generated server does, with what `work` gives.
-pub(crate) async fn unary<B, Q, T, F>(
+pub(crate) fn unary<S, Q, T, F>(
     limit: usize,
-    request: http::Request<B>,
-    work: impl Fn(Q) -> F + Clone + Send + 'static,
-) -> Result<http::Response<tonic::body::Body>, Infallible>
+    state: &S,
+    request: Request,
+    work: impl Fn(S, Q) -> F + Copy + Send + Sync + 'static,
+) -> Answer
 where
-    B: Body + Send + 'static,
-    B::Error: Into<StdError> + Send + 'static,
+    S: Clone + Send + Sync + 'static,
     Q: prost::Message + Default + 'static,
     T: prost::Message + 'static,
     F: Future<Output = Result<T, Error>> + Send + 'static,
 {
-    let unary = tower::service_fn(move |request| answer(request, work.clone()));
-    let codec = ProstCodec::<T, Q>::default();
-    Ok(Grpc::new(codec).apply_max_message_size_config(Some(limit), None).unary(unary, request).await)
+    let state = state.clone();
+    let unary = tower::service_fn(move |request| {
+        let state = state.clone();
+        answer(request, move |message| work(state, message))
+    });
+    let mut grpc = Grpc::new(ProstCodec::<T, Q>::default()).apply_max_message_size_config(Some(limit), None);
+    Box::pin(async move { Ok(grpc.unary(unary, request).await) })
 }
 
 #[cfg(test)]

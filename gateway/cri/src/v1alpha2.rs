@@ -10,9 +10,8 @@
 //!   refused by its name, never ignored.
 //! - Where a client of this version expects more than one of v1, it gets it: a host path that is missing is an error.
 
-use std::convert::Infallible;
+use std::future::ready;
 use std::sync::Arc;
-use std::task::{Context, Poll};
 
 use prost::Message;
 use switchyard_core::{Error, Result};
@@ -20,12 +19,11 @@ use switchyard_proto::cri::v1 as cri;
 use switchyard_proto::cri::v1::image_service_server::ImageServiceServer;
 use switchyard_proto::cri::v1alpha2 as old;
 use tonic::Status;
-use tonic::codegen::{Body, BoxFuture, Service, StdError, http};
-use tonic::server::NamedService;
+use tonic::codegen::{Service, http};
 
 use crate::image::Images;
 use crate::runtime::{Runtime, node};
-use crate::service::{self, unary};
+use crate::service::{self, Answer, Calls, Request, call_of, unary};
 
 mod additions;
 mod status;
@@ -34,10 +32,9 @@ mod status;
 const API: &str = "v1alpha2";
 
 /// The calls of the RuntimeService that v1 answers.
-const RUNTIME_CALLS: [&str; 20] = [
+const RUNTIME_CALLS: [&str; 19] = [
     "Status",
     "UpdateRuntimeConfig",
-    "RunPodSandbox",
     "StopPodSandbox",
     "RemovePodSandbox",
     "PodSandboxStatus",
@@ -58,7 +55,7 @@ const RUNTIME_CALLS: [&str; 20] = [
 ];
 
 /// The calls of the ImageService that v1 answers.
-const IMAGE_CALLS: [&str; 3] = ["PullImage", "RemoveImage", "ImageFsInfo"];
+const IMAGE_CALLS: [&str; 2] = ["RemoveImage", "ImageFsInfo"];
 
 /// `runtime.v1alpha2.RuntimeService`.
 #[derive(Debug, Clone)]
@@ -85,9 +82,6 @@ pub struct VolumeService {
     limit: usize,
 }
 
-/// The answer to a call.
-type Answer = BoxFuture<http::Response<tonic::body::Body>, Infallible>;
-
 // === impl RuntimeService ===
 
 impl RuntimeService {
@@ -96,43 +90,21 @@ impl RuntimeService {
     }
 }
 
-impl NamedService for RuntimeService {
+impl Calls for RuntimeService {
     const NAME: &'static str = old::runtime_service_server::SERVICE_NAME;
-}
 
-impl<B> Service<http::Request<B>> for RuntimeService
-where
-    B: Body + Send + 'static,
-    B::Error: Into<StdError> + Send + 'static,
-{
-    type Response = http::Response<tonic::body::Body>;
-    type Error = Infallible;
-    type Future = Answer;
-
-    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
-        Poll::Ready(Ok(()))
-    }
-
-    fn call(&mut self, request: http::Request<B>) -> Answer {
-        let (runtime, limit) = (Arc::clone(&self.runtime), self.limit);
+    fn call(&self, request: Request) -> Answer {
+        let (runtime, limit) = (&self.runtime, self.limit);
         match call_of(&request) {
-            "Version" => Box::pin(unary(limit, request, |request| async move { version(request) })),
-            "StartPodSandbox" => Box::pin(unary(limit, request, move |request| {
-                let runtime = Arc::clone(&runtime);
-                async move { start_sandbox(&runtime, request) }
-            })),
-            "CreateContainer" => Box::pin(unary(limit, request, move |request| {
-                let runtime = Arc::clone(&runtime);
-                async move { Box::pin(create(&runtime, request)).await }
-            })),
-            "UpdateContainerResources" => Box::pin(unary(limit, request, move |request| {
-                let runtime = Arc::clone(&runtime);
-                async move { update(&runtime, request).await }
-            })),
-            "ContainerStatus" => Box::pin(unary(limit, request, move |request| {
-                let runtime = Arc::clone(&runtime);
-                async move { container_status(&runtime, request).await }
-            })),
+            "Version" => unary(limit, &(), request, |(), request| ready(Ok(node::version(request, API)))),
+            "RunPodSandbox" => unary(limit, runtime, request, run_sandbox),
+            "StartPodSandbox" => unary(limit, runtime, request, start_sandbox),
+            // It is large.
+            "CreateContainer" => {
+                unary(limit, runtime, request, |runtime, request| Box::pin(create(runtime, request)))
+            }
+            "UpdateContainerResources" => unary(limit, runtime, request, update),
+            "ContainerStatus" => unary(limit, runtime, request, container_status),
             call if RUNTIME_CALLS.contains(&call) => self.v1.call(renamed(request)),
             call => unknown(call),
         }
@@ -147,35 +119,16 @@ impl ImageService {
     }
 }
 
-impl NamedService for ImageService {
+impl Calls for ImageService {
     const NAME: &'static str = old::image_service_server::SERVICE_NAME;
-}
 
-impl<B> Service<http::Request<B>> for ImageService
-where
-    B: Body + Send + 'static,
-    B::Error: Into<StdError> + Send + 'static,
-{
-    type Response = http::Response<tonic::body::Body>;
-    type Error = Infallible;
-    type Future = Answer;
-
-    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
-        Poll::Ready(Ok(()))
-    }
-
-    fn call(&mut self, request: http::Request<B>) -> Answer {
-        let (images, limit) = (self.images.clone(), self.limit);
+    fn call(&self, request: Request) -> Answer {
+        let (images, limit) = (&self.images, self.limit);
         match call_of(&request) {
-            "ListImages" => Box::pin(unary(limit, request, move |request| {
-                let images = images.clone();
-                async move { list_images(&images, request).await }
-            })),
-            "ImageStatus" => Box::pin(unary(limit, request, move |request| {
-                let images = images.clone();
-                async move { image_status(&images, request).await }
-            })),
-            call if IMAGE_CALLS.contains(&call) => self.v1.call(renamed(request)),
+            "ListImages" => unary(limit, images, request, list_images),
+            "ImageStatus" => unary(limit, images, request, image_status),
+            "PullImage" => unary(limit, images, request, pull_image),
+            call if IMAGE_CALLS.contains(&call) => self.v1.clone().call(renamed(request)),
             call => unknown(call),
         }
     }
@@ -189,39 +142,18 @@ impl VolumeService {
     }
 }
 
-impl NamedService for VolumeService {
+impl Calls for VolumeService {
     const NAME: &'static str = old::volume_service_server::SERVICE_NAME;
-}
 
-impl<B> Service<http::Request<B>> for VolumeService
-where
-    B: Body + Send + 'static,
-    B::Error: Into<StdError> + Send + 'static,
-{
-    type Response = http::Response<tonic::body::Body>;
-    type Error = Infallible;
-    type Future = Answer;
-
-    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
-        Poll::Ready(Ok(()))
-    }
-
-    fn call(&mut self, request: http::Request<B>) -> Answer {
+    fn call(&self, request: Request) -> Answer {
         match call_of(&request) {
-            "RemoveVolume" => {
-                Box::pin(unary(self.limit, request, |request| async move { remove_volume(request) }))
-            }
+            "RemoveVolume" => unary(self.limit, &(), request, |(), request| ready(remove_volume(request))),
             call => unknown(call),
         }
     }
 }
 
 // === calls ===
-
-/// The name of the call that a request is for.
-fn call_of<B>(request: &http::Request<B>) -> &str {
-    request.uri().path().rsplit('/').next().unwrap_or_default()
-}
 
 /// The same request, to v1.
 fn renamed<B>(mut request: http::Request<B>) -> http::Request<B> {
@@ -242,13 +174,17 @@ fn recoded<T: Message + Default>(message: &impl Message) -> Result<T> {
         .map_err(|error| Error::internal(format!("the versions of CRI differ in a message: {error}")))
 }
 
-fn version(request: cri::VersionRequest) -> Result<cri::VersionResponse> {
-    Ok(node::version(request, API))
+async fn run_sandbox(
+    runtime: Arc<Runtime>,
+    request: old::RunPodSandboxRequest,
+) -> Result<cri::RunPodSandboxResponse> {
+    additions::of_sandbox(request.config.as_ref(), "config")?;
+    runtime.run_sandbox(recoded(&request)?).await
 }
 
 /// A sandbox that is ready is as it was asked for. Others cannot be brought up again.
-fn start_sandbox(
-    runtime: &Runtime,
+async fn start_sandbox(
+    runtime: Arc<Runtime>,
     request: old::StartPodSandboxRequest,
 ) -> Result<old::StartPodSandboxResponse> {
     let old::StartPodSandboxRequest { pod_sandbox_id } = request;
@@ -264,15 +200,16 @@ fn start_sandbox(
 }
 
 async fn create(
-    runtime: &Runtime,
+    runtime: Arc<Runtime>,
     request: old::CreateContainerRequest,
 ) -> Result<cri::CreateContainerResponse> {
     let additions = additions::of_container(request.config.as_ref())?;
+    additions::of_sandbox(request.sandbox_config.as_ref(), "sandbox_config")?;
     runtime.create_with(recoded(&request)?, |spec| additions.apply(spec)).await
 }
 
 async fn update(
-    runtime: &Runtime,
+    runtime: Arc<Runtime>,
     request: old::UpdateContainerResourcesRequest,
 ) -> Result<cri::UpdateContainerResourcesResponse> {
     let additions = additions::of_update(request.linux.as_ref())?;
@@ -280,7 +217,7 @@ async fn update(
 }
 
 async fn container_status(
-    runtime: &Runtime,
+    runtime: Arc<Runtime>,
     request: cri::ContainerStatusRequest,
 ) -> Result<old::ContainerStatusResponse> {
     let task = runtime.scope.task(&request.container_id)?;
@@ -293,15 +230,20 @@ async fn container_status(
     Ok(answer)
 }
 
-async fn list_images(images: &Images, request: cri::ListImagesRequest) -> Result<old::ListImagesResponse> {
+async fn list_images(images: Images, request: cri::ListImagesRequest) -> Result<old::ListImagesResponse> {
     let cri::ListImagesRequest { filter } = request;
     let images = images.chosen(filter).await?;
     Ok(old::ListImagesResponse { images: images.iter().map(status::image).collect::<Result<_>>()? })
 }
 
-async fn image_status(images: &Images, request: cri::ImageStatusRequest) -> Result<old::ImageStatusResponse> {
+async fn image_status(images: Images, request: cri::ImageStatusRequest) -> Result<old::ImageStatusResponse> {
     let (image, info) = images.found(request).await?;
     Ok(old::ImageStatusResponse { image: image.as_ref().map(status::image).transpose()?, info })
+}
+
+async fn pull_image(images: Images, request: old::PullImageRequest) -> Result<cri::PullImageResponse> {
+    additions::of_sandbox(request.sandbox_config.as_ref(), "sandbox_config")?;
+    images.pull(recoded(&request)?).await
 }
 
 /// Idempotent, and true of every name: named volumes are refused when a container asks for them, and the volumes of images go with

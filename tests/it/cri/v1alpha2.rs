@@ -63,7 +63,7 @@ fn a_client_of_v1alpha2_runs_pods_that_v1_sees() {
     let name = "v1alpha2:1";
     node.registry().push(name, &busybox().env("FROM", "image").volume("/data").build());
     let image = node.registry().reference(name);
-    let request = cri::PullImageRequest { image: Some(image_spec(&image)), ..Default::default() };
+    let request = old::PullImageRequest { image: Some(image_spec(&image)), ..Default::default() };
     let pulled =
         node.cri().channel(async |channel| ImageServiceClient::new(channel).pull_image(request).await);
     let id = pulled.expect("it can be pulled").image_ref;

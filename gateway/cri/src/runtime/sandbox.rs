@@ -15,7 +15,7 @@ use crate::{filter, from_proto, record, to_proto};
 
 impl Runtime {
     /// CRI v1 RunPodSandbox. Idempotent under the pod's name, namespace, uid and attempt.
-    pub(super) async fn run_sandbox(
+    pub(crate) async fn run_sandbox(
         &self,
         request: cri::RunPodSandboxRequest,
     ) -> Result<cri::RunPodSandboxResponse> {

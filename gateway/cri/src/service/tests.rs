@@ -9,7 +9,6 @@ use switchyard_fake::{BUSYBOX, Fake};
 use switchyard_proto::cri::v1 as cri;
 use switchyard_proto::cri::v1::image_service_server::ImageService as _;
 use switchyard_proto::cri::v1::runtime_service_server::RuntimeService as _;
-use tonic::Request;
 
 use super::*;
 
@@ -27,7 +26,7 @@ impl Node {
     fn new() -> Self {
         let gateway = Gateway::new(Arc::new(Fake::with_busybox()), Limits::default());
         let scope = gateway.scope(Owner::Kubernetes);
-        let service = services(scope.clone(), Config::default(), None).runtime;
+        let service = services(scope.clone(), Config::default(), None).runtime.0;
         Self { gateway, service, images: Images::new(scope) }
     }
 
@@ -48,7 +47,7 @@ impl Node {
             ..Default::default()
         };
         let request = cri::RunPodSandboxRequest { config: Some(config), ..Default::default() };
-        let answer = self.service.runtime.run_pod_sandbox(Request::new(request)).await;
+        let answer = self.service.runtime.run_pod_sandbox(tonic::Request::new(request)).await;
         answer.expect("it is well formed").into_inner().pod_sandbox_id
     }
 
@@ -65,13 +64,13 @@ impl Node {
             config: Some(config),
             sandbox_config: None,
         };
-        let answer = self.service.runtime.create_container(Request::new(request)).await;
+        let answer = self.service.runtime.create_container(tonic::Request::new(request)).await;
         answer.expect("it is well formed").into_inner().container_id
     }
 
     /// Asks both servers, and fails unless they answer alike.
     async fn ask(&self, method: &str, message: &[u8]) -> Raw {
-        let kept = call(self.service.clone(), method, message).await;
+        let kept = call(ByName(self.service.clone()), method, message).await;
         let generated = call(self.service.generated.clone(), method, message).await;
         assert_eq!(kept, generated, "{method} {message:?}");
         kept
@@ -92,7 +91,7 @@ impl Node {
 
 async fn call<S>(mut service: S, method: &str, message: &[u8]) -> Raw
 where
-    S: Service<http::Request<Full<Bytes>>, Response = http::Response<tonic::body::Body>, Error = Infallible>,
+    S: Service<Request, Response = http::Response<tonic::body::Body>, Error = Infallible>,
 {
     let mut body = BytesMut::new();
     body.put_u8(0);
@@ -100,7 +99,7 @@ where
     body.put_slice(message);
     let request = http::Request::post(format!("/{}/{method}", RuntimeService::NAME))
         .header("content-type", "application/grpc")
-        .body(Full::new(body.freeze()))
+        .body(tonic::body::Body::new(Full::new(body.freeze())))
         .expect("it is well formed");
     let Ok(answer) = service.call(request).await;
     let (parts, body) = answer.into_parts();
@@ -121,7 +120,7 @@ async fn lists_are_byte_for_byte_those_of_the_generated_server_through_every_cha
         image: Some(cri::ImageSpec { image: BUSYBOX.into(), ..Default::default() }),
         ..Default::default()
     };
-    node.images.pull_image(Request::new(request)).await.expect("the registry has it");
+    node.images.pull_image(tonic::Request::new(request)).await.expect("the registry has it");
     assert_eq!(node.containers(cri::ContainerFilter::default()).await, 0);
     let (web, db) = (node.pod("web").await, node.pod("db").await);
     let mut ids = Vec::new();
@@ -133,11 +132,11 @@ async fn lists_are_byte_for_byte_those_of_the_generated_server_through_every_cha
 
     let runtime = &node.service.runtime;
     let start = cri::StartContainerRequest { container_id: ids[0].clone() };
-    runtime.start_container(Request::new(start)).await.expect("it can be started");
+    runtime.start_container(tonic::Request::new(start)).await.expect("it can be started");
     let remove = cri::RemoveContainerRequest { container_id: ids[1].clone() };
-    runtime.remove_container(Request::new(remove)).await.expect("it can be removed");
+    runtime.remove_container(tonic::Request::new(remove)).await.expect("it can be removed");
     let stop = cri::StopPodSandboxRequest { pod_sandbox_id: db.clone() };
-    runtime.stop_pod_sandbox(Request::new(stop)).await.expect("it can be stopped");
+    runtime.stop_pod_sandbox(tonic::Request::new(stop)).await.expect("it can be stopped");
 
     let state = |state: cri::ContainerState| Some(cri::ContainerStateValue { state: state.into() });
     let of = |filter: cri::ContainerFilter| node.containers(filter);

@@ -50,6 +50,36 @@ pub(super) fn of_update(resources: Option<&old::LinuxContainerResources>) -> Res
     }
 }
 
+/// Refuses what is asked for a pod as a whole: its sums are what v1 has, and they are taken down, not set.
+pub(super) fn of_sandbox(config: Option<&old::PodSandboxConfig>, field: &str) -> Result<()> {
+    let Some(linux) = config.and_then(|config| config.linux.as_ref()) else { return Ok(()) };
+    for (part, resources) in [("overhead", &linux.overhead), ("resources", &linux.resources)] {
+        if let Some(name) = resources.as_ref().and_then(first_addition) {
+            let field = format!("{field}.linux.{part}.{name}");
+            return Err(unsupported(field, "a pod has no such limit: ask for it in the containers"));
+        }
+    }
+    Ok(())
+}
+
+/// The name of an addition that is asked for.
+fn first_addition(resources: &old::LinuxContainerResources) -> Option<&'static str> {
+    let alone = alone(resources)?;
+    let asked = [
+        ("disk_quota", !alone.disk_quota.is_empty()),
+        ("blkio_weight", alone.blkio_weight != 0),
+        ("blkio_weight_device", !alone.blkio_weight_device.is_empty()),
+        ("blkio_device_read_bps", !alone.blkio_device_read_bps.is_empty()),
+        ("blkio_device_write_bps", !alone.blkio_device_write_bps.is_empty()),
+        ("blkio_device_read_IOps", !alone.blkio_device_read_i_ops.is_empty()),
+        ("blkio_device_write_IOps", !alone.blkio_device_write_i_ops.is_empty()),
+        ("kernel_memory", alone.kernel_memory != 0),
+        ("memory_reservation", alone.memory_reservation != 0),
+        ("memory_swappiness", alone.memory_swappiness.is_some()),
+    ];
+    Some(asked.into_iter().find(|(_, asked)| *asked).map_or("ulimits", |(name, _)| name))
+}
+
 fn of_resources(resources: Option<&old::LinuxContainerResources>, field: &str) -> Result<Additions> {
     let Some(resources) = resources else { return Ok(Additions::default()) };
     disk_quota(resources, field)?;

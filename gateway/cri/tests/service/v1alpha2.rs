@@ -36,7 +36,7 @@ impl Old {
             config: Some(config),
             sandbox_config: None,
         };
-        Ok(self.runtime.create_container(request).await?.into_inner().container_id)
+        Ok(Box::pin(self.runtime.create_container(request)).await?.into_inner().container_id)
     }
 
     async fn status(&mut self, container: &str) -> old::ContainerStatus {
@@ -61,6 +61,12 @@ fn container(name: &str) -> old::ContainerConfig {
         log_path: format!("{name}/0.log"),
         ..Default::default()
     }
+}
+
+/// The same pod, as a client of this version asks for it.
+fn old_pod(name: &str) -> old::PodSandboxConfig {
+    let bytes = prost::Message::encode_to_vec(&pod(name));
+    prost::Message::decode(bytes.as_slice()).expect("the versions have the same bytes")
 }
 
 fn limited(name: &str, change: impl FnOnce(&mut old::LinuxContainerResources)) -> old::ContainerConfig {
@@ -89,7 +95,7 @@ async fn a_node_says_which_version_answers() {
 async fn images_have_their_volumes() {
     let node = Node::new().await;
     let mut old = Old::of(&node);
-    let request = cri::PullImageRequest { image: Some(spec(BUSYBOX)), ..Default::default() };
+    let request = old::PullImageRequest { image: Some(spec(BUSYBOX)), ..Default::default() };
     let id = told(old.images.pull_image(request).await).image_ref;
     let listed = told(old.images.list_images(cri::ListImagesRequest { filter: None }).await).images;
     let request = cri::ImageStatusRequest { image: Some(spec(BUSYBOX)), verbose: true };
@@ -112,8 +118,8 @@ async fn both_versions_see_the_same_pods_and_containers() {
     let mut node = Node::new().await;
     node.pull().await;
     let mut old = Old::of(&node);
-    let request = cri::RunPodSandboxRequest { config: Some(pod("web")), ..Default::default() };
-    let sandbox = told(old.runtime.run_pod_sandbox(request.clone()).await).pod_sandbox_id;
+    let request = old::RunPodSandboxRequest { config: Some(old_pod("web")), ..Default::default() };
+    let sandbox = told(old.runtime.run_pod_sandbox(request).await).pod_sandbox_id;
     assert_eq!(node.run(pod("web")).await.expect("it is a retry"), sandbox);
     let made = old.create(&sandbox, container("app")).await.expect("it is well formed");
     let request = cri::StartContainerRequest { container_id: made.clone() };
@@ -233,6 +239,41 @@ async fn additions_are_kept_or_refused_and_tell_a_retry_from_another_request() {
     assert_eq!(refused.code(), Code::Unimplemented);
     let expected = "config.linux.resources.disk_quota: is not supported: this runtime sets no disk quotas";
     assert_eq!(refused.message(), expected);
+    node.is_sound();
+}
+
+#[tokio::test]
+async fn an_addition_for_a_pod_as_a_whole_is_refused_wherever_it_is_said() {
+    let mut node = Node::new().await;
+    let (sandbox, _) = node.running().await;
+    let mut old = Old::of(&node);
+    let asking = |change: fn(&mut old::LinuxPodSandboxConfig, old::LinuxContainerResources)| {
+        let mut config = old_pod("asking");
+        let resources = old::LinuxContainerResources { memory_reservation: 1 << 20, ..Default::default() };
+        change(config.linux.get_or_insert_default(), resources);
+        Some(config)
+    };
+    let overhead = asking(|linux, resources| linux.overhead = Some(resources));
+    let resources = asking(|linux, resources| linux.resources = Some(resources));
+    let check = |refused: Status, at: &str| {
+        assert_eq!(refused.code(), Code::Unimplemented, "{refused}");
+        let expected = format!("{at}.memory_reservation: is not supported: ");
+        assert!(refused.message().starts_with(&expected), "{refused}");
+    };
+    let request = old::RunPodSandboxRequest { config: overhead.clone(), ..Default::default() };
+    let refused = old.runtime.run_pod_sandbox(request).await.expect_err("it is for the pod");
+    check(refused, "config.linux.overhead");
+    let request = old::CreateContainerRequest {
+        pod_sandbox_id: sandbox,
+        config: Some(container("asking")),
+        sandbox_config: resources,
+    };
+    let refused = old.runtime.create_container(request).await.expect_err("it is for the pod");
+    check(refused, "sandbox_config.linux.resources");
+    let image = Some(spec(BUSYBOX));
+    let request = old::PullImageRequest { image, sandbox_config: overhead, ..Default::default() };
+    let refused = old.images.pull_image(request).await.expect_err("it is for the pod");
+    check(refused, "sandbox_config.linux.overhead");
     node.is_sound();
 }
 
