@@ -3,12 +3,17 @@
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, Waker, ready};
+use std::time::Duration;
 
 use tokio::io::AsyncWrite;
 use tokio::net::unix::pipe;
+use tokio::time::{Sleep, sleep};
 
 /// What is typed into a terminal to end the input of whoever reads it: Ctrl-D.
 const END_OF_TRANSMISSION: u8 = 4;
+
+/// How soon, and how seldom at last, the end of a terminal's input is typed again.
+const AGAIN: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
 
 /// What is done once the input has been closed.
 type OnClose = Box<dyn FnOnce() + Send + Sync>;
@@ -30,8 +35,15 @@ struct EndState {
 pub(crate) struct Input {
     end: Arc<End>,
     on_close: Option<OnClose>,
-    /// Whether its end is still to be typed.
-    types_end: bool,
+    typist: Option<Typist>,
+}
+
+/// Types the end of a terminal's input, and again after a while. The end of a pipe stays; what is typed is there once, for one read, and
+/// is lost if the program takes the terminal to its raw mode meanwhile, as shells do before each line.
+struct Typist {
+    /// `None` until the first time.
+    again: Option<Pin<Box<Sleep>>>,
+    pause: Duration,
 }
 
 // === impl End ===
@@ -73,18 +85,18 @@ impl End {
 impl Input {
     /// A writer to this end, which is the only one.
     pub(crate) fn new(end: Arc<End>, on_close: impl FnOnce() + Send + Sync + 'static) -> Self {
-        Self { end, on_close: Some(Box::new(on_close)), types_end: false }
+        Self { end, on_close: Some(Box::new(on_close)), typist: None }
     }
 
-    /// A writer to a terminal, which has no end: shutting it down types one. The shim would hang up instead, and end the process before
-    /// it has read what came before.
+    /// A writer to a terminal, which has no end: shutting it down types one until nobody reads it any more. The shim would hang up
+    /// instead, and end the process before it has read what came before.
     pub(crate) fn terminal(end: Arc<End>) -> Self {
-        Self { end, on_close: None, types_end: true }
+        Self { end, on_close: None, typist: Some(Typist { again: None, pause: AGAIN.0 }) }
     }
 
     /// A writer to an input that is closed already.
     pub(crate) fn closed() -> Self {
-        Self { end: Arc::default(), on_close: None, types_end: false }
+        Self { end: Arc::default(), on_close: None, typist: None }
     }
 
     fn close(&mut self) {
@@ -106,11 +118,10 @@ impl AsyncWrite for Input {
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<std::io::Result<()>> {
-        if self.types_end {
-            // Whether anybody reads it is as little known as of anything that is typed.
-            let typed = ready!(self.end.poll(cx, |pipe, cx| pipe.poll_write(cx, &[END_OF_TRANSMISSION])));
-            self.types_end = false;
-            typed?;
+        let Self { end, typist, .. } = &mut *self;
+        if let Some(typist) = typist {
+            // An error means that nobody reads it any more.
+            let _gone = ready!(typist.poll(end, cx));
         }
         self.close();
         Poll::Ready(Ok(()))
@@ -120,5 +131,23 @@ impl AsyncWrite for Input {
 impl Drop for Input {
     fn drop(&mut self) {
         self.close();
+    }
+}
+
+// === impl Typist ===
+
+impl Typist {
+    /// Ready once nobody can read it any more.
+    fn poll(&mut self, end: &End, cx: &mut Context<'_>) -> Poll<std::io::Error> {
+        loop {
+            if let Some(again) = &mut self.again {
+                ready!(again.as_mut().poll(cx));
+            }
+            match ready!(end.poll(cx, |pipe, cx| pipe.poll_write(cx, &[END_OF_TRANSMISSION]))) {
+                Ok(_) => self.again = Some(Box::pin(sleep(self.pause))),
+                Err(fault) => return Poll::Ready(fault),
+            }
+            self.pause = (self.pause * 2).min(AGAIN.1);
+        }
     }
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use switchyard_core::ErrorKind;
 use switchyard_core::backend::ExecProcess;
 use switchyard_core::spec::{ExecSpec, Signal};
-use switchyard_core::stream::Source;
+use switchyard_core::stream::{Sink, Source};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use crate::lab::{ENDLESS, Lab, MadeTask, refused};
@@ -160,6 +160,20 @@ pub async fn output_that_a_child_holds_can_be_cut(fixture: &dyn Fixture) {
     process.control.delete().await.expect("delete");
 }
 
+/// What a process says while the end of its input is typed, and its exit code.
+async fn until_it_ends(process: &mut ExecProcess, mut stdin: Sink) -> (String, i32) {
+    let output = all(process.stdout.take());
+    let ended = async { tokio::join!(output, process.control.wait()) };
+    let typed = async {
+        stdin.shutdown().await.expect("shut down");
+        std::future::pending().await
+    };
+    tokio::select! {
+        (stdout, code) = ended => (stdout, code.expect("wait")),
+        () = typed => unreachable!("it waits for ever at its end"),
+    }
+}
+
 /// What was typed before is read first, and the process ends by itself.
 pub async fn the_end_of_what_is_typed_ends_a_process_with_a_terminal(fixture: &dyn Fixture) {
     let (lab, task) = host(fixture).await;
@@ -167,9 +181,18 @@ pub async fn the_end_of_what_is_typed_ends_a_process_with_a_terminal(fixture: &d
     let mut process = enter(&lab, &task, &spec).await;
     let mut stdin = process.stdin.take().expect("input was asked for");
     stdin.write_all(b"typed\n").await.expect("write");
-    stdin.shutdown().await.expect("shut down");
-    drop(stdin);
-    let (stdout, code) = tokio::join!(all(process.stdout.take()), process.control.wait());
-    assert_eq!(code.expect("wait"), 0);
+    let (stdout, code) = until_it_ends(&mut process, stdin).await;
+    assert_eq!(code, 0);
     assert!(stdout.starts_with("typed"), "{stdout:?}");
+}
+
+/// Each that reads the terminal in turn is told the end of its input, as with a pipe.
+pub async fn the_end_of_what_is_typed_is_there_for_all_who_read(fixture: &dyn Fixture) {
+    let (lab, task) = host(fixture).await;
+    let spec = ExecSpec { tty: true, stdin: true, ..specs::exec(&["sh", "-c", "cat; cat; echo over"]) };
+    let mut process = enter(&lab, &task, &spec).await;
+    let stdin = process.stdin.take().expect("input was asked for");
+    let (stdout, code) = until_it_ends(&mut process, stdin).await;
+    assert_eq!(code, 0);
+    assert!(stdout.contains("over"), "{stdout:?}");
 }

@@ -146,6 +146,7 @@ macro_rules! contract_tests {
             exec::a_terminal_merges_the_streams_and_can_be_resized;
             exec::output_that_a_child_holds_can_be_cut;
             exec::the_end_of_what_is_typed_ends_a_process_with_a_terminal;
+            exec::the_end_of_what_is_typed_is_there_for_all_who_read;
             attach::what_one_client_says_is_heard_by_all_and_an_open_input_outlives_them;
             attach::an_input_that_is_once_ends_with_its_client;
             attach::output_ends_with_the_task;

@@ -345,7 +345,7 @@ pub struct Inspection {
 /// Dropping it kills the process and frees what it holds.
 pub struct ExecProcess {
     /// Its standard input, if asked for; shutting it down or dropping it ends the input. With a terminal only shutting it down does, as
-    /// if Ctrl-D were typed.
+    /// if Ctrl-D were typed again and again, until the process is deleted.
     pub stdin: Option<Sink>,
     /// Its standard output, or its terminal.
     pub stdout: Option<Source>,
