@@ -20,6 +20,7 @@ use switchyard_core::{Error, Result};
 use switchyard_runtime_spec::cgroups_path::CgroupLocation;
 use switchyard_runtime_spec::{Built, ImageConfig, ImageVolume, Input, RealHost, ResolvedUser, build};
 use tokio::sync::{OnceCell, OwnedSemaphorePermit, Semaphore};
+use tokio::time::Instant;
 
 use crate::backend::Inner;
 use crate::client::{QUICK, SPEC_TYPE, call, json_any};
@@ -34,6 +35,7 @@ use crate::text::blocking;
 
 mod attach;
 mod exit;
+mod hearing;
 mod hung;
 mod oom;
 mod process;
@@ -62,7 +64,7 @@ pub(crate) struct TaskEntry {
     record: Mutex<TaskRecord>,
     /// What its snapshot is mounted by; `None` after a restart, until it is asked for.
     mounts: Mutex<Option<Vec<Mount>>>,
-    started: Mutex<Option<Started>>,
+    started: Mutex<Option<KnownStart>>,
     /// Holds the output FIFOs, whose content would be gone with their last reader should the logkeeper be away just then.
     hold: Mutex<Option<switchyard_logkeeper::Hold>>,
     /// Who is attached to its standard input.
@@ -86,6 +88,13 @@ pub(crate) struct TaskEntry {
     recorded: OnceCell<Exit>,
     /// Its end, once all is cleared up.
     exit: OnceCell<Exit>,
+}
+
+/// A start, and since when this daemon knows of it: the clock that the start was told by may have been set since.
+#[derive(Debug, Clone, Copy)]
+struct KnownStart {
+    start: Started,
+    since: Instant,
 }
 
 impl TaskEntry {
@@ -125,7 +134,7 @@ impl TaskEntry {
     }
 
     pub(crate) fn started(&self) -> Option<Started> {
-        *self.started.lock().unwrap_or_else(PoisonError::into_inner)
+        self.started.lock().unwrap_or_else(PoisonError::into_inner).map(|known| known.start)
     }
 
     /// The time of an end, or of the start where the clock was set back in between: nothing ends before it began.
@@ -134,7 +143,8 @@ impl TaskEntry {
     }
 
     pub(crate) fn set_started(&self, started: Option<Started>) {
-        *self.started.lock().unwrap_or_else(PoisonError::into_inner) = started;
+        let known = started.map(|start| KnownStart { start, since: Instant::now() });
+        *self.started.lock().unwrap_or_else(PoisonError::into_inner) = known;
     }
 
     /// Waits for a turn at its process, in the order of asking; the turn ends when it is dropped. Cancel-safe.

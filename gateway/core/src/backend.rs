@@ -98,6 +98,7 @@ pub trait Backend: Send + Sync + 'static {
     async fn start_task(&self, id: TaskId) -> Result<Started>;
 
     /// Sends a signal to the main process, or to all processes of the task with [`Signal::KILL`]. A task that does not run: done.
+    /// Other signals than [`Signal::KILL`] may be held back for a moment from a process that was just started and would lose them.
     ///
     /// # Errors
     /// `Unavailable` if the runtime is away.

@@ -29,11 +29,13 @@ const CLEAR: Duration = Duration::from_secs(10);
 const DRAIN: Duration = Duration::from_secs(5);
 
 impl Inner {
+    /// Sends a signal to a task. One that a task started a moment ago would lose waits until it would not, for a bounded time.
     pub(crate) async fn signal_task(&self, id: TaskId, signal: Signal) -> Result<()> {
         let Ok(entry) = self.task(id) else { return Ok(()) };
         if signal == Signal::KILL {
             entry.killed.store(true, Ordering::Release);
         }
+        entry.hears(signal).await;
         // Without a process namespace of its own a task's children outlive its main process.
         let all = signal == Signal::KILL && entry.record().shares_pid;
         if !all && entry.signal_process(signal) == Sent::Done {

@@ -45,6 +45,11 @@ impl MainProcess {
         poll(&mut ended, PollTimeout::ZERO).is_ok_and(|ready| ready == 0)
     }
 
+    /// What the kernel tells of it, or of another that bears its number once it has ended.
+    pub(super) fn status(&self) -> Option<String> {
+        fs::read_to_string(format!("/proc/{}/status", self.pid)).ok()
+    }
+
     /// Its number, which may be another's once it has ended and its parent has taken note of that.
     pub(super) const fn pid(&self) -> u32 {
         self.pid

@@ -45,6 +45,23 @@ async fn a_stop_ends_as_soon_as_the_task_does() {
     assert_eq!(begun.elapsed(), Duration::ZERO);
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_stop_signal_that_is_held_back_uses_up_the_patience() {
+    let node = Node::new().await;
+    let task = node.running(ENDLESS).await;
+    let id = task.id.to_string();
+    let begun = Instant::now();
+    let hold = node.fake.hold(Method::SignalTask);
+    let (stopped, ()) = tokio::join!(node.scope.stop_task(&id, SHORT), async {
+        // The signal to stop, and then the one to kill.
+        hold.arrived(2).await;
+        assert!(begun.elapsed() >= SHORT && begun.elapsed() < SHORT * 2, "{:?}", begun.elapsed());
+        hold.release();
+    });
+    stopped.unwrap();
+    node.agrees().await;
+}
+
 #[tokio::test]
 async fn the_stop_signal_is_the_tasks_own() {
     let node = Node::new().await;

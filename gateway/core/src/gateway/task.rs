@@ -82,8 +82,9 @@ impl Scope {
         self.gateway.shared.task_ops.run(Op::Start(id), b"", || Decision::Begin, work).await
     }
 
-    /// Stops a task: its stop signal, `grace`, then SIGKILL. Returns when it has ended. Idempotent; a task that does not exist or
-    /// does not run is stopped. A second call while one is stopping sends no second signal, but keeps its own `grace`.
+    /// Stops a task: its stop signal, and SIGKILL when `grace` has passed since the call. Returns when it has ended. Idempotent; a task
+    /// that does not exist or does not run is stopped. A second call while one is stopping sends no second signal, but keeps its own
+    /// `grace`.
     /// Cancel-safe: the work goes on.
     ///
     /// # Errors
@@ -234,9 +235,15 @@ impl Gateway {
             return Ok(false);
         }
         if grace > Duration::ZERO {
-            self.ask_to_stop(id, task.details.stop_signal).await?;
-            if tokio::time::timeout(grace, self.exit_of(id)).await.is_ok() {
-                return Ok(false);
+            // The time runs from the asking: the backend may hold the signal back for a while.
+            let asked = async {
+                self.ask_to_stop(id, task.details.stop_signal).await?;
+                // NotFound: removed meanwhile.
+                drop(self.exit_of(id).await);
+                Ok(())
+            };
+            if let Ok(ended) = tokio::time::timeout(grace, asked).await {
+                return ended.map(|()| false);
             }
         }
         match shared.table.apply_task(id, TaskEvent::StopRequested) {
