@@ -13,6 +13,7 @@ use crate::node::Node;
 
 mod calls;
 mod client;
+mod evidence;
 mod killer;
 mod ledger;
 mod log;

@@ -1,13 +1,14 @@
 //! One client: makes pods and containers, uses and removes them, and checks what it is told against what it was told before.
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use switchyard_proto::cri::v1 as cri;
 use tonic::{Code, Status};
 
 use super::calls::{Answer, Calls};
+use super::evidence;
 use super::ledger::Told;
 use super::log;
 use super::random::Random;
@@ -120,6 +121,18 @@ impl<'r> Client<'r> {
         self.calls.notes.violation(format_args!("client {}: {what}", self.number));
     }
 
+    /// Something is wrong with a container: tells what was written about it as well.
+    fn wrong_with(&self, at: usize, which: usize, what: impl std::fmt::Display) {
+        let evidence =
+            evidence::of(self.node, &self.pods[at].containers[which].id, &self.log_path(at, which));
+        self.wrong(format_args!("{what}{evidence}"));
+    }
+
+    fn log_path(&self, at: usize, which: usize) -> PathBuf {
+        let pod = &self.pods[at];
+        Path::new(&pod.config.log_directory).join(format!("{}.log", pod.containers[which].name))
+    }
+
     fn run_pod(&mut self) {
         self.made += 1;
         let mut config = self.node.pod_config(&format!("c{}-p{}", self.number, self.made));
@@ -190,7 +203,7 @@ impl<'r> Client<'r> {
                 if let Some(refusal) = refused
                     && !repeated
                 {
-                    self.wrong(format_args!("StartContainer {id}: {refusal}, but it runs"));
+                    self.wrong_with(at, which, format_args!("StartContainer {id}: {refusal}, but it runs"));
                 }
                 self.pods[at].containers[which].started = true;
                 self.calls.ledger.tell(&id, Told::Running { ends });
@@ -199,7 +212,11 @@ impl<'r> Client<'r> {
                 if self.calls.excused(asked) {
                     self.calls.notes.change().failed_starts += 1;
                 } else {
-                    self.wrong(format_args!("a start of {id} failed: {refused:?}, {status:?}"));
+                    self.wrong_with(
+                        at,
+                        which,
+                        format_args!("a start of {id} failed: {refused:?}, {status:?}"),
+                    );
                 }
                 self.ended(at, which, FAILED_START_CODE);
             }
@@ -212,7 +229,7 @@ impl<'r> Client<'r> {
                 self.calls.ledger.tell(&id, Told::There);
             }
             cri::ContainerState::ContainerCreated | cri::ContainerState::ContainerUnknown => {
-                self.wrong(format_args!("after its start {id} is {state:?}: {refused:?}"));
+                self.wrong_with(at, which, format_args!("after its start {id} is {state:?}: {refused:?}"));
             }
         }
     }
@@ -252,14 +269,22 @@ impl<'r> Client<'r> {
         match (status.state(), code) {
             (cri::ContainerState::ContainerExited, Some(code)) => {
                 if status.exit_code != code {
-                    self.wrong(format_args!("the exit code of {id} was {code} and is {}", status.exit_code));
+                    self.wrong_with(
+                        at,
+                        which,
+                        format_args!("the exit code of {id} was {code} and is {}", status.exit_code),
+                    );
                 }
             }
             (cri::ContainerState::ContainerExited, None) if ends || self.harmed(&id) => {
                 self.seen_ended(at, which, &status);
             }
             (cri::ContainerState::ContainerRunning, None) => self.check_log(at, which),
-            (state, code) => self.wrong(format_args!("{id} is {state:?}, its code was {code:?}: {status:?}")),
+            (state, code) => self.wrong_with(
+                at,
+                which,
+                format_args!("{id} is {state:?}, its code was {code:?}: {status:?}"),
+            ),
         }
     }
 
@@ -279,7 +304,7 @@ impl<'r> Client<'r> {
         if status.state() == cri::ContainerState::ContainerExited {
             self.seen_ended(at, which, &status);
         } else {
-            self.wrong(format_args!("after its stop {id} of {home} is {:?}", status.state()));
+            self.wrong_with(at, which, format_args!("after its stop {id} of {home} is {:?}", status.state()));
         }
     }
 
@@ -317,7 +342,11 @@ impl<'r> Client<'r> {
             if status.state() == cri::ContainerState::ContainerExited {
                 self.seen_ended(at, which, &status);
             } else {
-                self.wrong(format_args!("after the stop of its pod {id} is {:?}", status.state()));
+                self.wrong_with(
+                    at,
+                    which,
+                    format_args!("after the stop of its pod {id} is {:?}", status.state()),
+                );
             }
         }
     }
@@ -372,9 +401,9 @@ impl<'r> Client<'r> {
         if let Some(before) = container.code
             && before != code
         {
-            self.wrong(format_args!("the exit code of {id} was {before} and is {code}"));
+            self.wrong_with(at, which, format_args!("the exit code of {id} was {before} and is {code}"));
         } else if !right && !self.harmed(&id) {
-            self.wrong(format_args!("{id} ended with {code}: {status:?}"));
+            self.wrong_with(at, which, format_args!("{id} ended with {code}: {status:?}"));
         }
         self.ended(at, which, code);
         self.check_log(at, which);
@@ -388,8 +417,8 @@ impl<'r> Client<'r> {
 
     /// Looks for lines that are missing, doubled or torn, and at the end of the log of a container that has ended.
     fn check_log(&self, at: usize, which: usize) {
-        let (pod, container) = (&self.pods[at], &self.pods[at].containers[which]);
-        let path = Path::new(&pod.config.log_directory).join(format!("{}.log", container.name));
+        let container = &self.pods[at].containers[which];
+        let path = self.log_path(at, which);
         let mut fault = None;
         let whole = eventually(SHOW, || {
             let text = fs::read_to_string(&path).unwrap_or_default();
@@ -405,11 +434,13 @@ impl<'r> Client<'r> {
             }
         });
         if let Some(fault) = fault {
-            self.wrong(format_args!("the log {}: {fault}", path.display()));
+            self.wrong_with(at, which, format_args!("the log {}: {fault}", path.display()));
         } else if !whole {
-            let text = fs::read_to_string(&path).unwrap_or_default();
-            let end: Vec<_> = text.lines().rev().take(2).collect();
-            self.wrong(format_args!("the log {} lacks its end: {end:?}, {container:?}", path.display()));
+            self.wrong_with(
+                at,
+                which,
+                format_args!("the log {} lacks its end: {container:?}", path.display()),
+            );
         }
     }
 
