@@ -44,7 +44,10 @@ impl Calls<'_> {
         let asked = Instant::now();
         let mut repeated = false;
         loop {
+            let begun = Instant::now();
             let result = call();
+            let said = result.as_ref().map_or_else(Status::to_string, |_| "done".to_owned());
+            self.notes.saw(Some(object), format!("{name}, {} ms: {said}", begun.elapsed().as_millis()));
             let status = match &result {
                 Ok(_) => None,
                 Err(status) => self.again(name, object, status, asked).then(|| status.clone()),
@@ -85,6 +88,12 @@ impl Calls<'_> {
                 }
             }
         }
+    }
+
+    /// Notes that something is killed.
+    pub(super) fn killed(self, victim: Victim) {
+        self.ledger.killed(victim);
+        self.notes.saw(None, format!("kill of {victim:?}"));
     }
 
     /// Whether a failure may come of a kill of something other than the daemon.

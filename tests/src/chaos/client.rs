@@ -123,8 +123,12 @@ impl<'r> Client<'r> {
 
     /// Something is wrong with a container: tells what was written about it as well.
     fn wrong_with(&self, at: usize, which: usize, what: impl std::fmt::Display) {
-        let evidence =
-            evidence::of(self.node, &self.pods[at].containers[which].id, &self.log_path(at, which));
+        let evidence = evidence::of(
+            self.node,
+            self.calls.notes,
+            &self.pods[at].containers[which].id,
+            &self.log_path(at, which),
+        );
         self.wrong(format_args!("{what}{evidence}"));
     }
 

@@ -72,7 +72,7 @@ impl Killer<'_> {
         let is_it =
             |pid: &Pid| processes::find(pid.as_raw()).is_some_and(|found| found.command.contains(name));
         let Some(pid) = self.node.root().managed(name).filter(is_it) else { return };
-        self.calls.ledger.killed(victim);
+        self.calls.killed(victim);
         let _ = kill(pid, Signal::SIGKILL);
     }
 
@@ -96,7 +96,7 @@ impl Killer<'_> {
         let shim = &shims[Random::new(choice, 0).index(shims.len())];
         let mut words = shim.command.split(' ').skip_while(|word| *word != "-id");
         let id = words.nth(1).unwrap_or_default();
-        self.calls.ledger.killed(Victim::Shim);
+        self.calls.killed(Victim::Shim);
         self.calls.ledger.harm(id);
         let _ = kill(Pid::from_raw(shim.pid), Signal::SIGKILL);
         true
@@ -106,7 +106,7 @@ impl Killer<'_> {
         let ledger = self.calls.ledger;
         let mut daemon = self.node.daemon();
         let since = Instant::now();
-        ledger.killed(Victim::Daemon);
+        self.calls.killed(Victim::Daemon);
         daemon.kill9();
         daemon.spawn();
         drop(daemon);

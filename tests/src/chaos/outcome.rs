@@ -1,6 +1,6 @@
 //! What a run came to: counts, times, and what should not have been.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -10,6 +10,8 @@ use super::ledger::Victim;
 
 /// The most violations that are kept.
 const MOST: usize = 200;
+/// The most answers and kills that are remembered, so that a violation can be told with what went before.
+const REMEMBERED: usize = 20_000;
 
 /// What a run came to.
 #[derive(Debug, Clone)]
@@ -45,6 +47,16 @@ pub struct Outcome {
 pub(super) struct Notes {
     began: Instant,
     outcome: Mutex<Outcome>,
+    past: Mutex<VecDeque<Moment>>,
+}
+
+/// What was seen at some time.
+#[derive(Debug)]
+struct Moment {
+    at: Duration,
+    /// Which object it concerns; all of them if none.
+    object: Option<String>,
+    what: String,
 }
 
 impl Notes {
@@ -63,7 +75,31 @@ impl Notes {
             serving_both: Vec::new(),
             violations: Vec::new(),
         };
-        Self { began: Instant::now(), outcome: Mutex::new(outcome) }
+        Self { began: Instant::now(), outcome: Mutex::new(outcome), past: Mutex::default() }
+    }
+
+    fn past(&self) -> MutexGuard<'_, VecDeque<Moment>> {
+        self.past.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Remembers what was seen of an object, or of all.
+    pub(super) fn saw(&self, object: Option<&str>, what: String) {
+        let mut past = self.past();
+        if past.len() == REMEMBERED {
+            past.pop_front();
+        }
+        past.push_back(Moment { at: self.began.elapsed(), object: object.map(str::to_owned), what });
+    }
+
+    /// What was seen of an object, and of all since it was first seen.
+    pub(super) fn past_of(&self, object: &str) -> Vec<String> {
+        let past = self.past();
+        let of_it = |moment: &&Moment| moment.object.as_deref().is_none_or(|of| of == object);
+        past.iter()
+            .skip_while(|moment| moment.object.as_deref() != Some(object))
+            .filter(of_it)
+            .map(|moment| format!("at {:.3} s: {}", moment.at.as_secs_f64(), moment.what))
+            .collect()
     }
 
     pub(super) fn change(&self) -> MutexGuard<'_, Outcome> {
