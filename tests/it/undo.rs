@@ -30,6 +30,8 @@ const SANDBOX_MADE: [Step; 10] = [
     Step::InfraPinned,
     Step::SandboxMarked,
 ];
+/// The steps of starting one again, beside those of its making.
+const SANDBOX_STARTED: [Step; 1] = [Step::SandboxStarting];
 /// The steps of stopping and removing one.
 const SANDBOX_ENDED: [Step; 8] = [
     Step::SandboxInfraEnded,
@@ -149,6 +151,7 @@ impl Lab {
 fn every_step_has_its_test() {
     let tested: BTreeSet<Step> = [
         &SANDBOX_MADE[..],
+        &SANDBOX_STARTED[..],
         &SANDBOX_ENDED[..],
         &SANDBOX_AMENDED[..],
         &TASK_MADE[..],
@@ -174,6 +177,26 @@ async fn a_sandbox_whose_making_fails_leaves_nothing() {
         lab.assert_reached(step);
         lab.assert_only(&[]).await;
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_sandbox_whose_start_fails_is_stopped_and_can_be_started() {
+    let lab = Lab::new().await;
+    let id = lab.sandbox().await;
+    lab.backend.stop_sandbox(id).await.expect("it can be stopped");
+    let stopped = lab.world.leftovers().await;
+    // The first of its making is that of its record, which is there.
+    for step in [&SANDBOX_STARTED[..], &SANDBOX_MADE[1..]].concat() {
+        lab.fail(step);
+        assert!(lab.backend.start_sandbox(id, &lab.sandbox_spec()).await.is_err(), "{step:?}");
+        lab.assert_reached(step);
+        lab.assert_only(&stopped).await;
+    }
+    let started = lab.backend.start_sandbox(id, &lab.sandbox_spec()).await.expect("it can be started");
+    assert!(started.pid.is_some() && !started.ips.is_empty(), "{started:?}");
+    lab.backend.stop_sandbox(id).await.expect("it can be stopped");
+    lab.backend.remove_sandbox(id).await.expect("it can be removed");
+    lab.assert_only(&[]).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

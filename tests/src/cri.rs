@@ -8,6 +8,7 @@ use std::time::Duration;
 use switchyard_proto::cri::v1 as cri;
 use switchyard_proto::cri::v1::image_service_client::ImageServiceClient;
 use switchyard_proto::cri::v1::runtime_service_client::RuntimeServiceClient;
+use switchyard_proto::cri::v1alpha2 as old;
 use tokio::runtime::Runtime;
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Response, Status};
@@ -150,6 +151,18 @@ impl Cri {
     pub fn stop_pod(&self, pod: &str) -> Result<(), Status> {
         let request = cri::StopPodSandboxRequest { pod_sandbox_id: pod.to_owned() };
         self.runtime(async |mut client| client.stop_pod_sandbox(request).await).map(drop)
+    }
+
+    /// `StartPodSandbox`, which only `runtime.v1alpha2` has.
+    ///
+    /// # Errors
+    /// The status of the call.
+    pub fn start_pod(&self, pod: &str) -> Result<(), Status> {
+        let request = old::StartPodSandboxRequest { pod_sandbox_id: pod.to_owned() };
+        let start = async |channel| {
+            old::runtime_service_client::RuntimeServiceClient::new(channel).start_pod_sandbox(request).await
+        };
+        self.channel(start).map(drop)
     }
 
     /// `RemovePodSandbox`.

@@ -37,7 +37,7 @@ pub struct Capabilities {
     pub dns: Option<Dns>,
     /// `ipRanges`: for each address to be given, the pools to take it from.
     pub ip_ranges: Vec<Vec<IpRange>>,
-    /// `ips`: addresses to give, with or without a prefix length.
+    /// `ips`: addresses to give, with or without a prefix length. All plugins get them, those without the capability in `args`.
     pub ips: Vec<String>,
     /// `mac`: hardware address to give.
     pub mac: Option<String>,

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 use switchyard_steps::{Step, reach};
 use tokio::time::timeout;
 
@@ -202,10 +202,14 @@ impl Network {
                 request.insert(key.clone(), value.clone());
             }
         }
+        let capabilities = attachment.capabilities.to_map();
+        if let Some(ips) = capabilities.get("ips") {
+            // The convention for those that have not declared the capability; a list of plugins seldom does.
+            request.insert("args".to_owned(), json!({ "cni": { "ips": ips } }));
+        }
         let wanted = plugin.get("capabilities").and_then(Value::as_object);
         let wants = |name: &str| wanted.and_then(|wanted| wanted.get(name)) == Some(&Value::Bool(true));
-        let offered: Map<_, _> =
-            attachment.capabilities.to_map().into_iter().filter(|(name, _)| wants(name)).collect();
+        let offered: Map<_, _> = capabilities.into_iter().filter(|(name, _)| wants(name)).collect();
         if !offered.is_empty() {
             request.insert("runtimeConfig".to_owned(), Value::Object(offered));
         }

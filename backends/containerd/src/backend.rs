@@ -367,6 +367,10 @@ impl Backend for Containerd {
         self.inner.remove_sandbox(id).await
     }
 
+    async fn start_sandbox(&self, id: SandboxId, spec: &SandboxSpec) -> Result<SandboxDetails> {
+        self.inner.start_sandbox(id, spec).await
+    }
+
     async fn amend_sandbox(&self, id: SandboxId, note: &[u8]) -> Result<()> {
         self.inner.amend_sandbox(id, note).await
     }

@@ -46,6 +46,7 @@ pub(crate) enum Phase {
     Creating,
     Ready,
     Stopped,
+    Starting,
 }
 
 impl Phase {
@@ -54,11 +55,13 @@ impl Phase {
             Self::Creating => "creating",
             Self::Ready => "ready",
             Self::Stopped => "stopped",
+            Self::Starting => "starting",
         }
     }
 
     pub(crate) fn parse(text: &str) -> Option<Self> {
-        [Self::Creating, Self::Ready, Self::Stopped].into_iter().find(|phase| phase.as_str() == text)
+        let all = [Self::Creating, Self::Ready, Self::Stopped, Self::Starting];
+        all.into_iter().find(|phase| phase.as_str() == text)
     }
 }
 

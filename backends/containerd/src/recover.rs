@@ -22,7 +22,7 @@ use switchyard_steps::{Step, reach};
 use crate::backend::Inner;
 use crate::health::Contact;
 use crate::leftovers::Leftover;
-use crate::record::NetworkRecord;
+use crate::record::{NetworkRecord, Phase};
 use crate::sandbox::SandboxEntry;
 use crate::task::TaskEntry;
 
@@ -185,6 +185,10 @@ impl Inner {
             Process::None | Process::Created | Process::Stopped(_) => None,
         };
         self.adopt_groups(id, &entry);
+        if phase == Phase::Starting {
+            // containerd may still be at its infra process.
+            self.inherited().insert(id.to_string());
+        }
         let record = &entry.record;
         let infra = entry.pid.is_some() || !record.infra;
         let facts = SandboxFacts { phase, pinned: is_pinned(&entry), infra };

@@ -1,4 +1,4 @@
-//! Sandboxes: made, stopped and removed.
+//! Sandboxes: made, stopped, started again and removed.
 //!
 //! Order of making: the container object (the intent), then at once files and namespaces, then network, `/dev/shm` and infra
 //! process, then the mark that it is ready. Whatever fails, [`Inner::destroy_sandbox`] undoes it from the id alone.
@@ -32,6 +32,7 @@ pub(crate) mod groups;
 use infra::unpin_pid;
 pub(crate) mod infra;
 mod network;
+mod start;
 pub(crate) use network::from_cni;
 
 /// A sandbox as the backend knows it.
@@ -175,7 +176,19 @@ impl Inner {
     ) -> Result<()> {
         self.write_sandbox(id, spec, entry).await?;
         self.faults.reach(Step::SandboxRecorded)?;
+        self.raise_sandbox(id, spec, want, entry).await
+    }
+
+    /// Makes all that a sandbox on record has, with the addresses on record if there are any, and marks it ready.
+    async fn raise_sandbox(
+        &self,
+        id: SandboxId,
+        spec: &SandboxSpec,
+        want: Want,
+        entry: &mut SandboxEntry,
+    ) -> Result<()> {
         let own_shm = spec.ipc == IpcMode::Shared;
+        let wanted_ips = entry.record.ips.clone();
         let (dirs, pinned) = (entry.dirs.clone(), want.net || want.ipc || want.uts || want.users.is_some());
         let files = async {
             files::write_early(&dirs, spec, &entry.record.hostname).await?;
@@ -200,7 +213,9 @@ impl Inner {
         };
         let plan = async {
             match &spec.network {
-                SandboxNetwork::Pod(network) => self.plan_attachment(id, network, &dirs).await.map(Some),
+                SandboxNetwork::Pod(network) => {
+                    self.plan_attachment(id, network, &dirs, &wanted_ips).await.map(Some)
+                }
                 SandboxNetwork::Host | SandboxNetwork::Isolated | SandboxNetwork::Joined(_) => Ok(None),
             }
         };
@@ -209,7 +224,7 @@ impl Inner {
             let (pinned, planned) = tokio::join!(pin, plan);
             pinned?;
             let Some(planned) = planned? else { return Ok(Vec::new()) };
-            let ips = self.attach(id, &planned, &dirs).await?;
+            let ips = self.attach(id, &planned, &dirs, &wanted_ips).await?;
             self.faults.reach(Step::SandboxAttached)?;
             Ok::<_, Error>(ips)
         };

@@ -107,6 +107,7 @@ macro_rules! contract_tests {
             sandboxes::two_sandboxes_share_neither_address_nor_namespace;
             sandboxes::sandboxes_can_be_made_at_the_same_time;
             sandboxes::a_ready_sandbox_has_stats_and_facts;
+            sandboxes::a_stopped_sandbox_is_made_ready_again_with_the_addresses_it_had;
             tasks::an_unknown_task_cannot_be_started_waited_for_or_entered;
             tasks::removal_of_an_unknown_task_is_done;
             tasks::a_task_with_a_missing_image_is_not_found_and_leaves_nothing;

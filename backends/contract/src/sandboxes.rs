@@ -2,6 +2,7 @@
 
 use switchyard_core::ErrorKind;
 use switchyard_core::id::SandboxId;
+use switchyard_core::state::SandboxState;
 
 use crate::Fixture;
 use crate::lab::{Lab, refused};
@@ -84,4 +85,21 @@ pub async fn a_ready_sandbox_has_stats_and_facts(fixture: &dyn Fixture) {
     assert!(traffic.len() <= 1, "{traffic:?}");
     let facts = lab.backend.inspect_sandbox(sandbox.id).await.expect("facts");
     assert_eq!(facts.pid, sandbox.details.pid);
+}
+
+/// Also by a backend that did not stop it.
+pub async fn a_stopped_sandbox_is_made_ready_again_with_the_addresses_it_had(fixture: &dyn Fixture) {
+    let mut lab = Lab::open(fixture).await;
+    let spec = fixture.sandbox_spec("pod");
+    let unknown = lab.backend.start_sandbox(SandboxId::random(), &spec).await;
+    assert_eq!(refused(unknown), ErrorKind::NotFound);
+    let sandbox = lab.sandbox("pod").await;
+    lab.backend.stop_sandbox(sandbox.id).await.expect("stop");
+    let again = lab.backend.start_sandbox(sandbox.id, &spec).await.expect("start");
+    assert_eq!((&again.ips, &again.netns), (&sandbox.details.ips, &sandbox.details.netns));
+    lab.backend.stop_sandbox(sandbox.id).await.expect("stop");
+    lab.reopen().await;
+    lab.backend.start_sandbox(sandbox.id, &spec).await.expect("start");
+    let found = lab.reopen().await.sandboxes;
+    assert_eq!((&found[0].state, &found[0].details.ips), (&SandboxState::Ready, &sandbox.details.ips));
 }

@@ -50,6 +50,10 @@ impl Backend for Fake {
         self.session.act(Method::StopSandbox, id, || self.world.lock().stop_sandbox(id)).await
     }
 
+    async fn start_sandbox(&self, id: SandboxId, _spec: &SandboxSpec) -> Result<SandboxDetails> {
+        self.session.act(Method::StartSandbox, id, || self.world.lock().start_sandbox(id)).await
+    }
+
     /// No sandbox of this backend has anything that could end by itself.
     async fn wait_sandbox(&self, _id: SandboxId) -> Result<String> {
         std::future::pending().await

@@ -21,6 +21,8 @@ pub enum Method {
     StopSandbox,
     /// [`Backend::amend_sandbox`](switchyard_core::backend::Backend::amend_sandbox).
     AmendSandbox,
+    /// [`Backend::start_sandbox`](switchyard_core::backend::Backend::start_sandbox).
+    StartSandbox,
     /// [`Backend::remove_sandbox`](switchyard_core::backend::Backend::remove_sandbox).
     RemoveSandbox,
     /// [`Backend::create_task`](switchyard_core::backend::Backend::create_task).
@@ -134,6 +136,7 @@ impl Method {
             Self::CreateSandbox
             | Self::StopSandbox
             | Self::AmendSandbox
+            | Self::StartSandbox
             | Self::RemoveSandbox
             | Self::CreateTask
             | Self::StartTask

@@ -211,6 +211,15 @@ impl State {
         Ok(())
     }
 
+    /// No address is given twice here, so that each is still there to be had.
+    pub(crate) fn start_sandbox(&mut self, id: SandboxId) -> Result<SandboxDetails> {
+        let pid = self.next_pid();
+        let sandbox = self.sandboxes.get_mut(&id).ok_or_else(|| no_sandbox(id))?;
+        sandbox.stopped = false;
+        sandbox.details.pid = sandbox.details.pid.map(|_| pid);
+        Ok(sandbox.details.clone())
+    }
+
     pub(crate) fn remove_sandbox(&mut self, id: SandboxId) -> Result<()> {
         if let Some(task) = self.tasks.values().find(|task| task.sandbox == id) {
             let name = &task.meta.name;

@@ -66,6 +66,13 @@ pub trait Backend: Send + Sync + 'static {
     /// The sandbox can be stopped again.
     async fn stop_sandbox(&self, id: SandboxId) -> Result<()>;
 
+    /// Makes a stopped sandbox ready again, with the addresses it had; `spec` is what it was made from.
+    ///
+    /// # Errors
+    /// `NotFound`; `FailedPrecondition` if one of its addresses cannot be had, as when another sandbox has it by now; those of
+    /// [`Backend::create_sandbox`]. The sandbox is stopped as before.
+    async fn start_sandbox(&self, id: SandboxId, spec: &SandboxSpec) -> Result<SandboxDetails>;
+
     /// Waits until a ready sandbox breaks by itself, as when its own process has ended, and says why. A sandbox that has nothing
     /// that could end keeps its caller waiting. Cancel-safe.
     ///

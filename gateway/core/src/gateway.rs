@@ -75,7 +75,7 @@ struct Shared {
     lost: sight::Lost,
     /// Starts, updates and removals of one task come one after the other.
     task_turns: Turns<TaskId>,
-    /// A note and a stop of one sandbox come one after the other.
+    /// A note, a start and a stop of one sandbox come one after the other.
     sandbox_turns: Turns<SandboxId>,
 }
 

@@ -9,7 +9,8 @@
 //!           Removing ──failed──► as before
 //!
 //! sandbox:  Ready ──stop──► Stopping ──stopped──► Stopped ──remove──► Removing ──► (gone)
-//!             └────lost────► Unknown ──stop──┘
+//!             └────lost────► Unknown ──stop──┘      ▲ │
+//!           Ready ◄──started── Starting ──failed────┘ └──start──► Starting ──stop──► Stopping
 //! ```
 //!
 //! Both functions are pure: no clock, no I/O. What is being done right now is a state (`Starting`, `Stopping`, `Removing`), never
@@ -143,6 +144,8 @@ pub enum SandboxState {
     Stopping,
     /// Its tasks have ended and its network is released.
     Stopped,
+    /// Being made ready again.
+    Starting,
     /// Being removed.
     Removing,
     /// It does not work as it should: stop and remove it.
@@ -159,6 +162,12 @@ pub enum SandboxEvent {
     StopRequested,
     /// It is stopped.
     Stopped,
+    /// A start was asked for.
+    StartRequested,
+    /// It is ready again.
+    Started,
+    /// It is not, and nothing is left of the start.
+    StartFailed,
     /// Removal was asked for.
     RemoveRequested,
     /// A stop or removal failed and may be tried again, or contact is lost.
@@ -318,8 +327,15 @@ impl SandboxState {
         use SandboxEvent as E;
         let illegal = IllegalTransition { state: self.as_str(), wanted: event.as_verb() };
         Ok(match (self, event) {
-            (Self::Ready | Self::Stopping | Self::Unknown { .. }, E::StopRequested) => Self::Stopping,
+            (Self::Ready | Self::Stopping | Self::Starting | Self::Unknown { .. }, E::StopRequested) => {
+                Self::Stopping
+            }
             (Self::Stopping, E::Stopped) => Self::Stopped,
+            (Self::Stopped, E::StartRequested) => Self::Starting,
+            (Self::Starting, E::Started) => Self::Ready,
+            (Self::Starting, E::StartFailed) => Self::Stopped,
+            // A stop that came meanwhile has the last word.
+            (Self::Stopping, E::Started | E::StartFailed) => Self::Stopping,
             (Self::Stopped, E::StopRequested | E::Stopped) => Self::Stopped,
             // What is being removed has been stopped.
             (Self::Stopped | Self::Removing, E::RemoveRequested) | (Self::Removing, E::StopRequested) => {
@@ -327,7 +343,7 @@ impl SandboxState {
             }
             // A failed removal may be tried again from the stopped state; there is nothing left to stop.
             (Self::Removing, E::Lost { .. }) => Self::Stopped,
-            (Self::Ready | Self::Stopping | Self::Unknown { .. }, E::Lost { reason }) => {
+            (Self::Ready | Self::Stopping | Self::Starting | Self::Unknown { .. }, E::Lost { reason }) => {
                 Self::Unknown { reason }
             }
             _ => return Err(illegal),
@@ -341,6 +357,7 @@ impl SandboxState {
             Self::Ready => "ready",
             Self::Stopping => "stopping",
             Self::Stopped => "stopped",
+            Self::Starting => "starting",
             Self::Removing => "removing",
             Self::Unknown { .. } => "unknown",
         }
@@ -358,6 +375,9 @@ impl SandboxEvent {
         match self {
             Self::StopRequested => "stop",
             Self::Stopped => "have stopped",
+            Self::StartRequested => "start",
+            Self::Started => "have started",
+            Self::StartFailed => "have failed to start",
             Self::RemoveRequested => "be removed",
             Self::Lost { .. } => "be lost",
         }

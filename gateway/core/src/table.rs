@@ -360,6 +360,23 @@ impl Table {
     /// # Errors
     /// `NotFound`; `FailedPrecondition` if the state does not allow it.
     pub fn apply_sandbox(&self, id: SandboxId, event: SandboxEvent) -> Result<Arc<Sandbox>> {
+        self.change_sandbox(id, event, None)
+    }
+
+    /// Records that a sandbox is ready again, and what it got. One that is being stopped meanwhile stays so.
+    ///
+    /// # Errors
+    /// `NotFound`; `FailedPrecondition` if it was not being started.
+    pub fn sandbox_started(&self, id: SandboxId, details: SandboxDetails) -> Result<Arc<Sandbox>> {
+        self.change_sandbox(id, SandboxEvent::Started, Some(details))
+    }
+
+    fn change_sandbox(
+        &self,
+        id: SandboxId,
+        event: SandboxEvent,
+        details: Option<SandboxDetails>,
+    ) -> Result<Arc<Sandbox>> {
         let objects = self.lock();
         let cell = objects.sandboxes.get(&id).ok_or_else(|| no_sandbox(id))?;
         let before = cell.borrow().clone();
@@ -371,10 +388,16 @@ impl Table {
             return Ok(before);
         }
         let was_ready = before.state.is_ready();
-        let after = Arc::new(Sandbox { state, ..(*before).clone() });
+        let details = details.unwrap_or_else(|| before.details.clone());
+        let after = Arc::new(Sandbox { state, details, ..(*before).clone() });
         cell.send_replace(Arc::clone(&after));
-        if was_ready {
-            self.publish(after.meta.owner, EventKind::SandboxStopped(id), Some(Arc::clone(&after)));
+        let told = match (was_ready, after.state.is_ready()) {
+            (true, false) => Some(EventKind::SandboxStopped(id)),
+            (false, true) => Some(EventKind::SandboxReady(id)),
+            (true, true) | (false, false) => None,
+        };
+        if let Some(kind) = told {
+            self.publish(after.meta.owner, kind, Some(Arc::clone(&after)));
         }
         Ok(after)
     }

@@ -182,21 +182,13 @@ async fn run_sandbox(
     runtime.run_sandbox(recoded(&request)?).await
 }
 
-/// A sandbox that is ready is as it was asked for. Others cannot be brought up again.
 async fn start_sandbox(
     runtime: Arc<Runtime>,
     request: old::StartPodSandboxRequest,
 ) -> Result<old::StartPodSandboxResponse> {
     let old::StartPodSandboxRequest { pod_sandbox_id } = request;
-    let sandbox = runtime.scope.sandbox(&pod_sandbox_id)?;
-    if sandbox.state.is_ready() {
-        return Ok(old::StartPodSandboxResponse {});
-    }
-    Err(Error::unimplemented(format!(
-        "StartPodSandbox: is not supported for sandbox {}, which is {}: make a new one with RunPodSandbox",
-        sandbox.id,
-        sandbox.state.as_str()
-    )))
+    runtime.start_sandbox(&pod_sandbox_id).await?;
+    Ok(old::StartPodSandboxResponse {})
 }
 
 async fn create(

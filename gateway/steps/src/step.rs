@@ -53,6 +53,8 @@ steps! {
         InfraPinned,
         /// It is marked ready.
         SandboxMarked,
+        /// It was stopped, and is marked as being made ready again.
+        SandboxStarting,
         /// A stop has ended its infra process.
         SandboxInfraEnded,
         /// A stop has detached its network.

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::net::Ipv4Addr;
 use std::path::Path;
 
 use switchyard_proto::cri::v1 as cri;
@@ -179,6 +180,53 @@ fn limits_that_only_v1alpha2_has_are_in_force_or_refused() {
         node.cri().start(&id).expect("it starts");
         assert_eq!(value(&id, ["memory.swappiness"; 2]), "7");
     }
+}
+
+/// The network has one address, so that the next pod gets what a stopped one had.
+#[test]
+fn a_stopped_pod_is_started_with_the_address_it_had_unless_another_has_it() {
+    let node = Node::start();
+    let file = node.root().cni_conf().join("10-test.conflist");
+    let text = fs::read_to_string(&file).expect("it was written");
+    let mut conf: serde_json::Value = serde_json::from_str(&text).expect("it is JSON");
+    let [a, b, c, _] = node.root().network().gateway().octets();
+    let only = Ipv4Addr::new(a, b, c, 77).to_string();
+    let range = &mut conf["plugins"][0]["ipam"]["ranges"][0][0];
+    (range["rangeStart"], range["rangeEnd"]) = (only.as_str().into(), only.as_str().into());
+    fs::write(&file, conf.to_string()).expect("the root can be written");
+
+    let config = node.pod_config("first");
+    let first = node.cri().run_pod(&config).expect("it is well formed");
+    let status = |node: &Node, pod: &str| node.cri().pod_status(pod).expect("it is there");
+    let made = status(&node, &first);
+    assert_eq!(made.network.as_ref().map(|network| network.ip.as_str()), Some(only.as_str()));
+    node.cri().start_pod(&first).expect("it is ready");
+    let main = node.cri().create(&first, &node.container("main", &["sleep", "1000"]), &config);
+    let main = main.expect("it is well formed");
+    node.cri().start(&main).expect("it starts");
+
+    node.cri().stop_pod(&first).expect("it stops");
+    let second = node.cri().run_pod(&node.pod_config("second")).expect("an address is free");
+    let refused = node.cri().start_pod(&first).expect_err("its address is taken");
+    assert_eq!(refused.code(), Code::FailedPrecondition, "{refused}");
+    assert!(refused.message().contains(&format!("its address {only} cannot be had again")), "{refused}");
+    assert_eq!(status(&node, &first).state(), cri::PodSandboxState::SandboxNotready);
+    node.cri().remove_pod(&second).expect("it can be removed");
+
+    node.daemon().restart();
+    node.cri().start_pod(&first).expect("its address is free");
+    assert_eq!(status(&node, &first), made);
+    // What was in it has ended, and something new runs there.
+    assert_eq!(node.cri().status(&main).expect("it is there").state(), cri::ContainerState::ContainerExited);
+    let next = cri::ContainerConfig {
+        metadata: Some(cri::ContainerMetadata { name: "main".to_owned(), attempt: 1 }),
+        ..node.container("main", &["sleep", "1000"])
+    };
+    let next = node.cri().create(&first, &next, &config).expect("it is well formed");
+    node.cri().start(&next).expect("it starts");
+    let seen = node.cri().sh(&next, "ip -4 addr show eth0");
+    assert!(seen.contains(&only), "{seen}");
+    node.cri().remove_pod(&first).expect("it can be removed");
 }
 
 /// A whole disk of this machine, or a loop device.

@@ -1,4 +1,4 @@
-//! Kills amid RunPodSandbox, StopPodSandbox and RemovePodSandbox.
+//! Kills amid RunPodSandbox, StartPodSandbox, StopPodSandbox and RemovePodSandbox.
 
 use std::net::{Ipv4Addr, TcpListener};
 
@@ -63,6 +63,10 @@ pub(super) const ENDED: &[Amid] = &[
         ],
     },
     Amid { run: remove_pod, at: &[(SandboxFilesGone, 1), (SandboxGroupsGone, 1), (SandboxForgotten, 1)] },
+    Amid {
+        run: start_pod,
+        at: &[(SandboxStarting, 1), (PluginAdded, 2), (InfraCreated, 1), (SandboxMarked, 1)],
+    },
     Amid { run: amend_pod, at: &[(SandboxAmended, 1)] },
 ];
 
@@ -122,6 +126,19 @@ fn stop_pod(lab: &Lab, kill: Kill) {
     assert_eq!(status.state(), cri::ContainerState::ContainerExited, "{kill:?}");
     assert_eq!(status.exit_code, 137, "{kill:?}: {status:?}");
     lab.node.cri().stop_pod(pod.id()).expect("a stop is idempotent");
+    assert_removable(lab, kill, pod);
+}
+
+/// The start of a pod that was stopped, which the same request makes ready with the address it had.
+fn start_pod(lab: &Lab, kill: Kill) {
+    let pod = lab.node.run(config(lab));
+    let address = pod.ip();
+    lab.node.cri().stop_pod(pod.id()).expect("it can be stopped");
+    lab.dies_amid(kill, || lab.node.cri().start_pod(pod.id()));
+    lab.node.cri().start_pod(pod.id()).expect("it can be sent again");
+    assert_eq!((pod.status().state(), pod.ip()), (cri::PodSandboxState::SandboxReady, address), "{kill:?}");
+    let seen = pod.output("ip -4 addr show eth0", |_| {});
+    assert!(seen.contains(&pod.ip()), "{kill:?}: {seen}");
     assert_removable(lab, kill, pod);
 }
 

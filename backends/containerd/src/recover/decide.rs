@@ -194,6 +194,7 @@ pub(super) fn sandbox_fate(facts: SandboxFacts) -> Option<SandboxState> {
     match facts.phase {
         Phase::Creating => None,
         Phase::Stopped => Some(SandboxState::Stopped),
+        Phase::Starting => broken("its start was cut off"),
         Phase::Ready if !facts.pinned => broken("its namespaces are gone, as after a reboot"),
         Phase::Ready if !facts.infra => broken("its infra process has ended"),
         Phase::Ready => Some(SandboxState::Ready),
@@ -307,6 +308,8 @@ mod tests {
             sandbox_fate(SandboxFacts { phase: Phase::Stopped, pinned: false, infra: false }),
             Some(SandboxState::Stopped)
         );
+        let cut = sandbox_fate(SandboxFacts { phase: Phase::Starting, ..facts });
+        assert!(matches!(cut, Some(SandboxState::Unknown { .. })));
         assert_eq!(sandbox_fate(SandboxFacts { phase: Phase::Creating, ..facts }), None);
     }
 }

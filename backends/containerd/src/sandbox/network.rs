@@ -35,27 +35,37 @@ impl Inner {
         id: SandboxId,
         network: &PodNetwork,
         dirs: &SandboxDirs,
+        wanted: &[IpAddr],
     ) -> Result<Planned> {
         let loaded = self.cni_conf.load().map_err(from_cni)?;
-        let attachment = attachment(id, network, dirs);
+        let attachment = attachment(id, network, dirs, wanted);
         let network = cni::Network::new(Arc::clone(&loaded.list), self.cni_plugins.clone());
         network.save(&dirs.cni_journal(), &attachment).await.map_err(from_cni)?;
         Ok(Planned { network, attachment })
     }
 
-    /// Attaches a sandbox's own namespace as planned and gives its addresses.
+    /// Attaches a sandbox's own namespace as planned and gives its addresses: those that are wanted, if any are.
     pub(super) async fn attach(
         &self,
         id: SandboxId,
         planned: &Planned,
         dirs: &SandboxDirs,
+        wanted: &[IpAddr],
     ) -> Result<Vec<IpAddr>> {
         let Planned { network, attachment } = planned;
-        let result = network.add_saved(&dirs.cni_journal(), attachment).await.map_err(from_cni)?;
+        let result = network.add_saved(&dirs.cni_journal(), attachment).await.map_err(from_cni);
+        let result = result.map_err(|error| match error.kind() {
+            ErrorKind::Internal if !wanted.is_empty() => not_again(wanted).with_source(error),
+            _ => error,
+        })?;
         let ips = result.pod_ips(INTERFACE);
         if ips.is_empty() {
             let name = &network.list().name;
             return Err(Error::internal(format!("the network {name:?} gave sandbox {id} no address")));
+        }
+        if wanted.iter().any(|ip| !ips.contains(ip)) {
+            let why = format!("the network {:?} gives {ips:?}", network.list().name);
+            return Err(not_again(wanted).with_source(Error::internal(why)));
         }
         Ok(ips)
     }
@@ -84,8 +94,20 @@ impl Inner {
     }
 }
 
-fn attachment(id: SandboxId, network: &PodNetwork, dirs: &SandboxDirs) -> Attachment {
+/// The error for addresses that a sandbox had and cannot have again.
+fn not_again(ips: &[IpAddr]) -> Error {
+    let ips: Vec<_> = ips.iter().map(ToString::to_string).collect();
+    Error::failed_precondition(format!(
+        "its address {} cannot be had again, as when another sandbox has it by now: make a new sandbox",
+        ips.join(" and ")
+    ))
+}
+
+/// What CNI is asked for. Plugins that look for a wanted address in `CNI_ARGS` find the first there, where others do not mind.
+fn attachment(id: SandboxId, network: &PodNetwork, dirs: &SandboxDirs, wanted: &[IpAddr]) -> Attachment {
     let PodNetwork { ports, bandwidth, args, capabilities } = network;
+    let lenient =
+        args.iter().any(|(key, value)| key == "IgnoreUnknown" && matches!(value.as_str(), "1" | "true"));
     let id = id.to_string();
     let extra = capabilities
         .iter()
@@ -99,10 +121,15 @@ fn attachment(id: SandboxId, network: &PodNetwork, dirs: &SandboxDirs) -> Attach
         container_id: id.clone(),
         netns: Some(dirs.pins.join(Ns::Net.file_name())),
         ifname: INTERFACE.to_owned(),
-        args: args.iter().map(|(key, value)| (key.clone(), value.replace(ID_PLACEHOLDER, &id))).collect(),
+        args: args
+            .iter()
+            .map(|(key, value)| (key.clone(), value.replace(ID_PLACEHOLDER, &id)))
+            .chain(wanted.first().filter(|_| lenient).map(|ip| ("IP".to_owned(), ip.to_string())))
+            .collect(),
         capabilities: Capabilities {
             port_mappings: ports.iter().map(port_mapping).collect(),
             bandwidth: bandwidth.map(limits),
+            ips: wanted.iter().map(ToString::to_string).collect(),
             extra,
             ..Capabilities::default()
         },

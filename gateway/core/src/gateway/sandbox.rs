@@ -1,4 +1,4 @@
-//! Making, stopping and removing sandboxes.
+//! Making, stopping, starting again and removing sandboxes.
 
 use std::sync::Arc;
 
@@ -62,6 +62,19 @@ impl Scope {
         }
     }
 
+    /// Makes a sandbox ready again that is not, with the addresses it had; `spec` is what it was made from. What is left of it is
+    /// stopped first. Idempotent: a ready one is left alone. Cancel-safe: the work goes on.
+    ///
+    /// # Errors
+    /// `NotFound`; `FailedPrecondition` if it is being removed, or stopped meanwhile; those of
+    /// [`Backend::start_sandbox`](crate::backend::Backend::start_sandbox). It is stopped then.
+    pub async fn start_sandbox(&self, id: SandboxId, spec: SandboxSpec) -> Result<()> {
+        let id = self.sandbox_by_id(id)?.id;
+        let gateway = self.gateway.clone();
+        let work = move || start_sandbox(gateway, id, spec);
+        self.gateway.shared.sandbox_ops.run(Op::Start(id), b"", || Decision::Begin, work).await
+    }
+
     /// Keeps what the frontend puts down about a ready sandbox; it is found in its details, also after a restart. Cancel-safe: the
     /// work goes on.
     ///
@@ -96,7 +109,7 @@ impl Gateway {
         if sandbox.details.pid.is_none() || !sandbox.state.is_ready() {
             return;
         }
-        let (gateway, id) = (self.clone(), sandbox.id);
+        let (gateway, id, pid) = (self.clone(), sandbox.id, sandbox.details.pid);
         self.shared.tracker.spawn(async move {
             let shared: &Shared = &gateway.shared;
             let mut pause = shared.limits.retry_min;
@@ -120,8 +133,9 @@ impl Gateway {
                     return;
                 }
             };
-            // The end of the process is what a stop brings about, and then no news.
-            if shared.table.sandbox(id).is_some_and(|sandbox| sandbox.state.is_ready()) {
+            // The end of the process is what a stop brings about, and then no news; another may have been started since.
+            let is_news = |sandbox: Arc<Sandbox>| sandbox.state.is_ready() && sandbox.details.pid == pid;
+            if shared.table.sandbox(id).is_some_and(is_news) {
                 tracing::warn!(sandbox.id = %id, reason, "a sandbox has broken");
                 if let Err(error) = shared.table.apply_sandbox(id, SandboxEvent::Lost { reason }) {
                     tracing::debug!(sandbox.id = %id, error = error.report(), "it was stopped meanwhile");
@@ -186,6 +200,28 @@ async fn stop_sandbox(gateway: Gateway, id: SandboxId) -> Result<()> {
         Err(error) => {
             shared.table.apply_sandbox(id, SandboxEvent::Lost { reason: error.report() })?;
             Err(error.context(format!("stop sandbox {id}")))
+        }
+    }
+}
+
+async fn start_sandbox(gateway: Gateway, id: SandboxId, spec: SandboxSpec) -> Result<()> {
+    let shared: &Shared = &gateway.shared;
+    if shared.table.sandbox(id).is_some_and(|sandbox| sandbox.state.is_ready()) {
+        return Ok(());
+    }
+    gateway.stop_sandbox(id).await?;
+    // A stop that is asked for from here on waits for the end of this.
+    let _turn = shared.sandbox_turns.take(id).await;
+    shared.table.apply_sandbox(id, SandboxEvent::StartRequested)?;
+    match shared.backend.start_sandbox(id, &spec).await {
+        Ok(details) => {
+            let sandbox = shared.table.sandbox_started(id, details)?;
+            gateway.watch_sandbox(&sandbox);
+            gateway.check_ready(id).map(drop)
+        }
+        Err(error) => {
+            shared.table.apply_sandbox(id, SandboxEvent::StartFailed)?;
+            Err(error.context(format!("start sandbox {id}")))
         }
     }
 }

@@ -94,12 +94,12 @@ proptest! {
     }
 
     #[test]
-    fn a_sandbox_moves_as_the_diagram_says(events in prop::collection::vec(0..4u8, 0..30)) {
+    fn a_sandbox_moves_as_the_diagram_says(events in prop::collection::vec(0..7u8, 0..40)) {
         let mut state = SandboxState::Ready;
         for event in events {
             let (event, wanted) = match event {
                 0 => (SandboxEvent::StopRequested, match state.as_str() {
-                    "ready" | "stopping" | "unknown" => Some("stopping"),
+                    "ready" | "stopping" | "starting" | "unknown" => Some("stopping"),
                     "stopped" => Some("stopped"),
                     "removing" => Some("removing"),
                     _ => None,
@@ -110,6 +110,17 @@ proptest! {
                 }),
                 2 => (SandboxEvent::RemoveRequested, match state.as_str() {
                     "stopped" | "removing" => Some("removing"),
+                    _ => None,
+                }),
+                3 => (SandboxEvent::StartRequested, (state.as_str() == "stopped").then_some("starting")),
+                4 => (SandboxEvent::Started, match state.as_str() {
+                    "starting" => Some("ready"),
+                    "stopping" => Some("stopping"),
+                    _ => None,
+                }),
+                5 => (SandboxEvent::StartFailed, match state.as_str() {
+                    "starting" => Some("stopped"),
+                    "stopping" => Some("stopping"),
                     _ => None,
                 }),
                 _ => (SandboxEvent::Lost { reason: "r".into() }, match state.as_str() {

@@ -11,6 +11,7 @@ use switchyard_core::{Error, Result};
 use switchyard_proto::cri::v1 as cri;
 
 use super::Runtime;
+use super::sandbox::unreadable;
 use crate::encoded::EncodedList;
 use crate::from_proto::Parent;
 use crate::{filter, from_proto, to_proto};
@@ -38,12 +39,7 @@ impl Runtime {
             .as_ref()
             .and_then(|record| record.config.as_ref())
             .or(sandbox_config.as_ref())
-            .ok_or_else(|| {
-                Error::failed_precondition(format!(
-                    "sandbox {} was made by a version of this program that is not understood: make it anew",
-                    sandbox.id
-                ))
-            })?;
+            .ok_or_else(|| unreadable(&sandbox))?;
         let config = config.ok_or_else(|| Error::invalid("config", "it is missing"))?;
         let parent =
             Parent { id: sandbox.id, config: home, recursive_readonly: self.recursive_readonly(&sandbox) };

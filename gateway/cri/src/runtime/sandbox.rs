@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use switchyard_core::Result;
 use switchyard_core::table::Sandbox;
+use switchyard_core::{Error, Result};
 use switchyard_proto::cri::v1 as cri;
 
 use super::{Runtime, unknown_handler};
@@ -28,6 +28,14 @@ impl Runtime {
         }
         let sandbox = self.scope.create_sandbox(spec).await?;
         Ok(cri::RunPodSandboxResponse { pod_sandbox_id: sandbox.id.to_string() })
+    }
+
+    /// StartPodSandbox, an addition to v1alpha2: makes a pod ready again that is not, with the addresses it had. Idempotent.
+    pub(crate) async fn start_sandbox(&self, id: &str) -> Result<()> {
+        let sandbox = self.scope.sandbox(id)?;
+        let record = self.records.sandbox(&sandbox).ok_or_else(|| unreadable(&sandbox))?;
+        let spec = from_proto::sandbox((*record).clone(), &self.config, sandbox.meta.created_at)?;
+        self.scope.start_sandbox(sandbox.id, spec).await
     }
 
     /// CRI v1 StopPodSandbox. Idempotent, also for an id that names nothing.
@@ -118,6 +126,14 @@ impl Runtime {
     fn pod_sandbox(&self, sandbox: &Sandbox) -> cri::PodSandbox {
         to_proto::pod_sandbox(sandbox, self.records.sandbox(sandbox).as_deref())
     }
+}
+
+/// The error for a sandbox whose record is of another version.
+pub(super) fn unreadable(sandbox: &Sandbox) -> Error {
+    Error::failed_precondition(format!(
+        "sandbox {} was made by a version of this program that is not understood: make it anew",
+        sandbox.id
+    ))
 }
 
 /// Those of `all`, by id, that a filter lets through.

@@ -15,6 +15,7 @@ pub(crate) const fn sandbox_state(state: &SandboxState) -> cri::PodSandboxState 
         SandboxState::Ready => cri::PodSandboxState::SandboxReady,
         SandboxState::Stopping
         | SandboxState::Stopped
+        | SandboxState::Starting
         | SandboxState::Removing
         | SandboxState::Unknown { .. } => cri::PodSandboxState::SandboxNotready,
     }

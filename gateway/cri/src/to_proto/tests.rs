@@ -91,6 +91,7 @@ fn only_a_ready_sandbox_has_addresses() {
     for state in [
         SandboxState::Stopping,
         SandboxState::Stopped,
+        SandboxState::Starting,
         SandboxState::Removing,
         SandboxState::Unknown { reason: "x".into() },
     ] {

@@ -285,9 +285,13 @@ async fn what_only_this_version_has_is_answered_truly() {
     let start = |id: &str| old::StartPodSandboxRequest { pod_sandbox_id: id.to_owned() };
     told(old.runtime.start_pod_sandbox(start(&sandbox)).await);
     assert_eq!(code(old.runtime.start_pod_sandbox(start("nothing")).await), Code::NotFound);
+    let network = node.pod_status(&sandbox).await.expect("it is there").network;
     let request = cri::StopPodSandboxRequest { pod_sandbox_id: sandbox.clone() };
     node.runtime.stop_pod_sandbox(request).await.expect("it stops");
-    assert_eq!(code(old.runtime.start_pod_sandbox(start(&sandbox)).await), Code::Unimplemented);
+    assert_eq!(node.pod_status(&sandbox).await.expect("it is there").network, None);
+    told(old.runtime.start_pod_sandbox(start(&sandbox)).await);
+    let status = node.pod_status(&sandbox).await.expect("it is there");
+    assert_eq!((status.state(), status.network), (cri::PodSandboxState::SandboxReady, network));
     let remove = |name: &str| old::RemoveVolumeRequest { volume_name: name.to_owned() };
     told(old.volumes.remove_volume(remove("data")).await);
     assert_eq!(code(old.volumes.remove_volume(remove("")).await), Code::InvalidArgument);

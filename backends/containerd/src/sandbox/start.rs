@@ -1,0 +1,50 @@
+//! Starting a stopped sandbox again: with the same id, tasks and addresses.
+//!
+//! It is marked as starting first. Should the daemon be killed from there on, the next one takes the sandbox for broken, and a stop
+//! releases whatever there is.
+
+use std::sync::Arc;
+
+use switchyard_core::Result;
+use switchyard_core::backend::SandboxDetails;
+use switchyard_core::id::SandboxId;
+use switchyard_core::spec::SandboxSpec;
+
+use super::{SandboxEntry, from_namespaces, wanted};
+use crate::backend::Inner;
+use crate::record::Phase;
+use crate::steps::Step;
+
+impl Inner {
+    pub(crate) async fn start_sandbox(&self, id: SandboxId, spec: &SandboxSpec) -> Result<SandboxDetails> {
+        let stopped = self.sandbox(id)?;
+        let want = wanted(spec);
+        want.check().map_err(from_namespaces)?;
+        if spec.users.is_some() {
+            self.check_users(spec, self.runtime(&spec.handler)?).await?;
+        }
+        if !stopped.released {
+            // Somebody else stopped it, or could not undo a start.
+            self.release_sandbox(id, Some(&stopped)).await?;
+        }
+        let (mut record, dirs) = (stopped.record.clone(), stopped.dirs.clone());
+        record.boot.clone_from(&self.boot);
+        let mut entry = SandboxEntry { record, dirs, pid: None, released: false };
+        entry.record.groups = self.claim_groups(id, &entry)?;
+        let started = async {
+            self.mark_sandbox(id, &entry.record, Phase::Starting).await?;
+            self.faults.reach(Step::SandboxStarting)?;
+            self.raise_sandbox(id, spec, want, &mut entry).await
+        };
+        let started = started.await;
+        let details = entry.details();
+        self.sandboxes().insert(id, Arc::new(entry));
+        if let Err(error) = started {
+            if let Err(undo) = self.stop_sandbox(id).await {
+                tracing::warn!(sandbox.id = %id, error = undo.report(), "a half-started sandbox is cleared away when it is started or removed");
+            }
+            return Err(error);
+        }
+        Ok(details)
+    }
+}
