@@ -113,6 +113,10 @@ impl Backend for Counted {
         self.inner.stop_sandbox(id).await
     }
 
+    async fn start_sandbox(&self, id: SandboxId, spec: &SandboxSpec) -> Result<SandboxDetails> {
+        self.inner.start_sandbox(id, spec).await
+    }
+
     async fn remove_sandbox(&self, id: SandboxId) -> Result<()> {
         self.inner.remove_sandbox(id).await
     }
