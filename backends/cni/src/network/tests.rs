@@ -296,6 +296,7 @@ async fn capabilities_go_to_the_plugins_that_ask_for_them() {
     network.add(&attachment).await.unwrap();
     let expected = json!({
         "cniVersion": "1.0.0", "name": "net", "type": "one", "own": 1,
+        "args": {"cni": {"ips": ["10.0.0.9/24"]}},
         "runtimeConfig": {
             "portMappings": [
                 {"hostPort": 8080, "containerPort": 80, "protocol": "tcp"},
