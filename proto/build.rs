@@ -3,12 +3,14 @@
 use std::error::Error;
 
 /// Every file that is compiled, relative to this crate. A new one also needs its module in `src/lib.rs`.
-const FILES: [&str; 5] = [
+const FILES: [&str; 7] = [
     "cri/v1/api.proto",
     "cri/v1alpha2/api.proto",
     "containerd/runc/v1/options.proto",
     "containerd/services/content/v1/content.proto",
     "containerd/services/snapshots/v1/snapshots.proto",
+    "containerd/task/v2/shim.proto",
+    "ttrpc/ttrpc.proto",
 ];
 
 fn main() -> Result<(), Box<dyn Error>> {

@@ -89,4 +89,31 @@ pub mod containerd {
             }
         }
     }
+
+    pub mod task {
+        //! What shims are asked.
+
+        pub mod v2 {
+            //! Further processes, package `containerd.task.v2`, as of containerd 1.6. Version 3, of containerd 2.x, has the same
+            //! messages for them.
+            #![allow(
+                missing_docs,
+                clippy::allow_attributes_without_reason,
+                reason = "generated code, whose form belongs to prost; a name says what a field is"
+            )]
+
+            tonic::include_proto!("containerd.task.v2");
+        }
+    }
+}
+
+pub mod ttrpc {
+    //! What is in the frames of ttrpc, which shims speak.
+    #![allow(
+        missing_docs,
+        clippy::allow_attributes_without_reason,
+        reason = "generated code, whose form belongs to prost; a name says what a field is"
+    )]
+
+    tonic::include_proto!("ttrpc");
 }

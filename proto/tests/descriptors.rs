@@ -236,6 +236,26 @@ const TRAPS: &[(&str, &[(&str, u32)])] = &[
         "containerd.services.snapshots.v1.CommitSnapshotRequest",
         &[("snapshotter", 1), ("name", 2), ("key", 3), ("labels", 4), ("parent", 5)],
     ),
+    (
+        "containerd.task.v2.ExecProcessRequest",
+        &[
+            ("id", 1),
+            ("exec_id", 2),
+            ("terminal", 3),
+            ("stdin", 4),
+            ("stdout", 5),
+            ("stderr", 6),
+            ("spec", 7),
+        ],
+    ),
+    ("containerd.task.v2.StartRequest", &[("id", 1), ("exec_id", 2)]),
+    ("containerd.task.v2.WaitRequest", &[("id", 1), ("exec_id", 2)]),
+    ("containerd.task.v2.WaitResponse", &[("exit_status", 1), ("exited_at", 2)]),
+    ("containerd.task.v2.DeleteRequest", &[("id", 1), ("exec_id", 2)]),
+    ("ttrpc.Request", &[("service", 1), ("method", 2), ("payload", 3), ("timeout_nano", 4), ("metadata", 5)]),
+    ("ttrpc.Response", &[("status", 1), ("payload", 2)]),
+    ("ttrpc.Status", &[("code", 1), ("message", 2)]),
+    ("ttrpc.KeyValue", &[("key", 1), ("value", 2)]),
 ];
 
 /// Exec has the command and a terminal before stdin.
@@ -256,6 +276,8 @@ fn pool() -> DescriptorPool {
         "containerd/runc/v1/options.proto",
         "containerd/services/content/v1/content.proto",
         "containerd/services/snapshots/v1/snapshots.proto",
+        "containerd/task/v2/shim.proto",
+        "ttrpc/ttrpc.proto",
     ];
     let set = protox::compile(files, [env!("CARGO_MANIFEST_DIR")]).expect("the files compile");
     DescriptorPool::from_file_descriptor_set(set).expect("the descriptors are complete")
