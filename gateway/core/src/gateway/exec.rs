@@ -65,14 +65,12 @@ impl Scope {
         let control = process.control;
         let run = async {
             let collected = async { tokio::join!(collect(stdout), collect(stderr)) };
-            tokio::pin!(collected);
+            let exit = control.wait();
+            tokio::pin!(collected, exit);
             let code = tokio::select! {
-                code = control.wait() => code?,
+                code = &mut exit => code?,
                 // Both streams have ended: only the exit is missing.
-                output = &mut collected => {
-                    let code = control.wait().await?;
-                    return finish(code, output);
-                }
+                output = &mut collected => return finish(exit.await?, output),
             };
             // A child may hold the pipes for ever: the process itself has ended, so wait a while and go.
             match tokio::time::timeout(spec.drain, &mut collected).await {
@@ -83,7 +81,8 @@ impl Scope {
                 ))),
             }
         };
-        let result = match deadline {
+        // Whatever comes of it, dropping the control clears the process away, and nobody waits for that.
+        match deadline {
             None => run.await,
             Some((limit, at)) => match tokio::time::timeout_at(at, run).await {
                 Ok(result) => result,
@@ -92,13 +91,7 @@ impl Scope {
                     Err(Error::deadline(format!("the command did not end within {limit:?} and was killed")))
                 }
             },
-        };
-        match tokio::time::timeout(KILL_PATIENCE, control.delete()).await {
-            Ok(deleted) => deleted?,
-            // Dropping it sees to that; the outcome is known, and its caller waits for it.
-            Err(_) => tracing::warn!(task.id = id, "a command that has ended is cleared away later"),
         }
-        result
     }
 }
 
