@@ -38,6 +38,7 @@ use crate::probe::Probes;
 use crate::rootfs::Rootfs;
 use crate::sandbox::groups::Groups;
 use crate::sandbox::{SandboxEntry, infra, kernel_text};
+use crate::shim::Lifelines;
 use crate::stats::Layers;
 use crate::steps::Faults;
 use crate::task::{Silent, TaskEntry};
@@ -88,6 +89,7 @@ pub(crate) struct Inner {
     pub(crate) leftovers: Leftovers,
     pub(crate) making: Making,
     pub(crate) silent: Silent,
+    pub(crate) lifelines: Arc<Lifelines>,
     /// Cancelled, as it were, when recovery is done.
     pub(crate) recovered: CancellationToken,
     /// Containers that a predecessor may have been starting.
@@ -180,6 +182,7 @@ impl Containerd {
             leftovers: Leftovers::default(),
             making: Making::default(),
             silent: Silent::default(),
+            lifelines: Lifelines::new(&settings.logkeeper, tracker.clone()),
             recovered: CancellationToken::new(),
             inherited: Mutex::default(),
             plugins: Mutex::default(),

@@ -74,6 +74,17 @@ impl Health {
         }
     }
 
+    /// Whether containerd answers, as far as is known.
+    ///
+    /// # Errors
+    /// `Unavailable` with the reason.
+    pub(crate) fn containerd_up(&self) -> Result<()> {
+        match &*self.contact.borrow() {
+            Contact::Up { .. } => Ok(()),
+            Contact::Down { reason } => Err(Error::unavailable(reason.clone())),
+        }
+    }
+
     pub(crate) fn now(&self) -> Contact {
         self.contact.borrow().clone()
     }

@@ -5,7 +5,7 @@
 //!   ├── images    registry ──► content ──► snapshots        one download however many ask
 //!   ├── sandbox   pinned namespaces, CNI, files, infra process
 //!   ├── task      OCI spec, snapshot, FIFOs, containerd task, exit
-//!   ├── exec      further processes
+//!   ├── exec      further processes: by the shim itself, or through containerd
 //!   ├── recover   what a predecessor left: adopted, or cleaned up
 //!   ├── keep      exits of tasks that end while containerd is away
 //!   └── health    is containerd there; abilities: what it can do
@@ -41,6 +41,7 @@ mod record;
 mod recover;
 mod rootfs;
 mod sandbox;
+mod shim;
 mod stats;
 pub mod steps;
 mod task;

@@ -30,6 +30,7 @@ use crate::layout::TaskDirs;
 use crate::leftovers::Leftover;
 use crate::record::{self, MetaRecord, OutputRecord, ResourcesRecord, TaskRecord};
 use crate::sandbox::SandboxEntry;
+use crate::shim::Address;
 use crate::steps::Step;
 use crate::text::blocking;
 
@@ -193,6 +194,12 @@ impl TaskEntry {
     /// The number of its main process, if that is held.
     fn main_pid(&self) -> Option<u32> {
         self.process.lock().unwrap_or_else(PoisonError::into_inner).as_ref().map(MainProcess::pid)
+    }
+
+    /// Where its shim listens, if its main process is held and that can be found.
+    pub(crate) fn shim(&self) -> Option<Address> {
+        let process = self.process.lock().unwrap_or_else(PoisonError::into_inner);
+        process.as_ref()?.shim(&self.id.to_string())
     }
 
     /// Sends a signal to its main process, if that is held.

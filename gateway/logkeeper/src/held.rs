@@ -19,7 +19,7 @@ use tokio::time::{Instant, sleep};
 use crate::protocol::{Fault, FaultKind};
 
 /// How many sockets are held at most.
-const MOST: usize = 16;
+const MOST: usize = 40;
 
 /// How long a socket is held after the daemon that handed it over has gone: longer than any call to containerd that starts or
 /// ends a process may take.

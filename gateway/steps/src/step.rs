@@ -149,11 +149,13 @@ steps! {
     Exec {
         /// The FIFOs of an exec are made.
         ExecFifos,
-        /// containerd has its process.
+        /// Its shim knows of it.
         ExecCreated,
+        /// Its shim has been told to start it, and has not answered.
+        ExecAsked,
         /// Its process runs.
         ExecStarted,
-        /// containerd has deleted its process.
+        /// Its shim has forgotten it.
         ExecDeleted,
         /// Its directory is gone.
         ExecGone,

@@ -54,6 +54,7 @@ fn while_the_logkeeper_hangs_starts_are_refused_and_what_runs_runs_on() {
     let so_far = counted(&node, &id);
     assert!(eventually(LIMIT, || counted(&node, &id) > so_far + 20), "the container is held up");
     node.cri().start(&silent).expect("a container without a log needs no logkeeper");
+    assert_eq!(node.cri().sh(&id, "echo reached"), "reached", "a command needs none");
     drop(frozen);
     assert_recovers(&node);
     let so_far = pod.log("counting").len();

@@ -47,7 +47,7 @@ pub(super) const ENDED: &[Amid] = &[
     Amid { run: stop, at: &[(TaskExitRecorded, 1), (TaskDeleted, 1), (TaskLogFinished, 1)] },
     Amid { run: remove, at: &[(TaskSnapshotGone, 1), (TaskFilesGone, 1), (TaskForgotten, 1)] },
     Amid { run: attach_once, at: &[(InputTaken, 1), (InputEnded, 1)] },
-    Amid { run: exec_endless, at: &[(ExecFifos, 1), (ExecCreated, 1), (ExecStarted, 1)] },
+    Amid { run: exec_endless, at: &[(ExecFifos, 1), (ExecCreated, 1), (ExecAsked, 1), (ExecStarted, 1)] },
     Amid { run: exec, at: &[(ExecDeleted, 1), (ExecGone, 1)] },
 ];
 
@@ -233,8 +233,15 @@ fn exec_endless(lab: &Lab, kill: Kill) {
     lab.assert_nothing_left(kill);
 }
 
+/// It is cleared away behind the answer, which comes or does not.
 fn exec(lab: &Lab, kill: Kill) {
-    lab.dies_amid(kill, || lab.node.cri().exec(lab.bystander(), &["true"], 0));
+    lab.node.daemon().kill_at(&[(kill.step, kill.time)]);
+    if let Ok(answer) = lab.node.cri().exec(lab.bystander(), &["true"], 0) {
+        assert_eq!(answer.exit_code, 0, "{kill:?}");
+    }
+    lab.node.daemon().wait_killed();
+    lab.node.daemon().restart();
+    lab.assert_undisturbed(kill);
     assert_eq!(lab.node.cri().sh(lab.bystander(), "echo reached"), "reached");
     lab.assert_nothing_left(kill);
 }

@@ -185,7 +185,7 @@ fn stat(pid: i32) -> Option<String> {
 }
 
 /// The fields of a `/proc/<pid>/stat` after the name, which is in parentheses and may hold anything: the state, the parent, …
-fn fields(stat: &str) -> Vec<&str> {
+pub(crate) fn fields(stat: &str) -> Vec<&str> {
     stat.rsplit_once(')').map(|(_, fields)| fields.split_whitespace().collect()).unwrap_or_default()
 }
 

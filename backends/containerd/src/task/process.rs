@@ -3,6 +3,7 @@
 use std::fs;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
+use std::sync::OnceLock;
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use rustix::io::Errno;
@@ -11,11 +12,15 @@ use switchyard_core::spec::Signal;
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
+use crate::shim::Address;
+
 /// A process that stays the same one: should it end and its number be given to another, signals do not reach that one.
 #[derive(Debug)]
 pub(crate) struct MainProcess {
     pid: u32,
     fd: OwnedFd,
+    /// Where its shim listens, once that has been looked for.
+    shim: OnceLock<Option<Address>>,
 }
 
 /// What became of a signal.
@@ -35,7 +40,7 @@ impl MainProcess {
         let fd = pidfd_open(raw, PidfdFlags::empty()).ok()?;
         // Looked at after taking hold: whoever bore the number then is a process of the container.
         let cgroups = fs::read_to_string(format!("/proc/{pid}/cgroup")).ok()?;
-        cgroups.contains(id).then_some(Self { pid, fd })
+        cgroups.contains(id).then_some(Self { pid, fd, shim: OnceLock::new() })
     }
 
     /// Whether it runs: it has not ended, even if nobody has taken note of its end yet.
@@ -53,6 +58,18 @@ impl MainProcess {
     /// Its number, which may be another's once it has ended and its parent has taken note of that.
     pub(super) const fn pid(&self) -> u32 {
         self.pid
+    }
+
+    /// Where its shim, which is its parent, listens. `None` if that cannot be found.
+    pub(super) fn shim(&self, id: &str) -> Option<Address> {
+        self.shim.get_or_init(|| Address::find(self.parent()?, id)).clone()
+    }
+
+    fn parent(&self) -> Option<u32> {
+        let stat = fs::read_to_string(format!("/proc/{}/stat", self.pid)).ok()?;
+        let parent = crate::recover::shims::fields(&stat).get(1)?.parse().ok()?;
+        // Looked at after reading: whose number it is has not changed while it runs.
+        self.runs().then_some(parent)
     }
 
     /// A descriptor for [`ended`].

@@ -5,9 +5,13 @@ use std::time::Duration;
 use switchyard_tests::host::{cgroups, eventually, processes};
 use switchyard_tests::node::Node;
 use switchyard_tests::streams::{OUTPUTS, PIPES, Session, TERMINAL};
+use switchyard_tests::sweep::NAMESPACE;
+use tonic::Code;
 
 /// How long something may take to be cleared away.
 const LIMIT: Duration = Duration::from_secs(30);
+/// What a command that takes too long is answered with.
+const LATE: Result<(), Code> = Err(Code::DeadlineExceeded);
 /// How much goes through a command that copies.
 const LARGE: usize = 100_000_000;
 
@@ -47,6 +51,51 @@ fn a_command_gives_both_its_outputs_and_its_exit_code() {
     assert_eq!(session.code(), 0);
     let mut session = Session::exec(node.cri(), &id, &["sh", "-c", "kill -9 $$"], OUTPUTS);
     assert_eq!(session.code(), 137);
+    assert_no_exec_left(&node, &id);
+}
+
+/// It is asked through containerd then, which knows where it listens.
+#[test]
+fn a_command_runs_although_its_shim_is_not_found() {
+    let node = Node::shared();
+    let pod = node.pod("hidden");
+    let id = pod.shell("main", "exec sleep 1000");
+    let state = node.root().run().join("containerd/state/io.containerd.runtime.v2.task");
+    let bundle = state.join(NAMESPACE).join(&id);
+    let address = ["address", "bootstrap.json"].map(|name| bundle.join(name));
+    let address = address.iter().find(|file| file.exists()).expect("containerd keeps it there");
+    let hidden = bundle.join("hidden");
+    std::fs::rename(address, &hidden).expect("it can be renamed");
+    assert_eq!(node.cri().sh(&id, "echo reached"), "reached");
+    let mut session = Session::exec(node.cri(), &id, &["sh", "-c", "cat; exit 7"], PIPES);
+    session.say("said");
+    session.end_input();
+    assert_eq!((session.code(), &session.heard.stdout[..]), (7, &b"said"[..]));
+    assert_eq!(node.cri().exec(&id, &["sleep", "1000"], 1).map(drop).map_err(|status| status.code()), LATE);
+    std::fs::rename(hidden, address).expect("it can be renamed back");
+    assert_no_exec_left(&node, &id);
+}
+
+/// What is cleared away behind the answer is none that the next command waits for, nor is any left.
+#[test]
+fn many_commands_at_once_have_each_its_own_output_and_leave_nothing() {
+    let node = Node::shared();
+    let pod = node.pod("many");
+    let id = pod.shell("main", "exec sleep 1000");
+    // More than sockets of shims are held at once.
+    std::thread::scope(|scope| {
+        let run = |number: i32| {
+            let (node, id) = (&node, &id);
+            scope.spawn(move || {
+                let script = format!("echo {number}; echo {number} >&2; exit {number}");
+                let answer = node.cri().exec(id, &["sh", "-c", &script], 0).expect("it runs");
+                let line = format!("{number}\n").into_bytes();
+                assert_eq!((&answer.stdout, &answer.stderr, answer.exit_code), (&line, &line, number));
+            })
+        };
+        let all: Vec<_> = (1..=24).map(run).collect();
+        all.into_iter().for_each(|one| one.join().expect("it does not panic"));
+    });
     assert_no_exec_left(&node, &id);
 }
 

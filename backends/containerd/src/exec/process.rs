@@ -1,0 +1,370 @@
+//! One further process: how it is made, ended and cleared away.
+//!
+//! Its shim is talked to directly where that can be (ADR 19), and containerd otherwise; both know the same of it.
+//!
+//! ```text
+//!  Exec ─► Start ─► Wait ─► Delete        over one connection to the shim
+//!   ├ beside it: the logkeeper takes hold of the connection, for Start must come to its end although we are killed
+//!   └ signal, resize, close input         through containerd: nobody waits for them
+//! ```
+
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use containerd_client::services::v1 as api;
+use switchyard_core::spec::{ExecSpec, Signal};
+use switchyard_core::{Error, ErrorKind, Result};
+use switchyard_proto::containerd::task::v2 as task;
+use switchyard_steps::{Step, reach};
+use tokio::net::unix::pipe;
+use tokio::sync::{OnceCell, oneshot};
+use tonic::{Response, Status};
+
+use crate::backend::Inner;
+use crate::client::{PROCESS_TYPE, QUICK, SLOW, call, gone_is_done, json_any};
+use crate::error::from_status;
+use crate::shim::{Answer, Holding, Process, Shim};
+use crate::text::{io_error, remove_tree};
+
+/// How long a process that nobody wants any more may take to be gone.
+const END_PATIENCE: Duration = Duration::from_secs(10);
+/// Before a process that is still being made is told to end again.
+const SOON: Duration = Duration::from_millis(50);
+
+/// A further process: what is needed to end it and clear it away.
+pub(super) struct Exec {
+    pub(super) inner: Arc<Inner>,
+    pub(super) task: String,
+    pub(super) id: String,
+    pub(super) dir: PathBuf,
+    line: Mutex<Line>,
+    exit: OnceCell<i32>,
+    deleted: OnceCell<()>,
+}
+
+/// The connection to the shim, between calls.
+enum Line {
+    /// There is none, or somebody uses it: containerd is asked.
+    None,
+    /// Its exit has been asked for, and not heard.
+    Asked(Shim),
+    /// Nothing has been asked.
+    Free(Shim),
+}
+
+/// Gives a connection back that waits for an exit, however the waiting ends.
+struct Waiting<'a> {
+    exec: &'a Exec,
+    shim: Option<Shim>,
+}
+
+// === impl Exec ===
+
+impl Exec {
+    pub(super) fn new(inner: &Arc<Inner>, task: String, id: String, dir: PathBuf) -> Self {
+        let line = Mutex::new(Line::None);
+        Self {
+            inner: Arc::clone(inner),
+            task,
+            id,
+            dir,
+            line,
+            exit: OnceCell::new(),
+            deleted: OnceCell::new(),
+        }
+    }
+
+    pub(super) fn is_deleted(&self) -> bool {
+        self.deleted.initialized()
+    }
+
+    pub(super) fn output(&self, name: &str) -> Result<pipe::Receiver> {
+        let path = self.dir.join(name);
+        pipe::OpenOptions::new().open_receiver(&path).map_err(|fault| io_error("open", &path, fault))
+    }
+
+    /// Our end of standard input, which needs no reader to be opened.
+    pub(super) fn input(&self) -> Result<pipe::Sender> {
+        let path = self.dir.join("stdin");
+        pipe::OpenOptions::new()
+            .read_write(true)
+            .open_sender(&path)
+            .map_err(|fault| io_error("open", &path, fault))
+    }
+
+    /// Makes the process known and starts it.
+    pub(super) async fn run(
+        &self,
+        spec: &ExecSpec,
+        process: &serde_json::Value,
+        mut shim: Option<Shim>,
+    ) -> Result<()> {
+        let path = |name: &str| self.dir.join(name).display().to_string();
+        let request = task::ExecProcessRequest {
+            id: self.task.clone(),
+            exec_id: self.id.clone(),
+            terminal: spec.tty,
+            stdin: if spec.stdin { path("stdin") } else { String::new() },
+            stdout: path("stdout"),
+            stderr: if spec.tty { String::new() } else { path("stderr") },
+            spec: Some(json_any(PROCESS_TYPE, process)),
+        };
+        let what = format!("exec in task {}", self.task);
+        let inner = &self.inner;
+        let socket = shim.as_ref().and_then(|shim| shim.socket().ok());
+        let hold = async { inner.lifelines.hold(socket?).await };
+        let created = inner.of_shim(&self.task, &what, self.create(&mut shim, request));
+        let (created, held) = tokio::join!(created, hold);
+        created.map_err(|error| self.not_running(error))?;
+        reach(Step::ExecCreated);
+        let started = inner.of_shim(&self.task, &what, self.launch(shim.zip(held)));
+        started.await.map_err(|error| self.not_running(error))?;
+        reach(Step::ExecStarted);
+        Ok(())
+    }
+
+    async fn create(
+        &self,
+        shim: &mut Option<Shim>,
+        request: task::ExecProcessRequest,
+    ) -> std::result::Result<Response<()>, Status> {
+        if let Some(direct) = shim {
+            match direct.exec(&request).await {
+                Answer::Done(()) => return Ok(Response::new(())),
+                Answer::Refused(status) => return Err(status),
+                Answer::Lost => *shim = None,
+            }
+        }
+        let request = api::ExecProcessRequest {
+            container_id: request.id,
+            stdin: request.stdin,
+            stdout: request.stdout,
+            stderr: request.stderr,
+            terminal: request.terminal,
+            spec: request.spec,
+            exec_id: request.exec_id,
+        };
+        self.inner.client.tasks().exec(request).await
+    }
+
+    /// Starts it. Dropping this leaves the start to its end: the shim would break it off half way if its caller went.
+    async fn launch(&self, direct: Option<(Shim, Holding)>) -> std::result::Result<Response<()>, Status> {
+        if let Some((mut shim, held)) = direct {
+            let (task, exec) = (self.task.clone(), self.id.clone());
+            let (tell, told) = oneshot::channel();
+            self.inner.tracker.spawn(async move {
+                let process = Process { task: &task, exec: &exec };
+                let answer = start(&mut shim, process).await;
+                // Whoever wanted to know may have given up.
+                let _ = tell.send((shim, answer));
+                drop(held);
+            });
+            match told.await {
+                Ok((shim, Answer::Done(()))) => {
+                    self.set_line(Line::Asked(shim));
+                    return Ok(Response::new(()));
+                }
+                Ok((_, Answer::Refused(status))) => return Err(status),
+                Ok((_, Answer::Lost)) | Err(_) => {}
+            }
+        }
+        let request = api::StartRequest { container_id: self.task.clone(), exec_id: self.id.clone() };
+        self.inner.client.tasks().start(request).await.map(|_| Response::new(()))
+    }
+
+    /// A task that has ended between our look and the call is no missing object.
+    fn not_running(&self, error: Error) -> Error {
+        if error.kind() == ErrorKind::NotFound {
+            Error::failed_precondition(format!("task {} does not run any more", self.task)).with_source(error)
+        } else {
+            error
+        }
+    }
+
+    /// Waits for its end: its exit code. Cancel-safe.
+    pub(super) async fn wait(&self) -> Result<i32> {
+        let waited = self.exit.get_or_try_init(|| async {
+            if let Some(code) = self.exit_by_shim().await {
+                return Ok(code);
+            }
+            let request = api::WaitRequest { container_id: self.task.clone(), exec_id: self.id.clone() };
+            match self.inner.client.waits().wait(request).await {
+                Ok(answer) => Ok(exit_code(answer.into_inner().exit_status)),
+                Err(status) => match from_status(&format!("wait for exec in task {}", self.task), status) {
+                    // Its task has ended and taken it along.
+                    error if error.kind() == ErrorKind::NotFound => {
+                        Ok(128 + i32::from(Signal::KILL.number()))
+                    }
+                    error => Err(error),
+                },
+            }
+        });
+        waited.await.copied()
+    }
+
+    /// Its exit code, if the shim tells it. One caller at a time.
+    async fn exit_by_shim(&self) -> Option<i32> {
+        let mut waiting = Waiting { exec: self, shim: None };
+        waiting.shim = match self.take_line() {
+            Line::Asked(shim) => Some(shim),
+            Line::None | Line::Free(_) => None,
+        };
+        let answer = waiting.shim.as_mut()?.exit().await;
+        let shim = waiting.shim.take()?;
+        match answer {
+            Answer::Done(status) => {
+                self.set_line(Line::Free(shim));
+                Some(exit_code(status))
+            }
+            // Whatever the reason is, containerd knows it too.
+            Answer::Refused(_) | Answer::Lost => None,
+        }
+    }
+
+    pub(super) async fn signal(&self, signal: Signal) -> Result<()> {
+        let request = api::KillRequest {
+            container_id: self.task.clone(),
+            exec_id: self.id.clone(),
+            signal: u32::from(signal.number()),
+            all: false,
+        };
+        let what = format!("signal exec in task {}", self.task);
+        gone_is_done(self.inner.of_shim(&self.task, &what, self.inner.client.tasks().kill(request)).await)
+    }
+
+    pub(super) async fn resize(&self, width: u16, height: u16) -> Result<()> {
+        let request = api::ResizePtyRequest {
+            container_id: self.task.clone(),
+            exec_id: self.id.clone(),
+            width: u32::from(width),
+            height: u32::from(height),
+        };
+        let what = format!("resize the terminal of exec in task {}", self.task);
+        gone_is_done(call(&what, QUICK, self.inner.client.tasks().resize_pty(request)).await)
+    }
+
+    /// Ends its input, in the background: whoever closes it waits for nothing.
+    pub(super) fn close_input_soon(self: Arc<Self>) {
+        let inner = Arc::clone(&self.inner);
+        inner.tracker.spawn(async move {
+            if let Err(error) = self.close_input().await {
+                tracing::debug!(
+                    task.id = self.task,
+                    error = error.report(),
+                    "the input of an exec is not closed"
+                );
+            }
+        });
+    }
+
+    async fn close_input(&self) -> Result<()> {
+        let request =
+            api::CloseIoRequest { container_id: self.task.clone(), exec_id: self.id.clone(), stdin: true };
+        let what = format!("close the input of exec in task {}", self.task);
+        gone_is_done(call(&what, QUICK, self.inner.client.tasks().close_io(request)).await)
+    }
+
+    /// Frees what the shim holds of it, and removes its directory. Idempotent.
+    pub(super) async fn delete(&self) -> Result<()> {
+        let done = self.deleted.get_or_try_init(|| async {
+            let what = format!("delete exec in task {}", self.task);
+            gone_is_done(call(&what, SLOW, self.forget()).await)?;
+            reach(Step::ExecDeleted);
+            remove_tree(&self.dir).await?;
+            reach(Step::ExecGone);
+            Ok(())
+        });
+        done.await.copied()
+    }
+
+    async fn forget(&self) -> std::result::Result<Response<()>, Status> {
+        if let Line::Free(mut shim) = self.take_line() {
+            match shim.delete(Process { task: &self.task, exec: &self.id }).await {
+                Answer::Done(()) => return Ok(Response::new(())),
+                Answer::Refused(status) => return Err(status),
+                Answer::Lost => {}
+            }
+        }
+        let request = api::DeleteProcessRequest { container_id: self.task.clone(), exec_id: self.id.clone() };
+        self.inner.client.tasks().delete_process(request).await.map(|_| Response::new(()))
+    }
+
+    /// Whether the task it is in still runs, as far as is known: the process ends with it.
+    pub(super) fn is_in_running_task(&self) -> bool {
+        let entry = self.task.parse().ok().and_then(|id| self.inner.task(id).ok());
+        entry.is_some_and(|entry| entry.exit().is_none())
+    }
+
+    /// Whether something that it wrote waits to be read.
+    pub(super) fn has_output(&self) -> bool {
+        let waits = |name: &str| {
+            let fifo = std::fs::OpenOptions::new()
+                .read(true)
+                .custom_flags(nix::fcntl::OFlag::O_NONBLOCK.bits())
+                .open(self.dir.join(name));
+            fifo.is_ok_and(|fifo| rustix::io::ioctl_fionread(fifo).is_ok_and(|bytes| bytes > 0))
+        };
+        waits("stdout") || waits("stderr")
+    }
+
+    /// Ends and deletes a process that nobody controls any more.
+    pub(super) async fn abandon(&self) -> Result<()> {
+        if self.exit.initialized() {
+            return self.delete().await;
+        }
+        let ended = async {
+            loop {
+                match self.signal(Signal::KILL).await {
+                    // The shim is still making it, or has made it and was never told to start it.
+                    Err(error) if error.kind() == ErrorKind::FailedPrecondition => {
+                        if self.delete().await.is_ok() {
+                            return Ok(());
+                        }
+                        tokio::time::sleep(SOON).await;
+                    }
+                    other => break other?,
+                }
+            }
+            gone_is_done(self.wait().await)
+        };
+        match tokio::time::timeout(END_PATIENCE, ended).await {
+            Ok(ended) => ended?,
+            Err(_) => return Err(Error::deadline(format!("exec in task {} outlives SIGKILL", self.task))),
+        }
+        self.delete().await
+    }
+
+    fn set_line(&self, line: Line) {
+        *self.line.lock().unwrap_or_else(PoisonError::into_inner) = line;
+    }
+
+    fn take_line(&self) -> Line {
+        std::mem::replace(&mut *self.line.lock().unwrap_or_else(PoisonError::into_inner), Line::None)
+    }
+}
+
+/// Has a shim start a process, and asks for its exit.
+async fn start(shim: &mut Shim, process: Process<'_>) -> Answer<()> {
+    let asked = shim.ask_start(process).await;
+    let Answer::Done(()) = asked else { return asked };
+    reach(Step::ExecAsked);
+    let started = shim.started().await;
+    let Answer::Done(()) = started else { return started };
+    shim.ask_exit(process).await
+}
+
+fn exit_code(status: u32) -> i32 {
+    i32::try_from(status).unwrap_or(i32::MAX)
+}
+
+// === impl Waiting ===
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        if let Some(shim) = self.shim.take() {
+            self.exec.set_line(Line::Asked(shim));
+        }
+    }
+}

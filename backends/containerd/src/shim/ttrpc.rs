@@ -1,0 +1,232 @@
+//! A client of ttrpc, the protocol of shims: one call at a time over a connection of its own.
+//!
+//! A frame is a head of ten bytes (length of what follows, number of the call, kind, flags) and a message. A call is one frame there and
+//! one back. More than one call at a time is not needed here: connections are cheap, and nothing has to be kept apart then.
+
+use std::io;
+
+use prost::Message;
+use switchyard_proto::ttrpc::{KeyValue, Request, Response};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::UnixStream;
+use tonic::{Code, Status};
+
+/// Before each message.
+const HEAD: usize = 10;
+/// The largest message that either side takes.
+const MAX_MESSAGE: usize = 4 << 20;
+/// The kind of a frame that asks.
+const ASKS: u8 = 1;
+/// The kind of a frame that answers.
+const ANSWERS: u8 = 2;
+
+/// Why a call has no answer.
+#[derive(Debug)]
+pub(super) enum Fault {
+    /// The other end says so.
+    Refused(Status),
+    /// The connection is of no use any more; whether the call was heard is not known.
+    Lost(io::Error),
+}
+
+/// A connection. After a call that failed with [`Fault::Lost`] it must not be used again.
+#[derive(Debug)]
+pub(super) struct Connection {
+    pub(super) stream: UnixStream,
+    namespace: String,
+    /// What has come of the next answer.
+    received: Vec<u8>,
+    /// The number of the latest call; those of clients are odd.
+    latest: u32,
+}
+
+impl Connection {
+    /// Calls over `stream` are about this containerd namespace.
+    pub(super) fn new(stream: UnixStream, namespace: &str) -> Self {
+        Self { stream, namespace: namespace.to_owned(), received: Vec::new(), latest: 0 }
+    }
+
+    /// Asks and waits for the answer. Not cancel-safe: the connection must not be used again then.
+    ///
+    /// # Errors
+    /// [`Fault`].
+    pub(super) async fn call<T: Message + Default>(
+        &mut self,
+        service: &str,
+        method: &str,
+        payload: &impl Message,
+    ) -> Result<T, Fault> {
+        self.ask(service, method, payload).await?;
+        self.answer().await
+    }
+
+    /// Asks. The answer, which must be taken before the next call, is [`Connection::answer`]. Not cancel-safe.
+    ///
+    /// # Errors
+    /// [`Fault::Lost`].
+    pub(super) async fn ask(
+        &mut self,
+        service: &str,
+        method: &str,
+        payload: &impl Message,
+    ) -> Result<(), Fault> {
+        self.latest = if self.latest == 0 { 1 } else { self.latest.wrapping_add(2) };
+        let request = Request {
+            service: service.to_owned(),
+            method: method.to_owned(),
+            payload: payload.encode_to_vec(),
+            // A limit there would break the work off; limits are set here.
+            timeout_nano: 0,
+            metadata: vec![KeyValue {
+                key: "containerd-namespace-ttrpc".to_owned(),
+                value: self.namespace.clone(),
+            }],
+        };
+        let frame = frame(self.latest, ASKS, &request.encode_to_vec()).map_err(Fault::Lost)?;
+        self.stream.write_all(&frame).await.map_err(Fault::Lost)
+    }
+
+    /// The answer to the latest call. Cancel-safe.
+    ///
+    /// # Errors
+    /// [`Fault`].
+    pub(super) async fn answer<T: Message + Default>(&mut self) -> Result<T, Fault> {
+        let response = self.receive().await.map_err(Fault::Lost)?;
+        if let Some(status) = response.status.filter(|status| status.code != 0) {
+            return Err(Fault::Refused(Status::new(Code::from_i32(status.code), status.message)));
+        }
+        T::decode(&*response.payload).map_err(|fault| Fault::Lost(invalid(fault)))
+    }
+
+    async fn receive(&mut self) -> io::Result<Response> {
+        loop {
+            if let Some(response) = self.take()? {
+                return Ok(response);
+            }
+            if self.stream.read_buf(&mut self.received).await? == 0 {
+                return Err(io::ErrorKind::UnexpectedEof.into());
+            }
+        }
+    }
+
+    /// The answer, if all of it has come.
+    fn take(&mut self) -> io::Result<Option<Response>> {
+        let Some(([a, b, c, d, e, f, g, h, kind, _flags], rest)) = self.received.split_first_chunk::<HEAD>()
+        else {
+            return Ok(None);
+        };
+        let length = usize::try_from(u32::from_be_bytes([*a, *b, *c, *d])).unwrap_or(usize::MAX);
+        let call = u32::from_be_bytes([*e, *f, *g, *h]);
+        if *kind != ANSWERS || call != self.latest || length > MAX_MESSAGE {
+            let latest = self.latest;
+            return Err(invalid(format!(
+                "a frame of kind {kind} for call {call} with {length} bytes is no answer to call {latest}"
+            )));
+        }
+        let Some(message) = rest.get(..length) else { return Ok(None) };
+        let response = Response::decode(message).map_err(invalid)?;
+        self.received.drain(..HEAD + length);
+        Ok(Some(response))
+    }
+}
+
+fn frame(call: u32, kind: u8, message: &[u8]) -> io::Result<Vec<u8>> {
+    let length = u32::try_from(message.len()).ok().filter(|_| message.len() <= MAX_MESSAGE);
+    let length = length.ok_or_else(|| invalid(format!("{} bytes are too many", message.len())))?;
+    let mut frame = Vec::with_capacity(HEAD + message.len());
+    frame.extend_from_slice(&length.to_be_bytes());
+    frame.extend_from_slice(&call.to_be_bytes());
+    frame.extend_from_slice(&[kind, 0]);
+    frame.extend_from_slice(message);
+    Ok(frame)
+}
+
+fn invalid(fault: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, fault)
+}
+
+#[cfg(test)]
+mod tests {
+    use switchyard_proto::containerd::task::v2 as task;
+    use switchyard_proto::ttrpc;
+
+    use super::*;
+
+    fn pair() -> (Connection, UnixStream) {
+        let (near, far) = UnixStream::pair().unwrap();
+        (Connection::new(near, "k8s.io"), far)
+    }
+
+    async fn heard(far: &mut UnixStream) -> (u32, Request) {
+        let mut head = [0; HEAD];
+        far.read_exact(&mut head).await.unwrap();
+        assert_eq!(head[8..], [ASKS, 0]);
+        let length = u32::from_be_bytes(head[..4].try_into().unwrap());
+        let mut message = vec![0; length.try_into().unwrap()];
+        far.read_exact(&mut message).await.unwrap();
+        (u32::from_be_bytes(head[4..8].try_into().unwrap()), Request::decode(&*message).unwrap())
+    }
+
+    async fn say(far: &mut UnixStream, call: u32, response: &Response) {
+        let frame = frame(call, ANSWERS, &response.encode_to_vec()).unwrap();
+        // In pieces, as a socket may give it.
+        for piece in frame.chunks(3) {
+            far.write_all(piece).await.unwrap();
+            tokio::task::yield_now().await;
+        }
+    }
+
+    #[tokio::test]
+    async fn calls_have_odd_numbers_and_the_namespace_and_get_their_answers() {
+        let (mut near, mut far) = pair();
+        for number in [1, 3, 5] {
+            let asked = task::StartRequest { id: "a".to_owned(), exec_id: "b".to_owned() };
+            let call = near.call::<task::StartResponse>("some.Service", "Start", &asked);
+            let serve = async {
+                let (call, request) = heard(&mut far).await;
+                assert_eq!((call, &*request.service, &*request.method), (number, "some.Service", "Start"));
+                assert_eq!(task::StartRequest::decode(&*request.payload).unwrap(), asked);
+                assert_eq!(request.metadata[0].value, "k8s.io");
+                let payload = task::StartResponse { pid: number + 70 }.encode_to_vec();
+                say(&mut far, call, &Response { status: None, payload }).await;
+            };
+            let (answer, ()) = tokio::join!(call, serve);
+            assert_eq!(answer.unwrap().pid, number + 70);
+        }
+    }
+
+    #[tokio::test]
+    async fn a_refusal_has_its_code_and_its_text() {
+        let (mut near, mut far) = pair();
+        near.ask("some.Service", "Delete", &task::DeleteRequest::default()).await.unwrap();
+        let (call, _) = heard(&mut far).await;
+        let status = ttrpc::Status { code: 5, message: "not there".to_owned() };
+        say(&mut far, call, &Response { status: Some(status), payload: Vec::new() }).await;
+        let Err(Fault::Refused(status)) = near.answer::<task::DeleteResponse>().await else {
+            panic!("it is refused")
+        };
+        assert_eq!((status.code(), status.message()), (Code::NotFound, "not there"));
+    }
+
+    #[tokio::test]
+    async fn what_is_no_answer_is_the_end_of_a_connection() {
+        let ok = Response::default().encode_to_vec();
+        let huge = [&(5_u32 << 20).to_be_bytes()[..], &1_u32.to_be_bytes(), &[ANSWERS, 0]].concat();
+        let frames = [
+            frame(3, ANSWERS, &ok).unwrap(),
+            frame(1, ASKS, &ok).unwrap(),
+            frame(1, ANSWERS, &[0xff]).unwrap(),
+            huge,
+            b"half".to_vec(),
+        ];
+        for bytes in frames {
+            let (mut near, mut far) = pair();
+            near.ask("some.Service", "Wait", &task::WaitRequest::default()).await.unwrap();
+            heard(&mut far).await;
+            far.write_all(&bytes).await.unwrap();
+            drop(far);
+            let answer = near.answer::<task::WaitResponse>().await;
+            assert!(matches!(answer, Err(Fault::Lost(_))), "{bytes:?}: {answer:?}");
+        }
+    }
+}
