@@ -289,8 +289,9 @@ async fn obtain(program: &Program) -> Result<(Running, bool), String> {
     let process = pid.and_then(ProcessId::of);
     match process {
         Some(process) => Ok((Running { process, child: Some(child) }, false)),
+        // It has ended already.
         None => Err(match child.wait().await {
-            Ok(status) => format!("ended at once with {status}: {}", last_line(&program.log)),
+            Ok(status) => why(program, status),
             Err(error) => format!("cannot be waited for: {error}"),
         }),
     }
