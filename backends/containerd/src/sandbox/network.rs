@@ -54,9 +54,9 @@ impl Inner {
     ) -> Result<Vec<IpAddr>> {
         let Planned { network, attachment } = planned;
         let result = network.add_saved(&dirs.cni_journal(), attachment).await.map_err(from_cni);
-        let result = result.map_err(|error| match error.kind() {
-            ErrorKind::Internal if !wanted.is_empty() => not_again(wanted).with_source(error),
-            _ => error,
+        let result = result.map_err(|error| {
+            let refused = !wanted.is_empty() && error.kind() == ErrorKind::Internal;
+            if refused { not_again(wanted).with_source(error) } else { error }
         })?;
         let ips = result.pod_ips(INTERFACE);
         if ips.is_empty() {
