@@ -165,6 +165,35 @@ impl Cri {
         self.channel(start).map(drop)
     }
 
+    /// `CreateContainer` of `runtime.v1alpha2`; the id.
+    ///
+    /// # Errors
+    /// The status of the call.
+    pub fn create_old(&self, pod: &str, config: &old::ContainerConfig) -> Result<String, Status> {
+        let request = old::CreateContainerRequest {
+            pod_sandbox_id: pod.to_owned(),
+            config: Some(config.clone()),
+            sandbox_config: None,
+        };
+        let create = async |channel| {
+            let mut client = old::runtime_service_client::RuntimeServiceClient::new(channel);
+            Box::pin(client.create_container(request)).await
+        };
+        self.channel(create).map(|answer| answer.container_id)
+    }
+
+    /// `RemoveVolume`, which only `runtime.v1alpha2` has.
+    ///
+    /// # Errors
+    /// The status of the call.
+    pub fn remove_volume(&self, name: &str) -> Result<(), Status> {
+        let request = old::RemoveVolumeRequest { volume_name: name.to_owned() };
+        let remove = async |channel| {
+            old::volume_service_client::VolumeServiceClient::new(channel).remove_volume(request).await
+        };
+        self.channel(remove).map(drop)
+    }
+
     /// `RemovePodSandbox`.
     ///
     /// # Errors

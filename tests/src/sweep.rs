@@ -194,7 +194,7 @@ pub fn stored(socket: &Path, namespace: &str) -> Vec<String> {
 }
 
 /// Directories and files named after an id, named pipes, and files that were never given their name: bundles, io directories,
-/// files of sandboxes and logs, unfinished downloads.
+/// files of sandboxes and logs, unfinished downloads, named volumes.
 fn leftovers(dir: &Path, findings: &mut Vec<String>) {
     for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
         let path = entry.path();
@@ -207,6 +207,8 @@ fn leftovers(dir: &Path, findings: &mut Vec<String>) {
         } else if kind.is_dir() {
             if is_id(&name) {
                 findings.push(format!("directory {}", path.display()));
+            } else if name == "volumes" {
+                findings.extend(volumes(&path));
             } else if name != "snapshots" {
                 // Below it lie the files of images.
                 leftovers(&path, findings);
@@ -219,6 +221,13 @@ fn leftovers(dir: &Path, findings: &mut Vec<String>) {
             findings.push(format!("file that was never named {}", path.display()));
         }
     }
+}
+
+/// Named volumes, and what was to become one, below the directory of all: by owner and name.
+fn volumes(dir: &Path) -> Vec<String> {
+    let owners = fs::read_dir(dir).into_iter().flatten().flatten();
+    let named = owners.flat_map(|owner| fs::read_dir(owner.path()).into_iter().flatten().flatten());
+    named.map(|volume| format!("volume {}", volume.path().display())).collect()
 }
 
 fn is_id(name: &str) -> bool {

@@ -11,7 +11,7 @@ use switchyard_core::backend::{
     Backend, BackendStatus, CgroupDriver, ExecProcess, Handler, Inspection, Recovered, SandboxDetails,
     SandboxStats, Started, TaskDetails,
 };
-use switchyard_core::id::{SandboxId, TaskId};
+use switchyard_core::id::{Owner, SandboxId, TaskId};
 use switchyard_core::image::ImageStore;
 use switchyard_core::spec::{CgroupPlacement, ExecSpec, SandboxSpec, Signal, TaskSpec, TaskUpdate};
 use switchyard_core::state::Exit;
@@ -42,6 +42,7 @@ use crate::shim::Lifelines;
 use crate::stats::Layers;
 use crate::steps::Faults;
 use crate::task::{Silent, TaskEntry};
+use crate::volumes::Volumes;
 
 mod setup;
 
@@ -81,6 +82,7 @@ pub(crate) struct Inner {
     moves: Arc<cgroup::Moves>,
     pub(crate) layers: Layers,
     pub(crate) groups: Arc<Groups>,
+    pub(crate) volumes: Arc<Volumes>,
     pub(crate) abilities: Abilities,
     pub(crate) health: Health,
     pub(crate) probes: Probes,
@@ -176,6 +178,7 @@ impl Containerd {
             cgroups: Arc::new(cgroups),
             layers: Layers::default(),
             groups: Arc::default(),
+            volumes: Arc::new(Volumes::new(layout.volumes())),
             health,
             abilities,
             probes: Probes::default(),
@@ -404,6 +407,10 @@ impl Backend for Containerd {
 
     async fn update_task(&self, id: TaskId, update: &TaskUpdate) -> Result<()> {
         self.inner.update_task(id, update).await
+    }
+
+    async fn remove_volume(&self, owner: Owner, name: &str) -> Result<()> {
+        self.inner.remove_volume(owner, name).await
     }
 
     async fn exec(&self, id: TaskId, spec: &ExecSpec) -> Result<ExecProcess> {

@@ -4,6 +4,7 @@
 //! <state>/sandboxes/<id>/   hostname, hosts, resolv.conf, cni.json         outlives a reboot
 //! <state>/infra/            root file system of infra processes            made anew
 //! <state>/tasks/<id>/       volumes/<n>/                                   outlives a reboot
+//! <state>/volumes/          named volumes, by owner and name              outlives a reboot
 //! <run>/sandboxes/<id>/     shm/                                           gone after a reboot
 //! <run>/ns/<id>/            user, net, ipc, uts, pid: pinned namespaces        gone after a reboot
 //! <run>/tasks/<id>/         stdout, stderr, stdin: FIFOs; started, …       gone after a reboot
@@ -87,6 +88,10 @@ impl Layout {
 
     pub(crate) fn infra(&self) -> PathBuf {
         self.state.join("infra")
+    }
+
+    pub(crate) fn volumes(&self) -> PathBuf {
+        self.state.join("volumes")
     }
 
     pub(crate) fn sandbox(&self, id: SandboxId) -> SandboxDirs {

@@ -47,6 +47,7 @@ pub mod steps;
 mod task;
 mod text;
 mod users;
+mod volumes;
 
 pub use backend::Containerd;
 pub use config::Settings;

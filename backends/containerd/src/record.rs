@@ -150,6 +150,9 @@ pub(crate) struct TaskRecord {
     /// What is put in place for the runtime while it makes the container.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) staged: Vec<StagedRecord>,
+    /// Its named volumes, by their paths below the directory of all.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) volumes: Vec<String>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

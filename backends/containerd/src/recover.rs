@@ -78,6 +78,7 @@ impl Inner {
         let Inventory { sandboxes, tasks, all, snapshots } = self.take_inventory().await?;
         self.sandboxes().clear();
         self.tasks().clear();
+        self.volumes.forget();
         self.inherited().clear();
         reach(Step::RecoveryLooked);
         phases.done("inventory");
@@ -259,6 +260,7 @@ impl Inner {
             process,
         };
         let (meta, details) = (record.meta.to_core()?, record.details());
+        self.volumes.hold(id, &record.volumes);
         let entry = Arc::new(TaskEntry::new(id, sandbox, dirs, &snapshotter, record));
         // A predecessor may have launched it; what is decided below says whether it has ended.
         entry.set_launched();

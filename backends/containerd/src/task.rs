@@ -267,6 +267,7 @@ impl Inner {
         }
         let record = task_record(sandbox_id, &sandbox, spec, &plan, &self.boot);
         let snapshotter = self.images.snapshotters().of(&sandbox.record.handler).to_owned();
+        self.volumes.hold(id, &record.volumes);
         let entry = TaskEntry::new(id, sandbox_id, self.layout.task(id), &snapshotter, record);
         match self.make_task(&entry, runtime, spec, &plan, &built).await {
             Ok(()) => {
@@ -465,6 +466,7 @@ fn task_record(
         shares_pid: spec.pid != PidMode::Private,
         resources: ResourcesRecord::from_core(&spec.resources),
         staged: plan.staging.records.clone(),
+        volumes: plan.staging.volumes.iter().map(|(_, volume)| volume.clone()).collect(),
     }
 }
 

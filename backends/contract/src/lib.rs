@@ -124,6 +124,7 @@ macro_rules! contract_tests {
             tasks::only_a_running_task_has_usage;
             tasks::a_task_without_a_log_has_none_to_reopen;
             tasks::a_task_can_be_inspected_until_it_is_removed;
+            tasks::a_volume_is_not_removed_while_a_task_has_it;
             recovery::nothing_is_recovered_from_nothing;
             recovery::a_ready_sandbox_is_recovered_as_it_was;
             recovery::a_stopped_sandbox_is_recovered_as_stopped;

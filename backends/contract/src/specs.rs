@@ -66,6 +66,7 @@ pub fn task(owner: Owner, name: &str, image: &str, command: &[&str]) -> TaskSpec
         security: Security::default(),
         rlimits: Vec::new(),
         throttles: Vec::new(),
+        io_weights: Vec::new(),
         resources: Resources::default(),
         cgroup: None,
         pid: PidMode::Private,

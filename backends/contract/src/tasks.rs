@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use switchyard_core::ErrorKind;
 use switchyard_core::id::TaskId;
-use switchyard_core::spec::Signal;
+use switchyard_core::spec::{Mount, MountSource, Propagation, Signal};
 use switchyard_core::state::{ExitCause, START_FAILED_CODE};
 use switchyard_core::stats::Usage;
 
@@ -211,4 +211,30 @@ pub async fn a_task_can_be_inspected_until_it_is_removed(fixture: &dyn Fixture) 
     assert_eq!(lab.backend.inspect_task(task.id).await.expect("facts").pid, None);
     lab.backend.remove_task(task.id).await.expect("remove");
     assert_eq!(refused(lab.backend.inspect_task(task.id).await), ErrorKind::NotFound);
+}
+
+/// Nor is it any longer there to be removed afterwards, which is no error.
+pub async fn a_volume_is_not_removed_while_a_task_has_it(fixture: &dyn Fixture) {
+    let (mut lab, sandbox) = Lab::with_sandbox(fixture).await;
+    let mut spec = fixture.task_spec("task", ENDLESS);
+    spec.mounts = vec![Mount {
+        destination: "/data".into(),
+        source: MountSource::Volume { name: "data".to_owned() },
+        readonly: false,
+        recursive_readonly: false,
+        propagation: Propagation::Private,
+        id_mapped: false,
+        selinux_relabel: false,
+        options: Vec::new(),
+    }];
+    let owner = spec.meta.owner;
+    let id = lab.task_of(sandbox.id, spec).await.id;
+    assert_eq!(refused(lab.backend.remove_volume(owner, "data").await), ErrorKind::FailedPrecondition);
+    lab.reopen().await;
+    assert_eq!(refused(lab.backend.remove_volume(owner, "data").await), ErrorKind::FailedPrecondition);
+    lab.backend.remove_task(id).await.expect("remove");
+    for _ in 0..2 {
+        lab.backend.remove_volume(owner, "data").await.expect("remove the volume");
+    }
+    assert_eq!(refused(lab.backend.remove_volume(owner, "../data").await), ErrorKind::InvalidArgument);
 }

@@ -7,7 +7,7 @@ use switchyard_core::backend::{
     Backend, BackendStatus, ExecProcess, Handler, Inspection, Recovered, SandboxDetails, SandboxStats,
     Started, TaskDetails,
 };
-use switchyard_core::id::{SandboxId, TaskId};
+use switchyard_core::id::{Owner, SandboxId, TaskId};
 use switchyard_core::image::ImageStore;
 use switchyard_core::spec::{ExecSpec, SandboxSpec, Signal, TaskSpec, TaskUpdate};
 use switchyard_core::state::Exit;
@@ -119,6 +119,10 @@ impl Backend for Fake {
 
     async fn update_task(&self, id: TaskId, update: &TaskUpdate) -> Result<()> {
         self.session.act(Method::UpdateTask, id, || self.world.lock().update_task(id, update)).await
+    }
+
+    async fn remove_volume(&self, owner: Owner, name: &str) -> Result<()> {
+        self.session.act(Method::RemoveVolume, name, || self.world.lock().remove_volume(owner, name)).await
     }
 
     async fn exec(&self, id: TaskId, spec: &ExecSpec) -> Result<ExecProcess> {

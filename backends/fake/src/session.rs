@@ -23,6 +23,8 @@ pub enum Method {
     AmendSandbox,
     /// [`Backend::start_sandbox`](switchyard_core::backend::Backend::start_sandbox).
     StartSandbox,
+    /// [`Backend::remove_volume`](switchyard_core::backend::Backend::remove_volume).
+    RemoveVolume,
     /// [`Backend::remove_sandbox`](switchyard_core::backend::Backend::remove_sandbox).
     RemoveSandbox,
     /// [`Backend::create_task`](switchyard_core::backend::Backend::create_task).
@@ -137,6 +139,7 @@ impl Method {
             | Self::StopSandbox
             | Self::AmendSandbox
             | Self::StartSandbox
+            | Self::RemoveVolume
             | Self::RemoveSandbox
             | Self::CreateTask
             | Self::StartTask

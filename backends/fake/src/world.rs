@@ -8,10 +8,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::SystemTime;
 
 use switchyard_core::backend::{Recovered, ResolvedUser, SandboxDetails, Started, TaskDetails};
-use switchyard_core::id::{SandboxId, TaskId};
+use switchyard_core::id::{Owner, SandboxId, TaskId};
 use switchyard_core::spec::{
-    Meta, Output, Resources, SandboxNetwork, SandboxPid, SandboxSpec, Signal, Stdin, TaskSpec, TaskUpdate,
-    UserRef, UserSpec,
+    Meta, Mount, MountSource, Output, Resources, SandboxNetwork, SandboxPid, SandboxSpec, Signal, Stdin,
+    TaskSpec, TaskUpdate, UserRef, UserSpec, is_volume_name,
 };
 use switchyard_core::state::{Exit, ExitCause, SandboxState, TaskState};
 use switchyard_core::table::{Sandbox, Task, no_sandbox, no_task};
@@ -55,6 +55,7 @@ pub(crate) struct FakeTask {
     meta: Arc<Meta>,
     pub(crate) details: TaskDetails,
     line: Vec<String>,
+    volumes: Vec<String>,
     pub(crate) stdin_open: bool,
     pub(crate) live: Live,
     pub(crate) state: TaskState,
@@ -269,6 +270,7 @@ impl State {
             meta: Arc::new(spec.meta.clone()),
             details: details.clone(),
             line: first.iter().chain(last).cloned().collect(),
+            volumes: spec.mounts.iter().filter_map(volume).collect(),
             stdin_open: spec.stdio.stdin != Stdin::Closed,
             live: Live::new(
                 spec.stdio.stdin == Stdin::Once,
@@ -319,6 +321,19 @@ impl State {
         }
     }
 
+    /// No volume holds anything here, so that there is nothing to remove.
+    pub(crate) fn remove_volume(&self, owner: Owner, name: &str) -> Result<()> {
+        if !is_volume_name(name) {
+            return Err(Error::invalid("volume", format!("{name:?} is no name of a volume")));
+        }
+        let has =
+            |task: &FakeTask| task.meta.owner == owner && task.volumes.iter().any(|known| known == name);
+        match self.tasks.iter().find(|(_, task)| has(task)) {
+            Some((id, _)) => Err(Error::failed_precondition(format!("volume {name:?} is used by task {id}"))),
+            None => Ok(()),
+        }
+    }
+
     pub(crate) fn update_task(&mut self, id: TaskId, update: &TaskUpdate) -> Result<()> {
         let TaskUpdate { resources, annotations } = update;
         let task = self.tasks.get_mut(&id).ok_or_else(|| no_task(id))?;
@@ -354,6 +369,14 @@ impl State {
             },
         });
         Recovered { sandboxes: sandboxes.collect(), tasks: tasks.collect(), unsettled: Vec::new() }
+    }
+}
+
+/// The volume that a mount is of.
+fn volume(mount: &Mount) -> Option<String> {
+    match &mount.source {
+        MountSource::Volume { name } => Some(name.clone()),
+        MountSource::Host { .. } | MountSource::Image { .. } | MountSource::Tmpfs { .. } => None,
     }
 }
 

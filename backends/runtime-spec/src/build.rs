@@ -66,7 +66,7 @@ pub fn build(input: &Input<'_>) -> Result<Built> {
     let devices = devices::of_task(task, input.fs)?;
     let mut resources = resources::linux_resources(&task.resources, input.host, &mut warnings)?;
     resources.devices = devices.rules;
-    resources.block_io = throttles::block_io(&task.throttles, input.fs)?;
+    resources.block_io = throttles::block_io(task, input.host, input.fs)?;
     check_user(input)?;
     let (uid_mappings, gid_mappings) = namespaces::id_mappings(input.sandbox);
     let linux = oci::Linux {

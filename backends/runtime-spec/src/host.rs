@@ -163,6 +163,7 @@ impl Host {
                 || status.lines().any(|line| line.starts_with("Seccomp:")),
             hugepage_sizes: hugepage_sizes(cgroup_root, cgroup),
             swap_accounting: swap_accounting(cgroup_root, cgroup),
+            io_weights: io_weights(cgroup_root, cgroup),
         })
     }
 }
@@ -185,6 +186,18 @@ fn bounding_set(status: &str) -> io::Result<Vec<String>> {
 fn own_oom_score_adj() -> io::Result<i32> {
     let text = fs::read_to_string("/proc/self/oom_score_adj")?;
     text.trim().parse().map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))
+}
+
+/// Whether the kernel weighs the use of block devices. The root of a hierarchy has no weight, but what goes with it.
+fn io_weights(root: &Path, version: CgroupVersion) -> bool {
+    let (dir, marks) = match version {
+        CgroupVersion::V1 => (root.join("blkio"), ["blkio.weight", "blkio.bfq."]),
+        CgroupVersion::V2 => (root.to_owned(), ["io.cost.qos", "io.bfq."]),
+    };
+    let names = fs::read_dir(dir).into_iter().flatten().flatten().map(|entry| entry.file_name());
+    names
+        .into_iter()
+        .any(|name| name.to_str().is_some_and(|name| marks.iter().any(|mark| name.starts_with(mark))))
 }
 
 /// The page sizes that the controller has files for, as `2MB`.
@@ -262,6 +275,7 @@ pub(crate) fn bare_host() -> Host {
         selinux: None,
         seccomp: true,
         hugepage_sizes: Vec::new(),
+        io_weights: true,
         swap_accounting: true,
     }
 }

@@ -214,6 +214,8 @@ pub struct Host {
     pub hugepage_sizes: Vec<String>,
     /// Whether swap is accounted to cgroups.
     pub swap_accounting: bool,
+    /// Whether the kernel weighs the use of block devices by cgroup.
+    pub io_weights: bool,
 }
 
 impl Host {

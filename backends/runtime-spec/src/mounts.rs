@@ -234,6 +234,17 @@ fn of_request(number: usize, mount: &spec::Mount, input: &Input<'_>, made: &mut 
             let source = text::utf8("mounts", staged(number, &destination, input)?)?.to_owned();
             Ok(bind(destination, source, list))
         }
+        MountSource::Volume { name } if *propagation != Propagation::Private => {
+            Err(Error::invalid("mounts", format!("the volume {name} at {destination} can only be private")))
+        }
+        MountSource::Volume { .. } => {
+            let list = bind_options(&destination, "rprivate", readonly_option, extra)?;
+            let source = staged(number, &destination, input)?;
+            if *selinux_relabel {
+                made.relabel.push(source.clone());
+            }
+            Ok(bind(destination, text::utf8("mounts", source)?.to_owned(), list))
+        }
         MountSource::Tmpfs { size_bytes, mode } => {
             if *propagation != Propagation::Private {
                 return Err(Error::invalid(

@@ -299,6 +299,12 @@ pub struct LinuxMemory {
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct LinuxBlockIo {
+    /// Share in all devices.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub weight: Option<u16>,
+    /// Shares in single devices.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub weight_device: Vec<LinuxWeight>,
     /// Bytes read per second.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub throttle_read_bps_device: Vec<LinuxThrottle>,
@@ -311,6 +317,17 @@ pub struct LinuxBlockIo {
     /// Writes per second.
     #[serde(rename = "throttleWriteIOPSDevice", skip_serializing_if = "Vec::is_empty")]
     pub throttle_write_iops_device: Vec<LinuxThrottle>,
+}
+
+/// The share in one block device.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct LinuxWeight {
+    /// Major number.
+    pub major: i64,
+    /// Minor number.
+    pub minor: i64,
+    /// The share.
+    pub weight: u16,
 }
 
 /// The limit of one block device.

@@ -1,40 +1,69 @@
-//! Limits on block devices, by their numbers.
+//! Limits on block devices and shares in them, by the numbers of devices.
 
 use std::path::Path;
 
-use switchyard_core::spec::{Throttle, Throttled};
+use switchyard_core::spec::{IoWeight, TaskSpec, Throttle, Throttled};
 use switchyard_core::{Error, Result};
 
-use crate::input::{DeviceInfo, HostFs, HostNode};
-use crate::oci::{LinuxBlockIo, LinuxThrottle};
+use crate::input::{DeviceInfo, Host, HostFs, HostNode};
+use crate::oci::{LinuxBlockIo, LinuxThrottle, LinuxWeight};
 use crate::text;
 
-/// The limits of a spec; `None` without any. Of two for one device and use the later counts.
+/// Shares that every kernel with shares takes.
+const WEIGHTS: std::ops::RangeInclusive<u16> = 10..=1000;
+
+/// The limits and shares of a spec; `None` without any. Of two for one device and use the later counts.
 ///
 /// # Errors
-/// `InvalidArgument`, naming `throttles`, for a path that is missing or no block device, or a rate of 0.
-pub fn block_io(asked: &[Throttle], fs: &dyn HostFs) -> Result<Option<LinuxBlockIo>> {
+/// `InvalidArgument`, naming `throttles` or `blkio_weight`, for a path that is missing or no block device, and for a number that cannot
+/// be; `Unimplemented` for shares where the kernel has none.
+pub fn block_io(task: &TaskSpec, host: &Host, fs: &dyn HostFs) -> Result<Option<LinuxBlockIo>> {
     let mut limits = LinuxBlockIo::default();
-    for Throttle { device, what, rate } in asked {
-        let path = text::absolute("throttles", device)?;
+    for Throttle { device, what, rate } in &task.throttles {
         if *rate == 0 {
-            return Err(Error::invalid("throttles", format!("the rate of {path} is 0")));
+            return Err(Error::invalid("throttles", format!("the rate of {} is 0", device.display())));
         }
-        let found = fs.node(Path::new(&path)).map_err(|error| {
-            Error::invalid("throttles", format!("{path} cannot be used")).with_source(error)
-        })?;
-        let HostNode::Device(DeviceInfo { block: true, major, minor, .. }) = found else {
-            return Err(Error::invalid("throttles", format!("{path} is no block device")));
-        };
+        let (major, minor) = numbers("throttles", device, fs)?;
         let list = match what {
             Throttled::ReadBytes => &mut limits.throttle_read_bps_device,
             Throttled::WriteBytes => &mut limits.throttle_write_bps_device,
             Throttled::Reads => &mut limits.throttle_read_iops_device,
             Throttled::Writes => &mut limits.throttle_write_iops_device,
         };
-        let limit = LinuxThrottle { major: major.into(), minor: minor.into(), rate: *rate };
-        list.retain(|other| (other.major, other.minor) != (limit.major, limit.minor));
-        list.push(limit);
+        list.retain(|other| (other.major, other.minor) != (major, minor));
+        list.push(LinuxThrottle { major, minor, rate: *rate });
+    }
+    if !task.io_weights.is_empty() && !host.io_weights {
+        return Err(Error::unimplemented(
+            "blkio_weight: is not supported: this kernel weighs the use of block devices neither by bfq nor by io.cost",
+        ));
+    }
+    for IoWeight { device, weight } in &task.io_weights {
+        if !WEIGHTS.contains(weight) {
+            return Err(Error::invalid("blkio_weight", format!("{weight} is not between 10 and 1000")));
+        }
+        match device {
+            None => limits.weight = Some(*weight),
+            Some(device) => {
+                let (major, minor) = numbers("blkio_weight", device, fs)?;
+                limits.weight_device.retain(|other| (other.major, other.minor) != (major, minor));
+                limits.weight_device.push(LinuxWeight { major, minor, weight: *weight });
+            }
+        }
     }
     Ok((limits != LinuxBlockIo::default()).then_some(limits))
+}
+
+/// The numbers of a block device.
+fn numbers(field: &str, device: &Path, fs: &dyn HostFs) -> Result<(i64, i64)> {
+    let path = text::absolute(field, device)?;
+    let found = fs
+        .node(Path::new(&path))
+        .map_err(|error| Error::invalid(field, format!("{path} cannot be used")).with_source(error))?;
+    match found {
+        HostNode::Device(DeviceInfo { block: true, major, minor, .. }) => Ok((major.into(), minor.into())),
+        HostNode::Device(_) | HostNode::Directory(_) | HostNode::Other => {
+            Err(Error::invalid(field, format!("{path} is no block device")))
+        }
+    }
 }

@@ -23,7 +23,7 @@ use std::time::{Duration, SystemTime};
 use async_trait::async_trait;
 
 use crate::error::Result;
-use crate::id::{SandboxId, TaskId};
+use crate::id::{Owner, SandboxId, TaskId};
 use crate::image::{ImageId, ImageStore};
 use crate::spec::{ExecSpec, Resources, SandboxSpec, Signal, TaskSpec, TaskUpdate};
 use crate::state::Exit;
@@ -136,6 +136,12 @@ pub trait Backend: Send + Sync + 'static {
     /// # Errors
     /// The old limits are still in force and on record.
     async fn update_task(&self, id: TaskId, update: &TaskUpdate) -> Result<()>;
+
+    /// Removes an owner's volume of this name, with all that is in it. Idempotent: one that is not there is removed.
+    ///
+    /// # Errors
+    /// `InvalidArgument` for what is no name of a volume; `FailedPrecondition` while a task has it.
+    async fn remove_volume(&self, owner: Owner, name: &str) -> Result<()>;
 
     /// Starts a further process in a running task.
     ///

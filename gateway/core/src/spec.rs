@@ -17,10 +17,10 @@ mod throttle;
 mod update;
 mod users;
 
-pub use mount::{DeviceNode, MissingSource, Mount, MountSource, Propagation};
+pub use mount::{DeviceNode, MissingSource, Mount, MountSource, Propagation, is_volume_name};
 pub use resources::{HugepageLimit, Resources};
 pub use signal::Signal;
-pub use throttle::{Throttle, Throttled};
+pub use throttle::{IoWeight, Throttle, Throttled};
 pub use update::TaskUpdate;
 pub use users::{IdMap, IdRange, UserNamespace};
 
@@ -227,6 +227,8 @@ pub struct TaskSpec {
     pub rlimits: Vec<Rlimit>,
     /// Limits on block devices; of two for one device and use the later counts.
     pub throttles: Vec<Throttle>,
+    /// Shares in the use of block devices; of two for one device the later counts.
+    pub io_weights: Vec<IoWeight>,
     /// Limits of the cgroup.
     pub resources: Resources,
     /// Where the cgroup goes; `None` follows the sandbox.

@@ -4,7 +4,7 @@
 //! A record is one byte that says the version, and a protobuf message. A version that this program does not know is no error: the
 //! object is then described by what the core knows of it.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::hash::Hash;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -51,6 +51,9 @@ pub(crate) struct ContainerRecord {
     /// What was asked for beyond v1, and nothing else.
     #[prost(message, optional, tag = "2")]
     pub(crate) additions: Option<old::LinuxContainerResources>,
+    /// The names of volumes, by the number of their mount.
+    #[prost(btree_map = "uint32, string", tag = "3")]
+    pub(crate) volumes: BTreeMap<u32, String>,
 }
 
 /// Decoded records by id. An id is never used twice and a record never changes, so an entry is true for as long as it stands.

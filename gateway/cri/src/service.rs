@@ -56,9 +56,9 @@ pub fn services(scope: Scope, config: Config, sessions: Option<Sessions>) -> Ser
     let service = RuntimeService { runtime: Arc::clone(&runtime), generated, limit };
     let image = ImageServiceServer::new(images.clone()).max_decoding_message_size(limit);
     Services {
-        runtime_v1alpha2: ByName(v1alpha2::RuntimeService::new(service.clone(), runtime, limit)),
+        runtime_v1alpha2: ByName(v1alpha2::RuntimeService::new(service.clone(), Arc::clone(&runtime), limit)),
         image_v1alpha2: ByName(v1alpha2::ImageService::new(image.clone(), images, limit)),
-        volume_v1alpha2: ByName(v1alpha2::VolumeService::new(limit)),
+        volume_v1alpha2: ByName(v1alpha2::VolumeService::new(runtime, limit)),
         runtime: ByName(service),
         image,
     }

@@ -75,9 +75,10 @@ pub struct ImageService {
     limit: usize,
 }
 
-/// `runtime.v1alpha2.VolumeService`. No volume outlives its container, so there is never one to remove.
+/// `runtime.v1alpha2.VolumeService`.
 #[derive(Debug, Clone)]
 pub struct VolumeService {
+    runtime: Arc<Runtime>,
     /// The most bytes of a request.
     limit: usize,
 }
@@ -137,8 +138,8 @@ impl Calls for ImageService {
 // === impl VolumeService ===
 
 impl VolumeService {
-    pub(crate) const fn new(limit: usize) -> Self {
-        Self { limit }
+    pub(crate) const fn new(runtime: Arc<Runtime>, limit: usize) -> Self {
+        Self { runtime, limit }
     }
 }
 
@@ -147,7 +148,7 @@ impl Calls for VolumeService {
 
     fn call(&self, request: Request) -> Answer {
         match call_of(&request) {
-            "RemoveVolume" => unary(self.limit, &(), request, |(), request| ready(remove_volume(request))),
+            "RemoveVolume" => unary(self.limit, &self.runtime, request, remove_volume),
             call => unknown(call),
         }
     }
@@ -197,7 +198,8 @@ async fn create(
 ) -> Result<cri::CreateContainerResponse> {
     let additions = additions::of_container(request.config.as_ref())?;
     additions::of_sandbox(request.sandbox_config.as_ref(), "sandbox_config")?;
-    runtime.create_with(recoded(&request)?, |spec| additions.apply(spec)).await
+    let volumes = additions.volumes().clone();
+    runtime.create_with(recoded(&request)?, &volumes, |spec| additions.apply(spec)).await
 }
 
 async fn update(
@@ -238,12 +240,13 @@ async fn pull_image(images: Images, request: old::PullImageRequest) -> Result<cr
     images.pull(recoded(&request)?).await
 }
 
-/// Idempotent, and true of every name: named volumes are refused when a container asks for them, and the volumes of images go with
-/// their containers.
-fn remove_volume(request: old::RemoveVolumeRequest) -> Result<old::RemoveVolumeResponse> {
+/// Idempotent. A volume that a container has is not removed.
+async fn remove_volume(
+    runtime: Arc<Runtime>,
+    request: old::RemoveVolumeRequest,
+) -> Result<old::RemoveVolumeResponse> {
     let old::RemoveVolumeRequest { volume_name } = request;
-    if volume_name.is_empty() {
-        return Err(Error::invalid("volume_name", "it is empty"));
-    }
+    additions::check_volume(&volume_name, "volume_name")?;
+    runtime.scope.remove_volume(volume_name).await?;
     Ok(old::RemoveVolumeResponse {})
 }

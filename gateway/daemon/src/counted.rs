@@ -133,6 +133,10 @@ impl Backend for Counted {
         self.inner.start_task(id).await
     }
 
+    async fn remove_volume(&self, owner: Owner, name: &str) -> Result<()> {
+        self.inner.remove_volume(owner, name).await
+    }
+
     async fn signal_task(&self, id: TaskId, signal: Signal) -> Result<()> {
         self.inner.signal_task(id, signal).await
     }

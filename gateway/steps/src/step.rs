@@ -137,6 +137,12 @@ steps! {
         ViewMounted,
         /// A view of an image is unmounted.
         ViewUnmounted,
+        /// A named volume is filled, and does not have its name yet.
+        VolumeDrafted,
+        /// A named volume has its name.
+        VolumeNamed,
+        /// A removal has taken a volume's name away.
+        VolumeUnnamed,
     }
     /// Clients that are attached to a task.
     Attach {

@@ -24,12 +24,7 @@ fn runtime<T>(
 }
 
 fn create(node: &Node, pod: &str, config: old::ContainerConfig) -> Result<String, Status> {
-    let request = old::CreateContainerRequest {
-        pod_sandbox_id: pod.to_owned(),
-        config: Some(config),
-        sandbox_config: None,
-    };
-    runtime(node, async |mut client| client.create_container(request).await).map(|answer| answer.container_id)
+    node.cri().create_old(pod, &config)
 }
 
 fn status(node: &Node, container: &str) -> old::ContainerStatus {
@@ -167,6 +162,19 @@ fn limits_that_only_v1alpha2_has_are_in_force_or_refused() {
     let told = status(&node, &id).pouch_resources.expect("they are told");
     assert_eq!(told.blkio_device_read_bps, throttled.blkio_device_read_bps);
 
+    let mut config = limited(old::LinuxContainerResources { blkio_weight: 200, ..Default::default() });
+    config.metadata = Some(cri::ContainerMetadata { name: "weighed".to_owned(), attempt: 0 });
+    match create(&node, pod.id(), config) {
+        Ok(id) => {
+            node.cri().start(&id).expect("it starts");
+            // The second is the same share on another scale.
+            let weight = value(&id, ["blkio.bfq.weight", "io.weight"]);
+            assert!(["200", "default 200", "default 1920"].contains(&weight.as_str()), "{weight}");
+            assert_eq!(status(&node, &id).pouch_resources.expect("they are told").blkio_weight, 200);
+        }
+        Err(refused) => assert!(refused.message().contains("blkio_weight: is not supported: "), "{refused}"),
+    }
+
     let swappiness = Some(cri::Int64Value { value: 7 });
     let mut config =
         limited(old::LinuxContainerResources { memory_swappiness: swappiness, ..Default::default() });
@@ -227,6 +235,55 @@ fn a_stopped_pod_is_started_with_the_address_it_had_unless_another_has_it() {
     let seen = node.cri().sh(&next, "ip -4 addr show eth0");
     assert!(seen.contains(&only), "{seen}");
     node.cri().remove_pod(&first).expect("it can be removed");
+}
+
+#[test]
+fn a_named_volume_is_shared_and_outlives_its_containers_until_it_is_removed() {
+    let node = Node::start();
+    node.registry().push("named:1", &busybox().volume("/bin").build());
+    let image = node.registry().reference("named:1");
+    node.cri().pull(&image, None).expect("it can be pulled");
+    let pod = node.pod("named");
+    let at = |name: &str, container_path: &str| {
+        let mut config = shell(&image, name, "exec sleep 1000");
+        let container_path = container_path.to_owned();
+        config.mounts = vec![old::Mount { container_path, name: "data".to_owned(), ..Default::default() }];
+        config
+    };
+    let run = |name: &str, container_path: &str| {
+        let id = create(&node, pod.id(), at(name, container_path)).expect("it is well formed");
+        node.cri().start(&id).expect("it starts");
+        id
+    };
+    // The first finds what the image has there, the second what the first has written.
+    let first = run("first", "/bin");
+    assert_eq!(node.cri().sh(&first, "test -e /bin/sh && echo kept > /bin/note; cat /bin/note"), "kept");
+    let second = run("second", "/elsewhere");
+    assert_eq!(node.cri().sh(&second, "cat /elsewhere/note"), "kept");
+    let told = status(&node, &second).mounts;
+    assert_eq!((told[0].name.as_str(), told[0].host_path.as_str()), ("data", ""));
+
+    let refused = |id: &str| {
+        let refused = node.cri().remove_volume("data").expect_err("a container has it");
+        assert_eq!(refused.code(), Code::FailedPrecondition, "{refused}");
+        assert!(refused.message().contains(id), "{refused}");
+    };
+    node.cri().remove(&first).expect("it can be removed");
+    refused(&second);
+    node.daemon().restart();
+    refused(&second);
+    node.cri().remove(&second).expect("it can be removed");
+    let third = run("third", "/data");
+    assert_eq!(node.cri().sh(&third, "cat /data/note"), "kept");
+    node.cri().remove(&third).expect("it can be removed");
+    node.cri().remove_volume("data").expect("nothing has it");
+    node.cri().remove_volume("data").expect("it is gone");
+    let fourth = run("fourth", "/data");
+    assert_eq!(node.cri().sh(&fourth, "ls -A /data"), "");
+    node.cri().remove(&fourth).expect("it can be removed");
+    node.cri().remove_volume("data").expect("nothing has it");
+    let code = node.cri().remove_volume("../data").expect_err("it is no name").code();
+    assert_eq!(code, Code::InvalidArgument);
 }
 
 /// A whole disk of this machine, or a loop device.

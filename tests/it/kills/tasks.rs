@@ -2,7 +2,8 @@
 
 use std::fs;
 
-use switchyard_proto::cri::v1::{ContainerState, LinuxContainerResources, Mount};
+use switchyard_proto::cri::v1::{ContainerMetadata, ContainerState, LinuxContainerResources, Mount};
+use switchyard_proto::cri::v1alpha2 as old;
 use switchyard_steps::Step::*;
 use switchyard_tests::cri::{image_spec, limits};
 use switchyard_tests::host::{cgroups, eventually, random_name};
@@ -25,6 +26,8 @@ pub(super) const MADE: &[Amid] = &[
             (TaskPrepared, 1),
         ],
     },
+    Amid { run: create_with_volume, at: &[(VolumeDrafted, 1), (VolumeNamed, 1)] },
+    Amid { run: remove_volume, at: &[(VolumeUnnamed, 1)] },
     Amid {
         run: start,
         at: &[
@@ -69,6 +72,42 @@ fn create(lab: &Lab, kill: Kill) {
     lab.node.cri().start(&id).expect("it can be started");
     assert_eq!(lab.node.cri().sh(&id, "touch /data/x && test -e /image/bin/sh && echo reached"), "reached");
     drop(pod);
+    lab.assert_nothing_left(kill);
+}
+
+/// A container that has the named volume `kept`, which begins with a file of the image.
+fn create_named(lab: &Lab, pod: &Pod<'_>) -> Result<String, tonic::Status> {
+    let config = old::ContainerConfig {
+        metadata: Some(ContainerMetadata { name: "main".to_owned(), attempt: 0 }),
+        image: Some(image_spec(&lab.volumes())),
+        command: ["sleep", "1000"].map(str::to_owned).to_vec(),
+        mounts: vec![old::Mount {
+            container_path: "/bin".to_owned(),
+            name: "kept".to_owned(),
+            ..Default::default()
+        }],
+        ..Default::default()
+    };
+    lab.node.cri().create_old(pod.id(), &config)
+}
+
+fn create_with_volume(lab: &Lab, kill: Kill) {
+    let pod = lab.node.pod("named");
+    lab.dies_amid(kill, || create_named(lab, &pod));
+    let id = create_named(lab, &pod).expect("it can be sent again");
+    lab.node.cri().start(&id).expect("it can be started");
+    assert_eq!(lab.node.cri().sh(&id, "echo x > /bin/new; ls /bin | grep -cx -e new -e sh"), "2");
+    drop(pod);
+    lab.node.cri().remove_volume("kept").expect("nothing has it");
+    lab.assert_nothing_left(kill);
+}
+
+fn remove_volume(lab: &Lab, kill: Kill) {
+    let pod = lab.node.pod("unnamed");
+    create_named(lab, &pod).expect("it is well formed");
+    drop(pod);
+    lab.dies_amid(kill, || lab.node.cri().remove_volume("kept"));
+    lab.node.cri().remove_volume("kept").expect("it can be sent again");
     lab.assert_nothing_left(kill);
 }
 

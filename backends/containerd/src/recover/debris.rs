@@ -30,6 +30,8 @@ pub(super) struct Debris {
     snapshots: Vec<(String, String)>,
     sandboxes: Vec<SandboxId>,
     tasks: Vec<TaskId>,
+    /// Volumes that were being filled or removed.
+    volumes: Vec<PathBuf>,
 }
 
 impl Inner {
@@ -56,13 +58,14 @@ impl Inner {
                 .filter(|(name, _)| !all.contains(name))
                 .map(|(_, id)| id)
                 .collect(),
+            volumes: self.volumes.nameless(),
             tasks: tasks.into_iter().filter(|(name, _)| !all.contains(name)).map(|(_, id)| id).collect(),
         })
     }
 
     /// Clears it away. What cannot be is found again by the next start.
     pub(super) async fn clear_debris(&self, debris: Debris, known: &HashSet<TaskId>) {
-        let Debris { views, snapshots, sandboxes, tasks } = debris;
+        let Debris { views, snapshots, sandboxes, tasks, volumes } = debris;
         let told = |what: &str, outcome: Result<()>| {
             if let Err(error) = outcome {
                 tracing::warn!(
@@ -77,6 +80,9 @@ impl Inner {
         }
         for id in tasks {
             told("the rest of a task", self.clear_task_dirs(id).await);
+        }
+        for path in volumes {
+            told("the rest of a volume", remove_tree(&path).await);
         }
         self.clear_logs(known).await;
     }

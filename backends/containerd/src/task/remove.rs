@@ -46,11 +46,16 @@ impl Inner {
         self.faults.reach(Step::TaskSnapshotGone)?;
         remove_tree(&entry.dirs.run).await?;
         remove_tree(&entry.dirs.state).await?;
+        let volumes = entry.record().volumes.len();
+        for number in 0..volumes {
+            remove_tree(&self.volumes.draft(entry.id, number)).await?;
+        }
         self.faults.reach(Step::TaskFilesGone)?;
         let request = api::DeleteContainerRequest { id: id.clone() };
         gone_is_done(
             call(&format!("delete container {id}"), QUICK, self.client.containers().delete(request)).await,
         )?;
+        self.volumes.release(entry.id);
         self.faults.reach(Step::TaskForgotten)
     }
 }

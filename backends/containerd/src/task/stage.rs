@@ -23,7 +23,7 @@ use crate::mount::mount_all;
 use crate::sandbox::{SandboxEntry, from_namespaces};
 use crate::steps::Step;
 use crate::text::{blocking, io_error, remove_tree};
-use crate::users;
+use crate::{users, volumes};
 
 /// How the text of an error begins that is about the image of a volume: kubelets know it by that.
 const IMAGE_VOLUME_FAILED: &str = "ImageVolumeMountFailed";
@@ -57,6 +57,8 @@ pub(super) struct Staging {
     pub(super) records: Vec<StagedRecord>,
     /// Where the source of a mount of the request will be, by its number.
     pub(super) places: BTreeMap<usize, PathBuf>,
+    /// The named volumes: where each is seen inside, and its path below the directory of all.
+    pub(super) volumes: Vec<(PathBuf, String)>,
 }
 
 impl Staging {
@@ -115,6 +117,16 @@ impl Inner {
                         ));
                     }
                     staging.places.insert(number, at);
+                }
+                MountSource::Volume { .. } if sandbox.record.users.is_some() => {
+                    return Err(Error::unimplemented(
+                        "mounts: a named volume is not supported in a sandbox with a user namespace",
+                    ));
+                }
+                MountSource::Volume { name } => {
+                    let volume = volumes::relative(spec.meta.owner, name)?;
+                    staging.places.insert(number, self.volumes.path(&volume));
+                    staging.volumes.push((mount.destination.clone(), volume));
                 }
                 MountSource::Host { .. } | MountSource::Tmpfs { .. } => {}
             }

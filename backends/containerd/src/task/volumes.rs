@@ -1,12 +1,16 @@
-//! Image volumes: directories of a task's own for the paths that its image declares, filled with what the image has there.
+//! Image volumes: directories of a task's own for the paths that its image declares, filled with what the image has there. Named
+//! volumes begin so, too.
 
 use std::ffi::OsStr;
 use std::fs;
 use std::io;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, lchown};
 use std::path::{Component, Path, PathBuf};
+use std::sync::Arc;
 
 use switchyard_core::{Error, Result};
+use switchyard_runtime_spec::ImageVolume;
+use switchyard_steps::reach;
 
 use super::{Plan, TaskEntry};
 use crate::backend::Inner;
@@ -14,12 +18,14 @@ use crate::steps::Step;
 use crate::text::{blocking, io_error};
 
 impl Inner {
-    /// Makes and fills the directories of a task's image volumes.
+    /// Makes and fills the directories of a task's image volumes, and of those named volumes that are not there yet.
     pub(super) async fn fill_volumes(&self, entry: &TaskEntry, plan: &Plan) -> Result<()> {
-        if plan.volumes.is_empty() {
+        let drafts = self.drafts(entry, plan).await?;
+        let volumes: Vec<_> =
+            plan.volumes.iter().chain(drafts.iter().map(|(draft, _)| draft)).cloned().collect();
+        if volumes.is_empty() {
             return Ok(());
         }
-        let volumes = plan.volumes.clone();
         match &plan.image.top {
             Some(top) => {
                 let fill = move |root: &Path| {
@@ -31,7 +37,31 @@ impl Inner {
                 blocking(move || volumes.iter().try_for_each(|volume| make(&volume.source))).await?;
             }
         }
+        if !drafts.is_empty() {
+            reach(Step::VolumeDrafted);
+            let named = Arc::clone(&self.volumes);
+            let place = move || drafts.iter().try_for_each(|(draft, name)| named.place(&draft.source, name));
+            blocking(place).await?;
+            reach(Step::VolumeNamed);
+        }
         self.faults.reach(Step::TaskVolumes)
+    }
+
+    /// Those named volumes that are not there yet: where each is to be filled, and its path below the directory of all.
+    async fn drafts(&self, entry: &TaskEntry, plan: &Plan) -> Result<Vec<(ImageVolume, String)>> {
+        if plan.staging.volumes.is_empty() {
+            return Ok(Vec::new());
+        }
+        let (all, id, named) = (plan.staging.volumes.clone(), entry.id, Arc::clone(&self.volumes));
+        blocking(move || {
+            let numbered = all.into_iter().enumerate();
+            let fresh = numbered.filter(|(_, (_, volume))| !named.path(volume).exists());
+            let draft = |(number, (destination, volume))| {
+                (ImageVolume { destination, source: named.draft(id, number) }, volume)
+            };
+            Ok(fresh.map(draft).collect())
+        })
+        .await
     }
 }
 

@@ -6,7 +6,8 @@ use serde_json::Value;
 use switchyard_core::ErrorKind;
 use switchyard_core::id::TaskId;
 use switchyard_core::spec::{
-    DeviceNode, MissingSource, Mount, MountSource, PidMode, Propagation, Rlimit, Throttle, Throttled,
+    DeviceNode, IoWeight, MissingSource, Mount, MountSource, PidMode, Propagation, Rlimit, Throttle,
+    Throttled,
 };
 use switchyard_runtime_spec::{ImageVolume, Namespace};
 
@@ -297,4 +298,23 @@ fn limits_on_block_devices_go_by_their_numbers() {
         case.task.throttles = vec![limit(device, Throttled::Reads, rate)];
         assert!(case.refused().starts_with("throttles: "), "{device}");
     }
+}
+
+#[test]
+fn shares_in_block_devices_are_told_or_refused() {
+    let share = |device: Option<&str>, weight| IoWeight { device: device.map(Into::into), weight };
+    let mut case = Case::plain();
+    case.task.io_weights = vec![share(None, 10), share(None, 500), share(Some("/dev/sda"), 1000)];
+    let expected = serde_json::json!({
+        "weight": 500,
+        "weightDevice": [{ "major": 8, "minor": 0, "weight": 1000 }],
+    });
+    assert_eq!(case.build().unwrap().spec["linux"]["resources"]["blockIO"], expected);
+    for bad in [share(None, 9), share(None, 1001), share(Some("/dev/fuse"), 10)] {
+        case.task.io_weights = vec![bad];
+        assert!(case.refused().starts_with("blkio_weight: "));
+    }
+    case.task.io_weights = vec![share(None, 500)];
+    case.host.io_weights = false;
+    assert!(case.refused().starts_with("blkio_weight: is not supported: "));
 }

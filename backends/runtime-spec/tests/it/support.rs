@@ -168,6 +168,7 @@ pub(crate) fn bare_host() -> Host {
         selinux: None,
         seccomp: true,
         hugepage_sizes: Vec::new(),
+        io_weights: true,
         swap_accounting: true,
     }
 }
@@ -198,6 +199,7 @@ pub(crate) fn task() -> TaskSpec {
         security: Security::default(),
         rlimits: Vec::new(),
         throttles: Vec::new(),
+        io_weights: Vec::new(),
         resources: Resources::default(),
         cgroup: None,
         pid: PidMode::Private,

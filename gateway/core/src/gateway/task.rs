@@ -149,6 +149,20 @@ impl Scope {
     }
 }
 
+impl Scope {
+    /// Removes a volume of this owner. Idempotent. Cancel-safe: the work goes on.
+    ///
+    /// # Errors
+    /// Those of [`Backend::remove_volume`](crate::backend::Backend::remove_volume).
+    pub async fn remove_volume(&self, name: String) -> Result<()> {
+        self.gateway.ready()?;
+        let (gateway, owner) = (self.gateway.clone(), self.owner);
+        let what = format!("removal of volume {name:?}");
+        let work = async move { gateway.shared.backend.remove_volume(owner, &name).await };
+        self.gateway.tracked(what, work).await
+    }
+}
+
 impl Gateway {
     /// Ends a task at once. Returns when no process of it runs any more; [`Gateway::settle_task`] waits until that is told.
     pub(super) async fn kill_task(&self, id: TaskId) -> Result<()> {

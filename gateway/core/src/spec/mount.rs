@@ -41,6 +41,12 @@ pub enum MountSource {
         /// A directory in it, relative to its root; empty for the root.
         sub_path: PathBuf,
     },
+    /// A directory of the gateway's own that outlives its tasks. It is made when the first task that names it is, and begins with what
+    /// the image has at the destination.
+    Volume {
+        /// Its name among the volumes of the task's owner; see [`is_volume_name`].
+        name: String,
+    },
     /// A tmpfs of this size in bytes (0: the kernel's default) and mode.
     Tmpfs {
         /// Size limit.
@@ -48,6 +54,15 @@ pub enum MountSource {
         /// Permission bits.
         mode: u32,
     },
+}
+
+/// Whether a text can be the name of a volume: letters, digits, `_`, `.` and `-`, beginning with a letter or a digit, at most 128.
+#[must_use]
+pub fn is_volume_name(text: &str) -> bool {
+    let good = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'.' | b'-');
+    text.len() <= 128
+        && text.bytes().all(good)
+        && text.bytes().next().is_some_and(|byte| byte.is_ascii_alphanumeric())
 }
 
 /// What to do about a host path that does not exist.

@@ -1,4 +1,4 @@
-//! Limits on the use of block devices.
+//! Limits on the use of block devices, and shares in it.
 
 use std::path::PathBuf;
 
@@ -11,6 +11,15 @@ pub struct Throttle {
     pub what: Throttled,
     /// Bytes or operations per second; not 0.
     pub rate: u64,
+}
+
+/// A task's share in the use of block devices, beside the shares of others. It stands for as long as the task does.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct IoWeight {
+    /// The device on the host, a whole disk; `None` is for all that are not named.
+    pub device: Option<PathBuf>,
+    /// The share: from 10 to 1000.
+    pub weight: u16,
 }
 
 /// What a [`Throttle`] counts.

@@ -26,6 +26,8 @@ pub(crate) struct Parent<'a> {
     pub(crate) config: &'a cri::PodSandboxConfig,
     /// Whether its handler makes mounts read-only all the way down.
     pub(crate) recursive_readonly: bool,
+    /// Names of volumes that its container asks for, by the number of their mount; v1 has no word for them.
+    pub(crate) volumes: &'a BTreeMap<u32, String>,
 }
 
 impl Parent<'_> {
@@ -65,7 +67,7 @@ pub(crate) fn container(
     target: &dyn Fn(&str) -> Result<TaskId>,
     now: SystemTime,
 ) -> Result<TaskSpec> {
-    let request = ContainerRecord { config: Some(config), additions: None };
+    let request = ContainerRecord { config: Some(config), ..Default::default() };
     let record = record::encode(&request);
     let cri::ContainerConfig {
         metadata,
@@ -120,9 +122,10 @@ pub(crate) fn container(
         devices: mount::devices(devices)?,
         cdi_devices: cdi_names(&cdi_devices, &annotations)?,
         security,
-        // CRI has neither; the runtime's own stand.
+        // CRI has none of these; the runtime's own stand.
         rlimits: Vec::new(),
         throttles: Vec::new(),
+        io_weights: Vec::new(),
         resources: resources::limits(limits, "config.linux.resources")?,
         cgroup: None,
         pid: pid.unwrap_or_else(|| parent.pid()),

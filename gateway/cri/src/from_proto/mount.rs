@@ -12,11 +12,20 @@ use super::{absolute, known, security, text, without_parents};
 /// Mounts, in the order asked for.
 pub(super) fn mounts(mounts: Vec<cri::Mount>, parent: &Parent<'_>) -> Result<Vec<Mount>> {
     let users = parent.users()?;
-    let mount = |(index, wire)| mount(wire, index, parent.recursive_readonly, users.as_ref());
+    let mount = |(index, wire)| {
+        let volume = u32::try_from(index).ok().and_then(|index| parent.volumes.get(&index));
+        mount(wire, index, volume, parent.recursive_readonly, users.as_ref())
+    };
     mounts.into_iter().enumerate().map(mount).collect()
 }
 
-fn mount(wire: cri::Mount, index: usize, can_recurse: bool, users: Option<&UserNamespace>) -> Result<Mount> {
+fn mount(
+    wire: cri::Mount,
+    index: usize,
+    volume: Option<&String>,
+    can_recurse: bool,
+    users: Option<&UserNamespace>,
+) -> Result<Mount> {
     let field = format!("config.mounts[{index}]");
     let cri::Mount {
         container_path,
@@ -48,6 +57,7 @@ fn mount(wire: cri::Mount, index: usize, can_recurse: bool, users: Option<&UserN
                 "it is for image volumes only",
             ));
         }
+        None if let Some(name) = volume => MountSource::Volume { name: name.clone() },
         None => {
             let path = absolute(format_args!("{field}.host_path"), &host_path)?;
             MountSource::Host { path, missing: MissingSource::CreateDir }

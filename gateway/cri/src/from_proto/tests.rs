@@ -86,7 +86,12 @@ fn container_in(
     config: cri::ContainerConfig,
     settings: &Config,
 ) -> Result<TaskSpec> {
-    let parent = Parent { id: SandboxId::from_bytes(SANDBOX), config: home, recursive_readonly: false };
+    let parent = Parent {
+        id: SandboxId::from_bytes(SANDBOX),
+        config: home,
+        recursive_readonly: false,
+        volumes: &BTreeMap::new(),
+    };
     let target = |id: &str| match id {
         "there" => Ok(TaskId::from_bytes([9; 32])),
         other => Err(Error::not_found(format!("task {other:?} does not exist"))),

@@ -22,13 +22,14 @@ impl Runtime {
         &self,
         request: cri::CreateContainerRequest,
     ) -> Result<cri::CreateContainerResponse> {
-        self.create_with(request, |_| {}).await
+        self.create_with(request, &BTreeMap::new(), |_| {}).await
     }
 
-    /// The same, of a container that `add` asks more for.
+    /// The same, of a container with named volumes, by the number of their mount, that `add` asks more for.
     pub(crate) async fn create_with(
         &self,
         request: cri::CreateContainerRequest,
+        volumes: &BTreeMap<u32, String>,
         add: impl FnOnce(&mut TaskSpec) + Send,
     ) -> Result<cri::CreateContainerResponse> {
         let cri::CreateContainerRequest { pod_sandbox_id, config, sandbox_config } = request;
@@ -41,8 +42,8 @@ impl Runtime {
             .or(sandbox_config.as_ref())
             .ok_or_else(|| unreadable(&sandbox))?;
         let config = config.ok_or_else(|| Error::invalid("config", "it is missing"))?;
-        let parent =
-            Parent { id: sandbox.id, config: home, recursive_readonly: self.recursive_readonly(&sandbox) };
+        let recursive_readonly = self.recursive_readonly(&sandbox);
+        let parent = Parent { id: sandbox.id, config: home, recursive_readonly, volumes };
         let target = |id: &str| self.target(&sandbox, id);
         let mut spec = from_proto::container(config, &parent, &self.config, &target, SystemTime::now())?;
         add(&mut spec);

@@ -78,7 +78,7 @@ pub(super) fn record(image: &str, user_specified_image: &str) -> ContainerRecord
             mounts: vec![cri::Mount { container_path: "/x".into(), ..Default::default() }],
             ..Default::default()
         }),
-        additions: None,
+        ..Default::default()
     }
 }
 

@@ -1,8 +1,11 @@
 //! What a client of v1alpha2 asks for that v1 has no word for: one function for each addition.
 
+use std::collections::BTreeMap;
 use std::fmt::Display;
 
-use switchyard_core::spec::{MissingSource, MountSource, Resources, Rlimit, TaskSpec, Throttle, Throttled};
+use switchyard_core::spec::{
+    IoWeight, MissingSource, MountSource, Resources, Rlimit, TaskSpec, Throttle, Throttled, is_volume_name,
+};
 use switchyard_core::{Error, Result};
 use switchyard_proto::cri::v1 as cri;
 use switchyard_proto::cri::v1alpha2 as old;
@@ -10,13 +13,19 @@ use switchyard_proto::cri::v1alpha2 as old;
 use crate::from_proto::absolute;
 use crate::record::{self, ContainerRecord};
 
+/// Shares in block devices that every kernel with shares takes.
+const WEIGHTS: std::ops::RangeInclusive<u16> = 10..=1000;
+
 /// Additions that were asked for and can be done.
 #[derive(Debug, Default, PartialEq)]
 pub(super) struct Additions {
     rlimits: Vec<Rlimit>,
     throttles: Vec<Throttle>,
+    io_weights: Vec<IoWeight>,
     memory_reservation: Option<i64>,
     memory_swappiness: Option<u64>,
+    /// Names of volumes, by the number of their mount.
+    volumes: BTreeMap<u32, String>,
     /// The additions alone, as they were asked for.
     asked: Option<old::LinuxContainerResources>,
 }
@@ -24,21 +33,20 @@ pub(super) struct Additions {
 /// The additions of a new container.
 pub(super) fn of_container(config: Option<&old::ContainerConfig>) -> Result<Additions> {
     let Some(config) = config else { return Ok(Additions::default()) };
-    for (index, mount) in config.mounts.iter().enumerate() {
-        named_volume(mount, index)?;
-    }
     net_priority(config.net_priority)?;
     quota_id(&config.quota_id)?;
     let resources = config.linux.as_ref().and_then(|linux| linux.resources.as_ref());
-    of_resources(resources, "config.linux.resources")
+    let volumes = named_volumes(&config.mounts)?;
+    Ok(Additions { volumes, ..of_resources(resources, "config.linux.resources")? })
 }
 
 /// The additions of a change.
 pub(super) fn of_update(resources: Option<&old::LinuxContainerResources>) -> Result<Additions> {
     let additions = of_resources(resources, "linux")?;
-    let Additions { rlimits, throttles, memory_reservation: _, memory_swappiness, asked: _ } = &additions;
+    let Additions { rlimits, throttles, io_weights, memory_swappiness, .. } = &additions;
     let fixed = [
         ("ulimits", !rlimits.is_empty()),
+        ("blkio_weight*", !io_weights.is_empty()),
         ("blkio_device_*", !throttles.is_empty()),
         ("memory_swappiness", memory_swappiness.is_some()),
     ];
@@ -83,13 +91,14 @@ fn first_addition(resources: &old::LinuxContainerResources) -> Option<&'static s
 fn of_resources(resources: Option<&old::LinuxContainerResources>, field: &str) -> Result<Additions> {
     let Some(resources) = resources else { return Ok(Additions::default()) };
     disk_quota(resources, field)?;
-    weights(resources, field)?;
     kernel_memory(resources.kernel_memory, field)?;
     Ok(Additions {
         rlimits: ulimits(&resources.ulimits, field)?,
         throttles: throttles(resources, field)?,
+        io_weights: weights(resources, field)?,
         memory_swappiness: memory_swappiness(resources.memory_swappiness, field)?,
         memory_reservation: memory_reservation(resources.memory_reservation, field)?,
+        volumes: BTreeMap::new(),
         asked: alone(resources),
     })
 }
@@ -105,7 +114,7 @@ fn alone(resources: &old::LinuxContainerResources) -> Option<old::LinuxContainer
         cpuset_cpus: String::new(),
         cpuset_mems: String::new(),
         hugepage_limits: Vec::new(),
-        unified: std::collections::BTreeMap::new(),
+        unified: BTreeMap::new(),
         memory_swap_limit_in_bytes: 0,
         ..resources.clone()
     };
@@ -117,20 +126,42 @@ fn unsupported(field: impl Display, why: &str) -> Error {
     Error::unimplemented(format!("{field}: is not supported: {why}"))
 }
 
-fn named_volume(mount: &old::Mount, index: usize) -> Result<()> {
-    if mount.name.is_empty() {
+/// The names of volumes, by the number of their mount.
+fn named_volumes(mounts: &[old::Mount]) -> Result<BTreeMap<u32, String>> {
+    let mut volumes = BTreeMap::new();
+    for (index, mount) in (0..).zip(mounts).filter(|(_, mount)| !mount.name.is_empty()) {
+        let field = format!("config.mounts[{index}]");
+        check_volume(&mount.name, format_args!("{field}.name"))?;
+        if !mount.host_path.is_empty() {
+            return Err(Error::invalid(format_args!("{field}.host_path"), "a mount with a name has none"));
+        }
+        if mount.propagation() != cri::MountPropagation::PropagationPrivate {
+            let field = format_args!("{field}.propagation");
+            return Err(Error::invalid(field, "a mount with a name is PROPAGATION_PRIVATE"));
+        }
+        volumes.insert(index, mount.name.clone());
+    }
+    Ok(volumes)
+}
+
+/// Refuses what is no name of a volume.
+pub(super) fn check_volume(name: &str, field: impl Display) -> Result<()> {
+    if is_volume_name(name) {
         return Ok(());
     }
-    Err(unsupported(
-        format_args!("config.mounts[{index}].name"),
-        "this runtime keeps no volumes: give a directory of the host as host_path",
-    ))
+    let why = "is not made of letters, digits, \"_\", \".\" and \"-\", beginning with a letter or a digit, at most 128";
+    Err(Error::invalid(field, format!("{name:?} {why}")))
 }
 
 fn net_priority(priority: i64) -> Result<()> {
     match priority {
         0 => Ok(()),
-        _ => Err(unsupported("config.net_priority", "the network plugin shapes traffic")),
+        // The kernel keeps priorities for the interfaces of the host's network alone, and cgroup v2 has none.
+        _ => Err(unsupported(
+            "config.net_priority",
+            "interfaces of pods have no priorities: ask for rates by the annotations kubernetes.io/ingress-bandwidth and \
+             kubernetes.io/egress-bandwidth of the pod",
+        )),
     }
 }
 
@@ -148,18 +179,27 @@ fn disk_quota(resources: &old::LinuxContainerResources, field: &str) -> Result<(
     Err(unsupported(format_args!("{field}.disk_quota"), "this runtime sets no disk quotas"))
 }
 
-fn weights(resources: &old::LinuxContainerResources, field: &str) -> Result<()> {
-    let asked = [
-        ("blkio_weight", resources.blkio_weight != 0),
-        ("blkio_weight_device", !resources.blkio_weight_device.is_empty()),
-    ];
-    match asked.iter().find(|(_, asked)| *asked) {
-        None => Ok(()),
-        Some((name, _)) => Err(unsupported(
-            format_args!("{field}.{name}"),
-            "few schedulers weigh block devices: use blkio_device_read_bps and its like",
-        )),
+/// Shares in block devices; the backend refuses them where the kernel has none.
+fn weights(resources: &old::LinuxContainerResources, field: &str) -> Result<Vec<IoWeight>> {
+    let share = |at: &str, weight: u32| {
+        u16::try_from(weight).ok().filter(|weight| WEIGHTS.contains(weight)).ok_or_else(|| {
+            let field = format_args!("{field}.{at}");
+            Error::invalid(
+                field,
+                format!("{weight} is not between {} and {}", WEIGHTS.start(), WEIGHTS.end()),
+            )
+        })
+    };
+    let mut weights = Vec::new();
+    if resources.blkio_weight != 0 {
+        weights.push(IoWeight { device: None, weight: share("blkio_weight", resources.blkio_weight)? });
     }
+    for (index, old::WeightDevice { path, weight }) in resources.blkio_weight_device.iter().enumerate() {
+        let at = format!("blkio_weight_device[{index}]");
+        let device = Some(absolute(format_args!("{field}.{at}.path"), path)?);
+        weights.push(IoWeight { device, weight: share(&format!("{at}.Weight"), *weight)? });
+    }
+    Ok(weights)
 }
 
 /// Limits on block devices.
@@ -250,17 +290,32 @@ impl Additions {
     /// Asks for them, and that every host path is there. They become a part of the record, so that a retry is known by them.
     pub(super) fn apply(self, spec: &mut TaskSpec) {
         self.limit(&mut spec.resources);
-        let Self { rlimits, throttles, memory_reservation: _, memory_swappiness: _, asked } = self;
+        let Self {
+            rlimits,
+            throttles,
+            io_weights,
+            memory_reservation: _,
+            memory_swappiness: _,
+            volumes,
+            asked,
+        } = self;
         spec.rlimits = rlimits;
         spec.throttles = throttles;
+        spec.io_weights = io_weights;
         for mount in &mut spec.mounts {
             if let MountSource::Host { missing, .. } = &mut mount.source {
                 *missing = MissingSource::Fail;
             }
         }
-        if asked.is_some() {
-            record::append(&mut spec.meta.record, &ContainerRecord { config: None, additions: asked });
+        if asked.is_some() || !volumes.is_empty() {
+            let more = ContainerRecord { config: None, additions: asked, volumes };
+            record::append(&mut spec.meta.record, &more);
         }
+    }
+
+    /// Names of volumes, by the number of their mount.
+    pub(super) const fn volumes(&self) -> &BTreeMap<u32, String> {
+        &self.volumes
     }
 
     /// Asks for those that are limits of the cgroup.

@@ -31,9 +31,14 @@ pub(super) fn complete(
         limits.blkio_device_write_bps = asked.blkio_device_write_bps;
         limits.blkio_device_read_i_ops = asked.blkio_device_read_i_ops;
         limits.blkio_device_write_i_ops = asked.blkio_device_write_i_ops;
+        limits.blkio_weight = asked.blkio_weight;
+        limits.blkio_weight_device = asked.blkio_weight_device;
         limits.memory_swappiness = asked.memory_swappiness;
         limits.memory_reservation = task.details.resources.memory_reservation_bytes.unwrap_or(0);
         status.pouch_resources = Some(limits.clone());
+    }
+    for (index, mount) in (0..).zip(&mut status.mounts) {
+        mount.name = record.and_then(|record| record.volumes.get(&index).cloned()).unwrap_or_default();
     }
     status.volumes = image.map(|image| volumes(&image.volumes)).unwrap_or_default();
     status.envs = environment(&inspection.runtime_spec);

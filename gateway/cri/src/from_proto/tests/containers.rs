@@ -65,7 +65,7 @@ fn rich() -> cri::ContainerConfig {
 
 /// What becomes of it.
 fn rich_task(config: &cri::ContainerConfig) -> TaskSpec {
-    let request = crate::record::ContainerRecord { config: Some(config.clone()), additions: None };
+    let request = crate::record::ContainerRecord { config: Some(config.clone()), ..Default::default() };
     let id = SandboxId::from_bytes(SANDBOX).to_string();
     TaskSpec {
         meta: Meta {
@@ -119,6 +119,7 @@ fn rich_task(config: &cri::ContainerConfig) -> TaskSpec {
         },
         rlimits: Vec::new(),
         throttles: Vec::new(),
+        io_weights: Vec::new(),
         resources: rich_limits(),
         cgroup: None,
         pid: PidMode::Private,

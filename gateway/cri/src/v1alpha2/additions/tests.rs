@@ -1,14 +1,12 @@
 //! Each addition is done or refused by its name.
 
-use std::collections::BTreeMap;
-
 use switchyard_core::ErrorKind;
 use switchyard_proto::cri::v1 as cri;
 
 use super::*;
 
 /// What a new container may ask for, and no update.
-const FIXED: [&str; 3] = ["ulimits", "blkio_device_*", "memory_swappiness"];
+const FIXED: [&str; 4] = ["ulimits", "blkio_weight*", "blkio_device_*", "memory_swappiness"];
 
 fn limited(change: impl FnOnce(&mut old::LinuxContainerResources)) -> old::LinuxContainerResources {
     let mut resources = old::LinuxContainerResources { cpu_shares: 512, ..Default::default() };
@@ -42,8 +40,11 @@ fn a_limit_that_is_not_done_is_refused_by_name() {
     let (cannot, wrong) = (ErrorKind::Unimplemented, ErrorKind::InvalidArgument);
     let device = || old::ThrottleDevice { path: "/dev/sda".into(), rate: 1 };
     refused(|r| r.disk_quota = BTreeMap::from([("/".into(), "10g".into())]), cannot, "disk_quota");
-    refused(|r| r.blkio_weight = 500, cannot, "blkio_weight");
-    refused(|r| r.blkio_weight_device = vec![old::WeightDevice::default()], cannot, "blkio_weight_device");
+    refused(|r| r.blkio_weight = 500, cannot, "blkio_weight*");
+    refused(|r| r.blkio_weight = 9, wrong, "blkio_weight");
+    let weighed = |path: &str, weight| vec![old::WeightDevice { path: path.into(), weight }];
+    refused(|r| r.blkio_weight_device = weighed("sda", 10), wrong, "blkio_weight_device[0].path");
+    refused(|r| r.blkio_weight_device = weighed("/dev/sda", 1001), wrong, "blkio_weight_device[0].Weight");
     refused(|r| r.blkio_device_read_bps = vec![device()], cannot, "blkio_device_*");
     let none = || old::ThrottleDevice { rate: 0, ..device() };
     refused(|r| r.blkio_device_write_bps = vec![none()], wrong, "blkio_device_write_bps[0].rate");
@@ -60,10 +61,28 @@ fn a_limit_that_is_not_done_is_refused_by_name() {
 fn a_container_is_not_made_without_what_it_asked_for() {
     container_refused(|c| c.net_priority = 1, "config.net_priority");
     container_refused(|c| c.quota_id = "-1".into(), "config.quota_id");
-    let volume = old::Mount { name: "data".into(), container_path: "/data".into(), ..Default::default() };
-    container_refused(|c| c.mounts = vec![old::Mount::default(), volume], "config.mounts[1].name");
     let none = old::ContainerConfig { quota_id: "0".into(), ..Default::default() };
     assert_eq!(of_container(Some(&none)).expect("nothing is asked for"), Additions::default());
+}
+
+#[test]
+fn a_volume_has_a_name_and_no_path() {
+    let volume = |name: &str| old::Mount { name: name.into(), ..Default::default() };
+    let of = |mount| {
+        let mounts = vec![old::Mount::default(), mount];
+        of_container(Some(&old::ContainerConfig { mounts, ..Default::default() }))
+    };
+    let named = of(volume("data")).expect("it is a name");
+    assert_eq!(named.volumes, BTreeMap::from([(1, "data".to_owned())]));
+    for (mount, field) in [
+        (volume("../data"), "name"),
+        (old::Mount { host_path: "/data".into(), ..volume("data") }, "host_path"),
+        (old::Mount { propagation: 1, ..volume("data") }, "propagation"),
+    ] {
+        let error = of(mount).expect_err("it ought to be refused");
+        assert_eq!(error.kind(), ErrorKind::InvalidArgument, "{error}");
+        assert!(error.to_string().starts_with(&format!("config.mounts[1].{field}: ")), "{error}");
+    }
 }
 
 #[test]

@@ -1,0 +1,173 @@
+//! Named volumes: directories that tasks share, and that stay until they are removed.
+//!
+//! ```text
+//! <state>/volumes/<owner>/<name>/    a volume
+//! <state>/volumes/.passing/…/        one that is being filled, named after its task, or that is being removed
+//! ```
+//!
+//! A volume gets its name, and loses it, by one rename. What has passed away without one is found below `.passing` by the next start.
+
+use std::collections::{BTreeSet, HashMap};
+use std::fs::{self, File};
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use switchyard_core::id::{Owner, TaskId};
+use switchyard_core::spec::is_volume_name;
+use switchyard_core::{Error, Result};
+use switchyard_steps::{Step, reach};
+
+use crate::backend::Inner;
+use crate::image::lease::getrandom_fill;
+use crate::text::{blocking, io_error, remove_tree};
+
+/// Which tasks have which volumes. Volumes are known by their path below the directory of all.
+#[derive(Debug)]
+pub(crate) struct Volumes {
+    dir: PathBuf,
+    held: Mutex<HashMap<TaskId, BTreeSet<String>>>,
+}
+
+/// The path of a volume below the directory of all.
+///
+/// # Errors
+/// `InvalidArgument` for what is no name.
+pub(crate) fn relative(owner: Owner, name: &str) -> Result<String> {
+    if !is_volume_name(name) {
+        let why = "is no name of a volume: it begins with a letter or a digit, and has these, \"_\", \".\" and \"-\"";
+        return Err(Error::invalid("volume", format!("{name:?} {why}")));
+    }
+    Ok(format!("{}/{name}", owner.as_str()))
+}
+
+impl Volumes {
+    pub(crate) fn new(dir: PathBuf) -> Self {
+        Self { dir, held: Mutex::default() }
+    }
+
+    pub(crate) fn path(&self, relative: &str) -> PathBuf {
+        self.dir.join(relative)
+    }
+
+    fn passing(&self) -> PathBuf {
+        self.dir.join(".passing")
+    }
+
+    /// Where a task fills its `number`th volume.
+    pub(crate) fn draft(&self, id: TaskId, number: usize) -> PathBuf {
+        self.passing().join(format!("{id}-{number}"))
+    }
+
+    /// What has no name.
+    pub(crate) fn nameless(&self) -> Vec<PathBuf> {
+        fs::read_dir(self.passing()).into_iter().flatten().flatten().map(|entry| entry.path()).collect()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<TaskId, BTreeSet<String>>> {
+        // It is whole after every single step.
+        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Notes which volumes a task has: none of them is removed from here on.
+    pub(crate) fn hold(&self, id: TaskId, volumes: &[String]) {
+        if !volumes.is_empty() {
+            self.lock().insert(id, volumes.iter().cloned().collect());
+        }
+    }
+
+    /// Notes that a task is gone.
+    pub(crate) fn release(&self, id: TaskId) {
+        self.lock().remove(&id);
+    }
+
+    /// Forgets all tasks.
+    pub(crate) fn forget(&self) {
+        self.lock().clear();
+    }
+
+    /// Gives a volume that is filled its name, unless another task was first. Blocks.
+    pub(crate) fn place(&self, draft: &Path, relative: &str) -> Result<()> {
+        let path = self.path(relative);
+        let owners = path.parent().unwrap_or(&self.dir);
+        fs::create_dir_all(owners).map_err(|fault| io_error("make directory", owners, fault))?;
+        let _turn = self.lock();
+        if path.exists() {
+            return fs::remove_dir_all(draft).map_err(|fault| io_error("remove", draft, fault));
+        }
+        fs::rename(draft, &path).map_err(|fault| io_error("put in place", &path, fault))?;
+        // A task that has it is on disk before long.
+        let synced = [owners, &self.dir].into_iter().try_for_each(|dir| File::open(dir)?.sync_all());
+        synced.map_err(|fault| io_error("sync", owners, fault))
+    }
+
+    /// Takes a volume's name away and gives where it is then; `None` if it is not there. Blocks.
+    fn unname(&self, owner: Owner, name: &str) -> Result<Option<PathBuf>> {
+        let relative = relative(owner, name)?;
+        let mut random = [0; 8];
+        getrandom_fill(&mut random);
+        let passing = self.passing();
+        fs::create_dir_all(&passing).map_err(|fault| io_error("make directory", &passing, fault))?;
+        let aside = passing.join(format!("removed-{}", hex::encode(random)));
+        let held = self.lock();
+        if let Some((id, _)) = held.iter().find(|(_, volumes)| volumes.contains(&relative)) {
+            return Err(Error::failed_precondition(format!(
+                "volume {name:?} is used by task {id}: remove the task first"
+            )));
+        }
+        let path = self.path(&relative);
+        match fs::rename(&path, &aside) {
+            Ok(()) => Ok(Some(aside)),
+            Err(fault) if fault.kind() == ErrorKind::NotFound => Ok(None),
+            Err(fault) => Err(io_error("take away", &path, fault)),
+        }
+    }
+}
+
+impl Inner {
+    /// Removes a volume. Idempotent.
+    pub(crate) async fn remove_volume(&self, owner: Owner, name: &str) -> Result<()> {
+        let (volumes, name) = (Arc::clone(&self.volumes), name.to_owned());
+        if let Some(aside) = blocking(move || volumes.unname(owner, &name)).await? {
+            reach(Step::VolumeUnnamed);
+            remove_tree(&aside).await?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_to_fill_a_volume_names_it_and_nobody_removes_it_while_it_is_held() {
+        let dir = tempfile::tempdir().unwrap();
+        let volumes = Volumes::new(dir.path().join("volumes"));
+        let (one, other) = (TaskId::from_bytes([1; 32]), TaskId::from_bytes([2; 32]));
+        let data = relative(Owner::Kubernetes, "data").unwrap();
+        for id in [one, other] {
+            volumes.hold(id, std::slice::from_ref(&data));
+            let draft = volumes.draft(id, 0);
+            fs::create_dir_all(&draft).unwrap();
+            fs::write(draft.join(id.to_string()), "").unwrap();
+            volumes.place(&draft, &data).unwrap();
+            assert!(volumes.path(&data).join(one.to_string()).exists() && !draft.exists());
+        }
+        volumes.release(one);
+        assert!(volumes.unname(Owner::Kubernetes, "data").is_err());
+        volumes.release(other);
+        assert_eq!(volumes.unname(Owner::Nomad, "data").unwrap(), None);
+        let aside = volumes.unname(Owner::Kubernetes, "data").unwrap();
+        assert_eq!(volumes.nameless(), aside.into_iter().collect::<Vec<_>>());
+        assert!(!volumes.path(&data).exists());
+        assert_eq!(volumes.unname(Owner::Kubernetes, "data").unwrap(), None);
+    }
+
+    #[test]
+    fn no_name_leads_elsewhere() {
+        for bad in ["", ".", "..", ".passing", "a/b", "a b", "../x", "\u{e4}"] {
+            assert!(relative(Owner::Kubernetes, bad).is_err(), "{bad:?}");
+        }
+    }
+}
