@@ -4,7 +4,7 @@
 
 # What the guest has besides a minimal Debian: systemd, AppArmor, and what a node that runs Switchyard has.
 guest_packages=(
-    apparmor dbus kmod procps systemd-sysv udev
+    apparmor criu dbus kmod procps systemd-sysv udev
     busybox-static containerd containernetworking-plugins crun docker-registry iproute2 iptables runc
 )
 guest_kernel=linux-image-cloud-amd64

@@ -13,7 +13,9 @@ use switchyard_core::backend::{
 };
 use switchyard_core::id::{Owner, SandboxId, TaskId};
 use switchyard_core::image::ImageStore;
-use switchyard_core::spec::{CgroupPlacement, ExecSpec, SandboxSpec, Signal, TaskSpec, TaskUpdate};
+use switchyard_core::spec::{
+    CgroupPlacement, CheckpointSpec, ExecSpec, SandboxSpec, Signal, TaskSpec, TaskUpdate,
+};
 use switchyard_core::state::Exit;
 use switchyard_core::stats::{InterfaceStats, TaskMetrics, TaskStats};
 use switchyard_core::stream::{AttachSpec, Attachment, Dialled};
@@ -411,6 +413,10 @@ impl Backend for Containerd {
 
     async fn remove_volume(&self, owner: Owner, name: &str) -> Result<()> {
         self.inner.remove_volume(owner, name).await
+    }
+
+    async fn checkpoint_task(&self, id: TaskId, spec: &CheckpointSpec) -> Result<()> {
+        self.inner.checkpoint_task(id, spec).await
     }
 
     async fn exec(&self, id: TaskId, spec: &ExecSpec) -> Result<ExecProcess> {

@@ -60,7 +60,10 @@ fn by_text(text: &str) -> ErrorKind {
         "bucket not found",
     ];
     const WRONG: [&str; 2] = ["executable file not found", "exec: \""];
-    if GONE.iter().any(|part| text.contains(part)) {
+    if text.contains("unknown command checkpoint") {
+        // crun built without criu.
+        ErrorKind::Unimplemented
+    } else if GONE.iter().any(|part| text.contains(part)) {
         ErrorKind::NotFound
     } else if says_full(text) {
         ErrorKind::ResourceExhausted

@@ -57,6 +57,8 @@ async fn start_now(inner: &Arc<Inner>, task: TaskId, spec: &ExecSpec) -> Result<
         return Err(Error::failed_precondition(format!("task {task} does not run")));
     }
     inner.health.containerd_up()?;
+    // A runtime starts nothing in what stands still; it does so for moments only.
+    entry.moves().await;
     let _expected_move = inner.expect_move();
     let stored = inner.stored_process(&entry).await?;
     let mut warnings = Vec::new();

@@ -3,7 +3,7 @@
 //! ```text
 //! <state>/sandboxes/<id>/   hostname, hosts, resolv.conf, cni.json         outlives a reboot
 //! <state>/infra/            root file system of infra processes            made anew
-//! <state>/tasks/<id>/       volumes/<n>/                                   outlives a reboot
+//! <state>/tasks/<id>/       volumes/<n>/, checkpoint/                      outlives a reboot
 //! <state>/volumes/          named volumes, by owner and name              outlives a reboot
 //! <run>/sandboxes/<id>/     shm/                                           gone after a reboot
 //! <run>/ns/<id>/            user, net, ipc, uts, pid: pinned namespaces        gone after a reboot
@@ -148,6 +148,11 @@ impl SandboxDirs {
 impl TaskDirs {
     pub(crate) fn volumes(&self) -> PathBuf {
         self.state.join("volumes")
+    }
+
+    /// There while a checkpoint is made: until it is gone the task may stand still.
+    pub(crate) fn checkpoint(&self) -> PathBuf {
+        self.state.join("checkpoint")
     }
 
     pub(crate) fn stdin(&self) -> PathBuf {

@@ -41,6 +41,8 @@ pub(crate) enum Leftover {
     FailedStart(Arc<TaskEntry>, Exit),
     /// Limits that may not be those on record.
     Limits(Arc<TaskEntry>),
+    /// What is left of a checkpoint, for which the task may stand still.
+    Checkpoint(Arc<TaskEntry>),
 }
 
 /// What waits to be cleared away.
@@ -122,6 +124,7 @@ impl Inner {
             Leftover::Task(entry) => self.destroy_task(entry).await,
             Leftover::Ended(entry) => self.clear_process(entry).await,
             Leftover::Limits(entry) => self.restore_limits(entry).await,
+            Leftover::Checkpoint(entry) => self.end_checkpoint(entry).await,
             Leftover::FailedStart(entry, exit) => match self.undo_start(entry, exit).await {
                 // It was removed meanwhile.
                 Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),

@@ -374,6 +374,10 @@ impl Finding {
                 }
             }
         }
+        if entry.dirs.checkpoint().exists() {
+            entry.set_still(true);
+            self.clear.push(Leftover::Checkpoint(Arc::clone(&entry)));
+        }
         inner.tasks().insert(entry.id, entry);
         self.recovered.tasks.push(task);
     }

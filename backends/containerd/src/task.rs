@@ -19,7 +19,7 @@ use switchyard_core::state::Exit;
 use switchyard_core::{Error, Result};
 use switchyard_runtime_spec::cgroups_path::CgroupLocation;
 use switchyard_runtime_spec::{Built, ImageConfig, ImageVolume, Input, RealHost, ResolvedUser, build};
-use tokio::sync::{OnceCell, OwnedSemaphorePermit, Semaphore};
+use tokio::sync::{OnceCell, OwnedSemaphorePermit, Semaphore, watch};
 use tokio::time::Instant;
 
 use crate::backend::Inner;
@@ -35,6 +35,7 @@ use crate::steps::Step;
 use crate::text::blocking;
 
 mod attach;
+mod checkpoint;
 mod exit;
 mod hearing;
 mod hung;
@@ -77,7 +78,9 @@ pub(crate) struct TaskEntry {
     killed: AtomicBool,
     /// Whether the logkeeper has let go of it.
     log_finished: AtomicBool,
-    /// What starts, settles, clears or removes its process comes one after the other.
+    /// Whether it stands still for a checkpoint.
+    still: watch::Sender<bool>,
+    /// What starts, settles, clears, removes or makes a checkpoint of its process comes one after the other.
     turn: Arc<Semaphore>,
     /// What changes its limits comes one after the other.
     limits_turn: Arc<Semaphore>,
@@ -121,6 +124,7 @@ impl TaskEntry {
             process: Mutex::default(),
             killed: AtomicBool::new(false),
             log_finished: AtomicBool::new(false),
+            still: watch::Sender::new(false),
             turn: Arc::new(Semaphore::new(1)),
             limits_turn: Arc::new(Semaphore::new(1)),
             process_spec: OnceCell::new(),
@@ -158,6 +162,19 @@ impl TaskEntry {
     async fn take_limits_turn(&self) -> Option<OwnedSemaphorePermit> {
         // Nobody closes it.
         Arc::clone(&self.limits_turn).acquire_owned().await.ok()
+    }
+
+    /// Notes that it stands still for a checkpoint, or does so no more.
+    pub(crate) fn set_still(&self, still: bool) {
+        self.still.send_replace(still);
+    }
+
+    /// Waits until it does not stand still for a checkpoint: at once, but for those moments. Cancel-safe.
+    pub(crate) async fn moves(&self) {
+        if *self.still.borrow() {
+            // The sender is ours.
+            let _ = self.still.subscribe().wait_for(|still| !still).await;
+        }
     }
 
     /// Whether its process runs, as far as has been told.

@@ -9,7 +9,7 @@ use switchyard_core::backend::{
 };
 use switchyard_core::id::{Owner, SandboxId, TaskId};
 use switchyard_core::image::ImageStore;
-use switchyard_core::spec::{ExecSpec, SandboxSpec, Signal, TaskSpec, TaskUpdate};
+use switchyard_core::spec::{CheckpointSpec, ExecSpec, SandboxSpec, Signal, TaskSpec, TaskUpdate};
 use switchyard_core::state::Exit;
 use switchyard_core::stats::{InterfaceStats, TaskMetrics, TaskStats};
 use switchyard_core::stream::{AttachSpec, Attachment, Dialled};
@@ -123,6 +123,16 @@ impl Backend for Fake {
 
     async fn remove_volume(&self, owner: Owner, name: &str) -> Result<()> {
         self.session.act(Method::RemoveVolume, name, || self.world.lock().remove_volume(owner, name)).await
+    }
+
+    async fn checkpoint_task(&self, id: TaskId, _spec: &CheckpointSpec) -> Result<()> {
+        let effect = || {
+            let state = self.world.lock();
+            let task = state.tasks.get(&id).ok_or_else(|| no_task(id))?;
+            // There is nothing of its processes that could be kept.
+            Err(Error::unimplemented(format!("task {id} is {} and has no real process", task.state.as_str())))
+        };
+        self.session.act(Method::CheckpointTask, id, effect).await
     }
 
     async fn exec(&self, id: TaskId, spec: &ExecSpec) -> Result<ExecProcess> {

@@ -39,6 +39,8 @@ pub enum Method {
     RemoveTask,
     /// [`Backend::update_task`](switchyard_core::backend::Backend::update_task).
     UpdateTask,
+    /// [`Backend::checkpoint_task`](switchyard_core::backend::Backend::checkpoint_task).
+    CheckpointTask,
     /// [`Backend::exec`](switchyard_core::backend::Backend::exec).
     Exec,
     /// [`Backend::attach`](switchyard_core::backend::Backend::attach).
@@ -144,7 +146,8 @@ impl Method {
             | Self::CreateTask
             | Self::StartTask
             | Self::RemoveTask
-            | Self::UpdateTask => true,
+            | Self::UpdateTask
+            | Self::CheckpointTask => true,
             Self::Recover
             | Self::SignalTask
             | Self::WaitTask

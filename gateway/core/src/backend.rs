@@ -25,7 +25,7 @@ use async_trait::async_trait;
 use crate::error::Result;
 use crate::id::{Owner, SandboxId, TaskId};
 use crate::image::{ImageId, ImageStore};
-use crate::spec::{ExecSpec, Resources, SandboxSpec, Signal, TaskSpec, TaskUpdate};
+use crate::spec::{CheckpointSpec, ExecSpec, Resources, SandboxSpec, Signal, TaskSpec, TaskUpdate};
 use crate::state::Exit;
 use crate::stats::{InterfaceStats, TaskMetrics, TaskStats, Usage};
 use crate::stream::{AttachSpec, Attachment, Dialled, Sink, Source};
@@ -142,6 +142,14 @@ pub trait Backend: Send + Sync + 'static {
     /// # Errors
     /// `InvalidArgument` for what is no name of a volume; `FailedPrecondition` while a task has it.
     async fn remove_volume(&self, owner: Owner, name: &str) -> Result<()>;
+
+    /// Puts a running task's processes and what it has changed of its files into an archive. It stands still meanwhile, and goes on
+    /// afterwards, whatever came of it.
+    ///
+    /// # Errors
+    /// `Unimplemented` if this node or the task's runtime cannot; `AlreadyExists` if something has the archive's name;
+    /// `DeadlineExceeded`. There is no archive then, and the task goes on.
+    async fn checkpoint_task(&self, id: TaskId, spec: &CheckpointSpec) -> Result<()>;
 
     /// Starts a further process in a running task.
     ///

@@ -10,6 +10,7 @@ use std::time::{Duration, SystemTime};
 
 use crate::id::{Owner, TaskId};
 
+mod checkpoint;
 mod mount;
 mod resources;
 mod signal;
@@ -17,6 +18,7 @@ mod throttle;
 mod update;
 mod users;
 
+pub use checkpoint::CheckpointSpec;
 pub use mount::{DeviceNode, MissingSource, Mount, MountSource, Propagation, is_volume_name};
 pub use resources::{HugepageLimit, Resources};
 pub use signal::Signal;

@@ -1,7 +1,7 @@
 //! `runtime.v1.RuntimeService`: decode, call the core, encode.
 //!
 //! The calls themselves are in the modules below and in [`streaming`](crate::streaming), by what they are about; here they meet the
-//! trait that tonic serves. Checkpoints answer `Unimplemented`.
+//! trait that tonic serves. Checkpoints of whole pods answer `Unimplemented`.
 
 use std::sync::Arc;
 
@@ -21,6 +21,7 @@ use crate::record::Records;
 use crate::samples::Samples;
 use crate::to_proto;
 
+mod checkpoint;
 mod container;
 mod events;
 mod metrics;
@@ -354,7 +355,7 @@ impl cri::runtime_service_server::RuntimeService for Runtime {
         &self,
         request: Request<cri::CheckpointContainerRequest>,
     ) -> Answer<cri::CheckpointContainerResponse> {
-        answer(request, |request| async { self.checkpoint(request) }).await
+        answer(request, |request| self.checkpoint(request)).await
     }
 
     async fn checkpoint_pod(

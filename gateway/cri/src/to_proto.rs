@@ -5,6 +5,7 @@
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
+mod checkpoint;
 mod container;
 mod image;
 mod info;
@@ -15,6 +16,7 @@ mod sandbox;
 mod signal;
 mod stats;
 
+pub(crate) use checkpoint::checkpoint_notes;
 pub(crate) use container::{container, container_state, container_status};
 pub(crate) use image::{image, image_fs_info};
 pub(crate) use info::{container_info, image_info, sandbox_info, status_info};

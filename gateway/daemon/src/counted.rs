@@ -11,7 +11,7 @@ use switchyard_core::backend::{
 };
 use switchyard_core::id::{Owner, SandboxId, TaskId};
 use switchyard_core::image::{Image, ImageId, ImageStore, PullRequest};
-use switchyard_core::spec::{ExecSpec, SandboxSpec, Signal, TaskSpec, TaskUpdate};
+use switchyard_core::spec::{CheckpointSpec, ExecSpec, SandboxSpec, Signal, TaskSpec, TaskUpdate};
 use switchyard_core::state::Exit;
 use switchyard_core::stats::{DiskUsage, InterfaceStats, TaskMetrics, TaskStats};
 use switchyard_core::stream::{AttachSpec, Attachment, Dialled};
@@ -159,6 +159,10 @@ impl Backend for Counted {
 
     async fn update_task(&self, id: TaskId, update: &TaskUpdate) -> Result<()> {
         self.inner.update_task(id, update).await
+    }
+
+    async fn checkpoint_task(&self, id: TaskId, spec: &CheckpointSpec) -> Result<()> {
+        self.inner.checkpoint_task(id, spec).await
     }
 
     async fn exec(&self, id: TaskId, spec: &ExecSpec) -> Result<ExecProcess> {

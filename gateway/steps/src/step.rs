@@ -151,6 +151,21 @@ steps! {
         /// The input has ended with that client.
         InputEnded,
     }
+    /// Checkpoints of a task.
+    Checkpoint {
+        /// The directory of a checkpoint is made, and marks that one is being made.
+        CheckpointBegun,
+        /// The processes of the task stand still.
+        CheckpointPaused,
+        /// Their images are written.
+        CheckpointDumped,
+        /// What the task has changed of its files is written.
+        CheckpointLayered,
+        /// They go on.
+        CheckpointResumed,
+        /// The archive is written, and has its name.
+        CheckpointNamed,
+    }
     /// Further processes in a task.
     Exec {
         /// The FIFOs of an exec are made.

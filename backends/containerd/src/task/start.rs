@@ -139,7 +139,7 @@ impl Inner {
         }
     }
 
-    async fn mounts_of(&self, entry: &TaskEntry) -> Result<Vec<Mount>> {
+    pub(super) async fn mounts_of(&self, entry: &TaskEntry) -> Result<Vec<Mount>> {
         let known = entry.mounts.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(mounts) = known {
             return Ok(mounts);

@@ -69,6 +69,15 @@ impl IdMap {
         })
     }
 
+    /// What an id of the host is inside; `None` if it is nothing there.
+    #[must_use]
+    pub fn inside(&self, host: u32) -> Option<u32> {
+        self.ranges.iter().find_map(|range| {
+            let above = host.checked_sub(range.host).filter(|above| *above < range.length)?;
+            Some(range.inside + above)
+        })
+    }
+
     /// What the root inside is on the host.
     #[must_use]
     pub fn root(&self) -> u32 {
@@ -89,6 +98,8 @@ mod tests {
         let map = IdMap::new(vec![range(0, 100_000, 1000), range(5000, 300_000, 1)]).unwrap();
         assert_eq!((map.root(), map.host(999), map.host(1000)), (100_000, Some(100_999), None));
         assert_eq!((map.host(5000), map.host(5001)), (Some(300_000), None));
+        assert_eq!((map.inside(100_999), map.inside(300_000)), (Some(999), Some(5000)));
+        assert_eq!((map.inside(99_999), map.inside(101_000), map.inside(0)), (None, None, None));
     }
 
     #[test]

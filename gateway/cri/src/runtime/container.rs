@@ -187,24 +187,6 @@ impl Runtime {
         Ok(cri::UpdateContainerResourcesResponse {})
     }
 
-    /// CRI v1 CheckpointContainer: refused. Kubelets take `Unimplemented` as the answer of a runtime that cannot.
-    pub(super) fn checkpoint(
-        &self,
-        request: cri::CheckpointContainerRequest,
-    ) -> Result<cri::CheckpointContainerResponse> {
-        // Nothing is written, and nothing takes time.
-        let cri::CheckpointContainerRequest { container_id, location: _, timeout: _ } = request;
-        let task = self.scope.task(&container_id)?;
-        if !task.state.is_running() {
-            let state = task.state.as_str();
-            return Err(Error::failed_precondition(format!("container {} is {state}, not running", task.id)));
-        }
-        super::absent(
-            "CheckpointContainer",
-            "it has no use for criu; run the pod with a runtime that makes checkpoints",
-        )
-    }
-
     /// CRI v1 ReopenContainerLog.
     pub(super) async fn reopen_log(
         &self,

@@ -86,12 +86,16 @@ async fn a_checkpoint_is_refused_by_what_is_wrong() {
     let mut node = Node::new().await;
     let (sandbox, running) = node.running().await;
     let created = node.create(&sandbox, app("created")).await.expect("it is well formed");
-    for (container_id, expected) in [
-        ("ff".repeat(32), Code::NotFound),
-        (created, Code::FailedPrecondition),
-        (running, Code::Unimplemented),
+    for (container_id, location, timeout, expected) in [
+        ("ff".repeat(32), "/c.tar", 0, Code::NotFound),
+        (created, "/c.tar", 0, Code::FailedPrecondition),
+        (running.clone(), "", 0, Code::InvalidArgument),
+        (running.clone(), "/c.tar", -1, Code::InvalidArgument),
+        // The fake has no processes.
+        (running, "/c.tar", 1, Code::Unimplemented),
     ] {
-        let request = cri::CheckpointContainerRequest { container_id, ..Default::default() };
+        let location = location.to_owned();
+        let request = cri::CheckpointContainerRequest { container_id, location, timeout };
         assert_eq!(code(node.runtime.checkpoint_container(request).await), expected);
     }
 }

@@ -1,0 +1,290 @@
+//! Checkpoints: what a running task's processes hold and what they have changed of their files, in one archive.
+//!
+//! ```text
+//! directory made ─► paused ─► criu's images ─► changed files ─► resumed ─► archive written ─► it has its name ─► directory gone
+//! ```
+//!
+//! The directory is the mark: while it is there the task may stand still. Whoever finds it, after a failure or a kill, has the task go
+//! on and removes it. The archive has no name until it is whole, so a kill leaves none.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use containerd_client::services::v1 as api;
+use containerd_client::types::Mount;
+use containerd_client::types::v1::Status;
+use prost_types::Any;
+use switchyard_core::id::TaskId;
+use switchyard_core::spec::CheckpointSpec;
+use switchyard_core::{Error, ErrorKind, Result};
+use switchyard_proto::containerd::runc::v1 as runc;
+use switchyard_steps::{Step, reach};
+use tokio::time::Instant;
+
+use super::TaskEntry;
+use crate::backend::{Inner, RUNC_TYPE};
+use crate::client::{call, describe_mount};
+use crate::record::OutputRecord;
+use crate::text::{blocking, io_error, make_dir, remove_tree};
+
+mod archive;
+mod layer;
+
+use archive::{Draft, Part};
+
+/// The program that runtimes make checkpoints with; Debian has it in the package of its name.
+const CRIU: &str = "criu";
+/// criu's images, in the directory of a checkpoint and in the archive.
+const IMAGES: &str = "checkpoint";
+/// What criu says, in the directory of a checkpoint.
+const WORK: &str = "work";
+/// What the task has changed of its files, in both.
+const LAYER: &str = "rootfs-diff.tar";
+/// How much of what criu says is looked at for the reason of a failure.
+const LOG_LIMIT: usize = 4 << 20;
+
+impl Inner {
+    /// Makes a checkpoint. What is left of one that failed is cleared away at once, or later by whoever finds it.
+    pub(crate) async fn checkpoint_task(&self, id: TaskId, spec: &CheckpointSpec) -> Result<()> {
+        let entry = self.task(id)?;
+        self.can_checkpoint(&entry)?;
+        let deadline = Instant::now() + spec.limit;
+        let location = spec.location.clone();
+        let draft = blocking(move || Draft::begin(&location)).await?;
+        let late = |_| Error::deadline(format!("task {id} was not at rest within {:?}", spec.limit));
+        let _turn = tokio::time::timeout_at(deadline, entry.take_turn()).await.map_err(late)?;
+        self.clear_checkpoint(&entry).await?;
+        let dumped = self.dump(&entry, deadline).await;
+        let made = match (dumped, self.go_on(&entry).await) {
+            (Ok(()), Ok(())) => {
+                reach(Step::CheckpointResumed);
+                self.write_archive(&entry, spec, draft, deadline).await
+            }
+            (Err(error), Ok(())) => Err(error),
+            (Ok(()) | Err(_), Err(error)) => {
+                Err(error.context(format!("task {id} stands still; it is told to go on until it does")))
+            }
+        };
+        if let Err(error) = self.clear_checkpoint(&entry).await {
+            tracing::warn!(task.id = %id, error = error.report(), "what is left of a checkpoint is cleared away later");
+            self.leftovers.keep(crate::leftovers::Leftover::Checkpoint(entry));
+        }
+        made.map_err(|error| error.context(format!("checkpoint of task {id}")))
+    }
+
+    /// Has a task go on that stands still for a checkpoint nobody makes any more, and removes what is left of that. Idempotent.
+    pub(crate) async fn end_checkpoint(&self, entry: &TaskEntry) -> Result<()> {
+        let _turn = entry.take_turn().await;
+        self.clear_checkpoint(entry).await
+    }
+
+    async fn clear_checkpoint(&self, entry: &TaskEntry) -> Result<()> {
+        let dir = entry.dirs.checkpoint();
+        if !dir.exists() {
+            return Ok(());
+        }
+        self.go_on(entry).await?;
+        remove_tree(&dir).await
+    }
+
+    fn can_checkpoint(&self, entry: &TaskEntry) -> Result<()> {
+        let handler = entry.record().handler.clone();
+        let runtime = self.runtime(&handler)?;
+        if runtime.type_ != RUNC_TYPE {
+            return Err(Error::unimplemented(format!("the shim {} makes no checkpoints", runtime.type_)));
+        }
+        if is_installed(CRIU) {
+            Ok(())
+        } else {
+            Err(Error::unimplemented(format!(
+                "this node makes no checkpoints: it has no {CRIU}, which Debian has in the package {CRIU}"
+            )))
+        }
+    }
+
+    /// Has the task stand still, and writes what it holds and what it has changed into its directory.
+    async fn dump(&self, entry: &TaskEntry, deadline: Instant) -> Result<()> {
+        let (id, dir) = (entry.id.to_string(), entry.dirs.checkpoint());
+        make_dir(&entry.dirs.state).await?;
+        let mut builder = tokio::fs::DirBuilder::new();
+        // It holds all secrets of the task.
+        builder.mode(0o700);
+        builder.create(&dir).await.map_err(|fault| io_error("make directory", &dir, fault))?;
+        reach(Step::CheckpointBegun);
+        entry.set_still(true);
+        let request = api::PauseTaskRequest { container_id: id.clone() };
+        self.of_shim(&id, &format!("pause task {id}"), self.client.tasks().pause(request)).await?;
+        reach(Step::CheckpointPaused);
+        self.dump_processes(&id, &dir, deadline).await?;
+        reach(Step::CheckpointDumped);
+        let upper = upper_of(&self.mounts_of(entry).await?)?;
+        let users = self.sandbox(entry.sandbox)?.users().map(|users| users.map);
+        let until = deadline.into_std();
+        blocking(move || layer::write(&upper, users.as_ref(), &dir.join(LAYER), until)).await?;
+        reach(Step::CheckpointLayered);
+        Ok(())
+    }
+
+    async fn dump_processes(&self, id: &str, dir: &Path, deadline: Instant) -> Result<()> {
+        let options = runc::CheckpointOptions {
+            // Of a process that serves somebody all of these are to be expected.
+            open_tcp: true,
+            external_unix_sockets: true,
+            file_locks: true,
+            image_path: dir.join(IMAGES).display().to_string(),
+            work_path: dir.join(WORK).display().to_string(),
+            ..Default::default()
+        };
+        let request = api::CheckpointTaskRequest {
+            container_id: id.to_owned(),
+            options: Some(Any {
+                type_url: "containerd.runc.v1.CheckpointOptions".to_owned(),
+                value: prost::Message::encode_to_vec(&options),
+            }),
+            ..Default::default()
+        };
+        let limit = deadline.saturating_duration_since(Instant::now());
+        let what = format!("write the processes of task {id}");
+        match call(&what, limit, self.client.tasks().checkpoint(request)).await {
+            Ok(_) => Ok(()),
+            Err(error) => Err(with_reason(error, &dir.join(WORK).join("dump.log")).await),
+        }
+    }
+
+    /// Has a task go on that stands still. One that moves, or has ended: done.
+    async fn go_on(&self, entry: &TaskEntry) -> Result<()> {
+        if entry.runs() {
+            let id = entry.id.to_string();
+            let request = api::GetRequest { container_id: id.clone(), exec_id: String::new() };
+            let asked =
+                self.of_shim(&id, &format!("look up task {id}"), self.client.tasks().get(request)).await;
+            let status = match asked {
+                Ok(answer) => answer.process.unwrap_or_default().status(),
+                Err(error) if error.kind() == ErrorKind::NotFound => Status::Stopped,
+                Err(error) => return Err(error),
+            };
+            if matches!(status, Status::Paused | Status::Pausing) {
+                let request = api::ResumeTaskRequest { container_id: id.clone() };
+                let what = format!("have task {id} go on");
+                self.of_shim(&id, &what, self.client.tasks().resume(request)).await?;
+            }
+        }
+        entry.set_still(false);
+        Ok(())
+    }
+
+    async fn write_archive(
+        &self,
+        entry: &TaskEntry,
+        spec: &CheckpointSpec,
+        draft: Draft,
+        deadline: Instant,
+    ) -> Result<()> {
+        let (dir, log) = (entry.dirs.checkpoint(), entry.record().output.clone());
+        let stored = self.stored_spec(&entry.id.to_string()).await?;
+        let mut parts: Vec<Part> =
+            spec.notes.iter().map(|(name, bytes)| Part::Bytes(name.clone(), bytes.clone())).collect();
+        parts.push(Part::Bytes("spec.dump".to_owned(), stored.to_string().into_bytes()));
+        if let OutputRecord::Log(path) = log {
+            parts.push(Part::IfThere("container.log".to_owned(), path));
+        }
+        for name in ["dump.log", "stats-dump"] {
+            parts.push(Part::IfThere(name.to_owned(), dir.join(WORK).join(name)));
+        }
+        parts.push(Part::IfThere(LAYER.to_owned(), dir.join(LAYER)));
+        parts.push(Part::Directory(IMAGES.to_owned(), dir.join(IMAGES)));
+        let until = deadline.into_std();
+        blocking(move || draft.fill(&parts, until)?.finish()).await?;
+        reach(Step::CheckpointNamed);
+        Ok(())
+    }
+}
+
+/// Whether a program is on our path.
+fn is_installed(program: &str) -> bool {
+    use std::os::unix::fs::PermissionsExt;
+    let paths = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&paths).any(|dir| {
+        let data = std::fs::metadata(dir.join(program));
+        data.is_ok_and(|data| data.is_file() && data.permissions().mode() & 0o111 != 0)
+    })
+}
+
+/// The directory that holds what a task has changed.
+fn upper_of(mounts: &[Mount]) -> Result<PathBuf> {
+    let upper = |mount: &Mount| match mount.r#type.as_str() {
+        "overlay" => {
+            mount.options.iter().find_map(|option| option.strip_prefix("upperdir=")).map(PathBuf::from)
+        }
+        // An image without layers: all there is was made by the task.
+        "bind" => Some(PathBuf::from(&mount.source)),
+        _other => None,
+    };
+    mounts.first().and_then(upper).ok_or_else(|| {
+        let told: Vec<_> = mounts.iter().map(describe_mount).collect();
+        Error::unimplemented(format!(
+            "what a task has changed is known with the snapshotter overlayfs only, not with {}",
+            told.join(", ")
+        ))
+    })
+}
+
+/// An error of containerd with the first one that criu tells in its log, which says why.
+async fn with_reason(error: Error, log: &Path) -> Error {
+    let text = tokio::fs::read(log).await.unwrap_or_default();
+    let text = String::from_utf8_lossy(text.get(..LOG_LIMIT).unwrap_or(&text)).into_owned();
+    match reason(&text) {
+        Some(reason) => error.context(format!("{CRIU}: {reason}")),
+        None => error,
+    }
+}
+
+/// The first error in criu's log, without its time.
+fn reason(log: &str) -> Option<&str> {
+    log.lines().find_map(|line| line.find("Error (").map(|at| line[at..].trim_end()))
+}
+
+/// How long there is left, as an error once there is none.
+fn check(until: std::time::Instant) -> std::io::Result<()> {
+    if until.saturating_duration_since(std::time::Instant::now()) > Duration::ZERO {
+        Ok(())
+    } else {
+        Err(std::io::Error::new(std::io::ErrorKind::TimedOut, "the time for it is up"))
+    }
+}
+
+/// The error of a file operation, which may have run out of time.
+fn timely(doing: &str, path: &Path, fault: std::io::Error) -> Error {
+    if fault.kind() == std::io::ErrorKind::TimedOut {
+        Error::deadline(format!("{doing} {}", path.display())).with_source(fault)
+    } else {
+        io_error(doing, path, fault)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_reason_is_the_first_error_that_criu_tells() {
+        let log = "(00.1) Warn  (a.c:1): so\n(00.2) Error (criu/files.c:4): Can't dump\n(00.3) Error (b.c:5): FAILED.\n";
+        assert_eq!(reason(log), Some("Error (criu/files.c:4): Can't dump"));
+        assert_eq!(reason("(00.1) all is well\n"), None);
+    }
+
+    #[test]
+    fn changes_are_found_where_an_overlay_keeps_them() {
+        let mount = |kind: &str, options: &[&str]| Mount {
+            r#type: kind.to_owned(),
+            source: "/source".to_owned(),
+            options: options.iter().map(|option| (*option).to_owned()).collect(),
+            ..Default::default()
+        };
+        let overlay = mount("overlay", &["index=off", "lowerdir=/l", "upperdir=/u", "workdir=/w"]);
+        assert_eq!(upper_of(&[overlay]).unwrap(), Path::new("/u"));
+        assert_eq!(upper_of(&[mount("bind", &["rw"])]).unwrap(), Path::new("/source"));
+        assert!(upper_of(&[mount("erofs", &[])]).unwrap_err().to_string().contains("erofs /source"));
+        assert!(upper_of(&[]).is_err());
+    }
+}

@@ -1,0 +1,216 @@
+//! Checkpoints: containers go on through them, the archive has what the processes held, and a failure or a kill leaves nothing.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use switchyard_proto::cri::v1 as cri;
+use switchyard_steps::Step;
+use switchyard_tests::host::eventually;
+use tonic::{Code, Status};
+
+use crate::Fact;
+use crate::node::{GuestNode, GuestPod, LIMIT, cgroup_file, property, run};
+
+pub(crate) const FACTS: &[Fact] = &[
+    ("a_checkpoint_has_what_the_processes_held_and_they_go_on", a_checkpoint_has_what_processes_held),
+    ("a_checkpoint_that_cannot_be_made_says_why_and_leaves_nothing", one_that_cannot_be_made),
+    ("a_kill_amid_a_checkpoint_leaves_a_container_that_goes_on", a_kill_amid_a_checkpoint),
+    ("a_container_with_connections_and_users_of_its_own_has_checkpoints", one_with_connections),
+];
+
+/// Counts, so that it can be seen to go on, with a word in its memory that is nowhere on a disk.
+const SCRIPT: &str = "word=held-$((6 * 7))-in-memory; echo changed > /changed; rm /etc/group; mkdir /dir; ln -s /changed /dir/link; \
+    n=0; while :; do n=$((n+1)); echo $n; sleep 0.05; done";
+/// The word.
+const WORD: &str = "held-42-in-memory";
+/// Where the archives go, as kubelets have them.
+const DIR: &str = "/var/lib/kubelet/checkpoints";
+/// Has the daemon die where this file says.
+const KILL_FILE: &str = "/run/guest-kill";
+/// A change to the daemon's unit, for a while.
+const DROP_IN: &str = "/run/systemd/system/switchyard.service.d/guest.conf";
+
+fn checkpoint(node: &GuestNode, container: &str, location: &Path, timeout: i64) -> Result<(), Status> {
+    let request = cri::CheckpointContainerRequest {
+        container_id: container.to_owned(),
+        location: location.display().to_string(),
+        timeout,
+    };
+    node.cri.within(LIMIT).runtime(async |mut client| client.checkpoint_container(request).await).map(drop)
+}
+
+/// A place for an archive that is not there yet.
+fn place(name: &str) -> PathBuf {
+    fs::create_dir_all(DIR).expect("it can be made");
+    Path::new(DIR).join(format!("checkpoint-{name}.tar"))
+}
+
+/// The names in an archive.
+fn names(archive: &Path) -> Vec<String> {
+    run(&["tar", "--list", "--file", &archive.display().to_string()]).lines().map(str::to_owned).collect()
+}
+
+/// A file out of an archive.
+fn text(archive: &Path, name: &str) -> String {
+    run(&["tar", "--extract", "--to-stdout", "--file", &archive.display().to_string(), name])
+}
+
+/// The container counts on from where it is now.
+#[track_caller]
+fn goes_on(pod: &GuestPod<'_>, name: &str) {
+    let so_far = pod.lines(name).len();
+    let lines = pod.wait_lines(name, |lines| lines.len() > so_far + 10);
+    let complete = &lines[..lines.len() - 1];
+    assert!(complete.iter().enumerate().all(|(index, line)| *line == (index + 1).to_string()), "{lines:?}");
+}
+
+/// The directory that is there while a checkpoint is made.
+fn mark(container: &str) -> PathBuf {
+    Path::new("/var/lib/switchyard/tasks").join(container).join("checkpoint")
+}
+
+fn a_checkpoint_has_what_processes_held(node: &GuestNode) {
+    let pod = node.pod("checkpoint");
+    let id = pod.shell("main", SCRIPT);
+    goes_on(&pod, "main");
+    let before = node.cri.status(&id).expect("it has a status");
+    let archive = place("whole");
+    checkpoint(node, &id, &archive, 0).expect("it can be made");
+    goes_on(&pod, "main");
+    assert_eq!(node.cri.status(&id).expect("it has a status"), before);
+    assert_eq!(cgroup_file(&id, "cgroup.freeze"), "0");
+    assert_eq!(node.cri.sh(&id, "cat /changed"), "changed");
+    assert!(!mark(&id).exists());
+
+    let names = names(&archive);
+    for wanted in [
+        "config.dump",
+        "status.dump",
+        "spec.dump",
+        "container.log",
+        "dump.log",
+        "rootfs-diff.tar",
+        "checkpoint/inventory.img",
+        "checkpoint/pstree.img",
+    ] {
+        assert!(names.iter().any(|name| name == wanted), "{wanted} is not among {names:?}");
+    }
+    let config = text(&archive, "config.dump");
+    assert!(config.contains(&id) && config.contains(&before.image_ref), "{config}");
+    assert!(text(&archive, "spec.dump").contains("ociVersion"));
+    assert!(text(&archive, "container.log").contains(" stdout F 1\n"));
+    let path = archive.display();
+    // What the shell had in its memory.
+    let pages = format!("tar -xOf {path} --wildcards 'checkpoint/pages-*.img' | grep -c {WORD}");
+    assert_ne!(run(&["sh", "-c", &pages]), "0");
+    let changed = format!("tar -xOf {path} rootfs-diff.tar | tar -t");
+    let changed = run(&["sh", "-c", &changed]);
+    for wanted in ["changed", "dir/link", "etc/.wh.group"] {
+        assert!(changed.lines().any(|name| name == wanted), "{wanted} is not among {changed:?}");
+    }
+    // It holds secrets.
+    assert_eq!(run(&["stat", "--format=%a %U", &path.to_string()]), "600 root");
+    // criu takes its own images for whole.
+    let images = format!(
+        "mkdir -p /tmp/i && tar -xf {path} -C /tmp/i && crit show /tmp/i/checkpoint/pstree.img && rm -r /tmp/i"
+    );
+    assert!(run(&["sh", "-c", &images]).contains("\"pid\": 1"));
+    fs::remove_file(archive).expect("it is there");
+}
+
+fn one_that_cannot_be_made(node: &GuestNode) {
+    let pod = node.pod("checkpoint-fails");
+    let id = pod.shell("main", SCRIPT);
+    goes_on(&pod, "main");
+    let refused =
+        |location: &Path, timeout| checkpoint(node, &id, location, timeout).expect_err("it cannot be made");
+    let archive = place("fails");
+    fs::write(&archive, "another's").expect("it can be written");
+    let status = refused(&archive, 0);
+    assert_eq!(status.code(), Code::AlreadyExists, "{status}");
+    assert_eq!(fs::read_to_string(&archive).expect("it is there"), "another's");
+    fs::remove_file(&archive).expect("it is there");
+    let status = refused(&archive.join("nowhere/c.tar"), 0);
+    assert!(status.message().contains("is not there"), "{status}");
+
+    // A second is too short for this machine.
+    let status = refused(&archive, 1);
+    assert_eq!(status.code(), Code::DeadlineExceeded, "{status}");
+    goes_on(&pod, "main");
+    // Without criu it is nothing that this node can do.
+    let criu = "/usr/sbin/criu";
+    fs::rename(criu, "/usr/sbin/criu.away").expect("it is there");
+    let status = refused(&archive, 0);
+    // One that fails says what it says in its log.
+    fs::write(criu, "#!/bin/sh\nexit 1\n").expect("it can be written");
+    run(&["chmod", "0755", criu]);
+    let broken = refused(&archive, 0);
+    fs::rename("/usr/sbin/criu.away", criu).expect("it is there");
+    assert!(status.code() == Code::Unimplemented && status.message().contains("criu"), "{status}");
+    assert!(broken.message().contains("criu"), "{broken}");
+    goes_on(&pod, "main");
+    assert_eq!(fs::read_dir(DIR).expect("it is there").count(), 0, "an archive is left");
+    assert!(eventually(LIMIT, || !mark(&id).exists()), "what is left of a failure stays");
+
+    let other = node.pod_of("checkpoint-crun", "crun");
+    let id = other.shell("main", SCRIPT);
+    goes_on(&other, "main");
+    let status = checkpoint(node, &id, &archive, 0).expect_err("Debian's crun cannot");
+    assert!(status.code() == Code::Unimplemented && status.message().contains("crun"), "{status}");
+    goes_on(&other, "main");
+    assert!(eventually(LIMIT, || !mark(&id).exists()), "what is left of a failure stays");
+    assert!(!archive.exists());
+}
+
+/// Wherever the daemon dies, the container goes on by itself, and the next checkpoint can be made.
+fn a_kill_amid_a_checkpoint(node: &GuestNode) {
+    fs::create_dir_all(Path::new(DROP_IN).parent().expect("it has one")).expect("it can be made");
+    let environment =
+        format!("[Service]\nEnvironment={}={KILL_FILE}\nRestartSec=100ms\n", switchyard_steps::KILL_FILE);
+    fs::write(DROP_IN, environment).expect("it can be written");
+    run(&["systemctl", "daemon-reload"]);
+    run(&["systemctl", "restart", "switchyard"]);
+    node.wait_ready();
+    let pod = node.pod("checkpoint-killed");
+    let id = pod.shell("main", SCRIPT);
+    let archive = place("killed");
+    for step in [
+        Step::CheckpointBegun,
+        Step::CheckpointPaused,
+        Step::CheckpointDumped,
+        Step::CheckpointLayered,
+        Step::CheckpointResumed,
+        Step::CheckpointNamed,
+    ] {
+        goes_on(&pod, "main");
+        let restarts = property("switchyard", "NRestarts");
+        fs::write(KILL_FILE, format!("{step:?}\n")).expect("it can be written");
+        let status = checkpoint(node, &id, &archive, 0).expect_err("the daemon dies");
+        assert!(matches!(status.code(), Code::Unavailable | Code::Unknown | Code::Cancelled), "{status}");
+        assert!(eventually(LIMIT, || property("switchyard", "NRestarts") != restarts), "{step:?}");
+        node.wait_ready();
+        goes_on(&pod, "main");
+        assert!(eventually(LIMIT, || !mark(&id).exists()), "{step:?}: what is left of it stays");
+        assert_eq!(archive.exists(), step == Step::CheckpointNamed, "{step:?}");
+        assert_eq!(node.cri.sh(&id, "echo reached"), "reached", "{step:?}");
+    }
+    fs::remove_file(&archive).expect("it is there");
+    checkpoint(node, &id, &archive, 0).expect("it can be made");
+    fs::remove_file(&archive).expect("it is there");
+    fs::remove_file(DROP_IN).expect("it is there");
+    run(&["systemctl", "daemon-reload"]);
+}
+
+fn one_with_connections(node: &GuestNode) {
+    let pod = node.pod("checkpoint-net");
+    let id = pod.shell("main", "sleep 1000 | nc -l -p 4711 > /dev/null & exec 3<>/dev/null; \
+        while ! sleep 1000 | nc 127.0.0.1 4711; do sleep 0.1; done & n=0; while :; do n=$((n+1)); echo $n; sleep 0.05; done");
+    let connected =
+        || node.cri.sh(&id, "grep -ci ':1267 01$' /proc/net/tcp || grep -ci ' 01 ' /proc/net/tcp") != "0";
+    assert!(eventually(LIMIT, connected), "they are not connected");
+    let archive = place("net");
+    checkpoint(node, &id, &archive, 0).expect("it can be made");
+    goes_on(&pod, "main");
+    assert!(connected(), "the connection is broken");
+    fs::remove_file(archive).expect("it is there");
+}
