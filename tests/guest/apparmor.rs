@@ -3,8 +3,8 @@
 use std::io::Write;
 use std::process::{Command, Stdio};
 
-use switchyard_proto::cri::v1::SecurityProfile;
 use switchyard_proto::cri::v1::security_profile::ProfileType;
+use switchyard_proto::cri::v1::{ContainerConfig, SecurityProfile};
 use switchyard_tests::cri::context;
 
 use crate::Fact;
@@ -23,6 +23,11 @@ const PROFILE: &str = "profile guest-denies flags=(attach_disconnected,mediate_d
 
 fn profile(kind: ProfileType, name: &str) -> Option<SecurityProfile> {
     Some(SecurityProfile { profile_type: kind.into(), localhost_ref: name.to_owned() })
+}
+
+/// Names a profile in the field that clients used before there were structured ones.
+fn set_old(config: &mut ContainerConfig, name: &str) {
+    name.clone_into(&mut context(config).apparmor_profile);
 }
 
 fn the_default_confines(node: &GuestNode) {
@@ -65,27 +70,42 @@ fn the_default_is_loaded_again(node: &GuestNode) {
 
 fn a_profile_of_the_host(node: &GuestNode) {
     load(PROFILE, "--replace");
-    let pod = node.pod("localhost");
     let script = "mkdir /denied /free; echo x > /free/file; echo $?; echo x > /denied/file; echo $?; cat /proc/self/attr/current";
-    let _ = pod.shell_with("main", script, |config| {
-        context(config).apparmor = profile(ProfileType::Localhost, "guest-denies");
+    for (name, handler, old) in [("main", "", false), ("old", "", true), ("crun", "crun", false)] {
+        let pod = node.pod_of("localhost", handler);
+        let _ = pod.shell_with(name, script, |config| match old {
+            false => context(config).apparmor = profile(ProfileType::Localhost, "guest-denies"),
+            true => set_old(config, "localhost/guest-denies"),
+        });
+        let lines = pod.wait_lines(name, |lines| lines.iter().any(|line| line.contains("enforce")));
+        let codes: Vec<_> = lines.iter().filter(|line| !line.contains("denied")).collect();
+        assert_eq!(codes.first().map(|line| line.as_str()), Some("0"), "{name}: {lines:?}");
+        assert_eq!(codes.get(1).map(|line| line.as_str()), Some("1"), "{name}: {lines:?}");
+        assert!(lines.iter().any(|line| line == "guest-denies (enforce)"), "{name}: {lines:?}");
+    }
+    // The newer field counts where both are given.
+    let pod = node.pod("both");
+    let _ = pod.shell_with("main", "cat /proc/self/attr/current", |config| {
+        set_old(config, "localhost/guest-denies");
+        context(config).apparmor = profile(ProfileType::Unconfined, "");
     });
-    let lines = pod.wait_lines("main", |lines| lines.iter().any(|line| line.contains("enforce")));
-    let codes: Vec<_> = lines.iter().filter(|line| !line.contains("denied")).collect();
-    assert_eq!(codes.first().map(|line| line.as_str()), Some("0"), "{lines:?}");
-    assert_eq!(codes.get(1).map(|line| line.as_str()), Some("1"), "{lines:?}");
-    assert!(lines.iter().any(|line| line == "guest-denies (enforce)"), "{lines:?}");
+    pod.wait_lines("main", |lines| lines == ["unconfined"]);
 }
 
 fn a_profile_that_is_not_loaded(node: &GuestNode) {
     let pod = node.pod("not-loaded");
-    let mut config = node.container("main", "true");
-    context(&mut config).apparmor = profile(ProfileType::Localhost, "no-such-profile");
-    let status = node.cri.create(&pod.id, &config, &pod.config).expect_err("it is not loaded");
-    assert!(
-        status.message().contains("no-such-profile") && status.message().contains("not loaded"),
-        "{status}"
-    );
+    for old in [false, true] {
+        let mut config = node.container("main", "true");
+        match old {
+            false => context(&mut config).apparmor = profile(ProfileType::Localhost, "no-such-profile"),
+            true => set_old(&mut config, "localhost/no-such-profile"),
+        }
+        let status = node.cri.create(&pod.id, &config, &pod.config).expect_err("it is not loaded");
+        assert!(
+            status.message().contains("no-such-profile") && status.message().contains("not loaded"),
+            "{status}"
+        );
+    }
 }
 
 fn load(text: &str, how: &str) {

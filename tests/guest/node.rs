@@ -96,7 +96,12 @@ impl GuestNode {
     /// The same, with this runtime handler.
     #[track_caller]
     pub(crate) fn pod_of(&self, name: &str, handler: &str) -> GuestPod<'_> {
-        let config = self.pod_config(name);
+        self.pod_from(self.pod_config(name), handler)
+    }
+
+    /// The same, of this configuration.
+    #[track_caller]
+    pub(crate) fn pod_from(&self, config: cri::PodSandboxConfig, handler: &str) -> GuestPod<'_> {
         let made = self.cri.run_pod_with(&config, handler);
         let id = made.unwrap_or_else(|status| panic!("RunPodSandbox: {status}"));
         GuestPod { node: self, id, config, names: RefCell::default() }
