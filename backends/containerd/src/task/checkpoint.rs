@@ -40,6 +40,10 @@ const IMAGES: &str = "checkpoint";
 const WORK: &str = "work";
 /// What the task has changed of its files, in both.
 const LAYER: &str = "rootfs-diff.tar";
+/// How long a shim may be busy with a dump that was given up, before its task is told to go on later.
+const PATIENCE: Duration = Duration::from_secs(20);
+/// Between two tries.
+const AGAIN: Duration = Duration::from_millis(200);
 /// How much of what criu says is looked at for the reason of a failure.
 const LOG_LIMIT: usize = 4 << 20;
 
@@ -61,8 +65,12 @@ impl Inner {
                 self.write_archive(&entry, spec, draft, deadline).await
             }
             (Err(error), Ok(())) => Err(error),
-            (Ok(()) | Err(_), Err(error)) => {
-                Err(error.context(format!("task {id} stands still; it is told to go on until it does")))
+            (Err(error), Err(still)) => {
+                tracing::warn!(task.id = %id, error = still.report(), "a task stands still, and is told to go on until it does");
+                Err(error)
+            }
+            (Ok(()), Err(error)) => {
+                Err(error.context(format!("task {id} stands still, and is told to go on until it does")))
             }
         };
         if let Err(error) = self.clear_checkpoint(&entry).await {
@@ -151,26 +159,45 @@ impl Inner {
         }
     }
 
-    /// Has a task go on that stands still. One that moves, or has ended: done.
+    /// Has a task go on that stands still, as soon as its shim answers: after a dump that was given up it is at that for a while yet.
     async fn go_on(&self, entry: &TaskEntry) -> Result<()> {
-        if entry.runs() {
-            let id = entry.id.to_string();
-            let request = api::GetRequest { container_id: id.clone(), exec_id: String::new() };
-            let asked =
-                self.of_shim(&id, &format!("look up task {id}"), self.client.tasks().get(request)).await;
-            let status = match asked {
-                Ok(answer) => answer.process.unwrap_or_default().status(),
-                Err(error) if error.kind() == ErrorKind::NotFound => Status::Stopped,
-                Err(error) => return Err(error),
-            };
-            if matches!(status, Status::Paused | Status::Pausing) {
-                let request = api::ResumeTaskRequest { container_id: id.clone() };
-                let what = format!("have task {id} go on");
-                self.of_shim(&id, &what, self.client.tasks().resume(request)).await?;
+        let until = Instant::now() + PATIENCE;
+        while let Err(error) = self.try_go_on(entry).await {
+            if Instant::now() >= until {
+                return Err(error);
             }
+            tracing::debug!(task.id = %entry.id, error = error.report(), "a task is told to go on again");
+            tokio::time::sleep(AGAIN).await;
         }
         entry.set_still(false);
         Ok(())
+    }
+
+    /// One that moves, or has ended: done.
+    async fn try_go_on(&self, entry: &TaskEntry) -> Result<()> {
+        if !entry.runs() {
+            return Ok(());
+        }
+        let id = entry.id.to_string();
+        let request = api::GetRequest { container_id: id.clone(), exec_id: String::new() };
+        let asked = self.of_shim(&id, &format!("look up task {id}"), self.client.tasks().get(request)).await;
+        let status = match asked {
+            Ok(answer) => answer.process.unwrap_or_default().status(),
+            Err(error) if error.kind() == ErrorKind::NotFound => Status::Stopped,
+            Err(error) => return Err(error),
+        };
+        match status {
+            Status::Paused | Status::Pausing => {
+                let request = api::ResumeTaskRequest { container_id: id.clone() };
+                let what = format!("have task {id} go on");
+                self.of_shim(&id, &what, self.client.tasks().resume(request)).await.map(drop)
+            }
+            Status::Created | Status::Running | Status::Stopped => Ok(()),
+            // What containerd says when the shim has not answered it in time.
+            Status::Unknown => {
+                Err(Error::unavailable(format!("the shim of task {id} does not say how it is")))
+            }
+        }
     }
 
     async fn write_archive(

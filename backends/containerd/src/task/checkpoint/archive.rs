@@ -153,7 +153,7 @@ fn append_file<W: Write>(
 }
 
 /// What is told of a file of root's.
-fn plain(length: u64) -> Header {
+pub(super) fn plain(length: u64) -> Header {
     let mut header = Header::new_gnu();
     header.set_entry_type(EntryType::Regular);
     header.set_mode(MODE);

@@ -14,7 +14,7 @@ use switchyard_core::Result;
 use switchyard_core::spec::{IdMap, UserNamespace};
 use tar::{Builder, EntryType, Header};
 
-use super::archive::Exact;
+use super::archive::{Exact, plain};
 use super::{check, timely};
 
 /// Attributes that are the overlay's own.
@@ -77,11 +77,7 @@ impl<W: Write> Layer<'_, W> {
         if kind.is_char_device() && data.rdev() == 0 {
             let mut whiteout = OsString::from(REMOVED);
             whiteout.push(name.file_name().unwrap_or_default());
-            return self.builder.append_data(
-                &mut Header::new_gnu(),
-                name.with_file_name(whiteout),
-                io::empty(),
-            );
+            return self.builder.append_data(&mut plain(0), name.with_file_name(whiteout), io::empty());
         }
         if kind.is_socket() {
             // Only who listens on it can make it.
@@ -131,7 +127,7 @@ impl<W: Write> Layer<'_, W> {
             self.names.insert(key, name.to_path_buf());
         }
         if attributes.get(OPAQUE).is_some_and(|value| value == b"y") {
-            self.builder.append_data(&mut Header::new_gnu(), name.join(ALL_REMOVED), io::empty())?;
+            self.builder.append_data(&mut plain(0), name.join(ALL_REMOVED), io::empty())?;
         }
         Ok(())
     }
@@ -195,8 +191,9 @@ mod tests {
         fs::create_dir_all(upper.join("dir/below")).unwrap();
         fs::write(upper.join("dir/file"), "text").unwrap();
         fs::write(upper.join("dir").join(&long), "long").unwrap();
-        fs::set_permissions(upper.join("dir/file"), fs::Permissions::from_mode(0o4751)).unwrap();
         chown(upper.join("dir/file"), Some(100_033), Some(100_044)).unwrap();
+        // A new owner takes the bit away.
+        fs::set_permissions(upper.join("dir/file"), fs::Permissions::from_mode(0o4751)).unwrap();
         fs::hard_link(upper.join("dir/file"), upper.join("dir/name")).unwrap();
         symlink("../there", upper.join("link")).unwrap();
         mknod(&upper.join("dir/gone"), SFlag::S_IFCHR, Mode::empty(), 0).unwrap();
