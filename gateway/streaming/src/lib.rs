@@ -23,6 +23,7 @@ mod config;
 mod copy;
 mod ends;
 mod io;
+mod parts;
 mod port_forward;
 mod remote_command;
 mod request;

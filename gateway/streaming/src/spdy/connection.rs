@@ -1,12 +1,12 @@
 //! A connection of SPDY/3.1: what reads it, what writes it, and the session between them, all in one task.
 
 use std::io;
+use std::pin::pin;
 use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::sync::mpsc;
-use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use tracing::debug;
 
@@ -16,8 +16,9 @@ use super::header::{Deflater, Headers};
 use super::table::{Refused, Target};
 use crate::batch::{Batch, within};
 use crate::buffers::Buffers;
-use crate::channel::{Budget, Inbound, Item, LINGER, OUT_QUEUE, Out, Outbound};
+use crate::channel::{Budget, Inbound, Item, OUT_QUEUE, Out, Outbound};
 use crate::io::{Activity, Io, Probe};
+use crate::parts::run;
 
 /// How many streams a client may have open at a time: forwarded connections take two each.
 const MAX_STREAMS: usize = 1024;
@@ -116,27 +117,10 @@ pub(crate) async fn serve<F>(
         if !matches!(broken, Broken::Closed | Broken::Io(_)) {
             protocol.cancel();
         }
-        end.cancel();
     };
-    let session = async {
-        session(streams).await;
-        let _closed = out.send(Out::Close).await;
-    };
-    let writing = async {
-        if let Err(error) = writer.run(&end, &protocol).await {
-            debug!(%error, "streaming connection cannot be written");
-            end.cancel();
-        }
-    };
-    let mut reading = std::pin::pin!(reading);
-    let working = async { tokio::join!(session, writing) };
-    let mut working = std::pin::pin!(working);
-    tokio::select! {
-        () = &mut reading => { working.await; }
-        _ = &mut working => {
-            let _slow = timeout(LINGER, reading).await;
-        }
-    }
+    let (reading, session, writing) =
+        (pin!(reading), pin!(session(streams)), pin!(writer.run(&end, &protocol)));
+    run(reading, session, writing, &out, &end).await;
 }
 
 // === impl Reader ===

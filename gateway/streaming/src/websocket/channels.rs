@@ -1,13 +1,13 @@
 //! The channels of a WebSocket: one byte that says which, then the bytes of it.
 
 use std::collections::HashMap;
+use std::pin::pin;
 use std::sync::{Arc, OnceLock};
 
 use bytes::{BufMut, Bytes, BytesMut};
 use futures::stream::{SplitSink, SplitStream};
 use futures::{SinkExt, StreamExt};
 use tokio::sync::mpsc;
-use tokio::time::timeout;
 use tokio_tungstenite::tungstenite::protocol::CloseFrame;
 use tokio_tungstenite::tungstenite::protocol::frame::coding::CloseCode;
 use tokio_tungstenite::tungstenite::{Error, Message};
@@ -16,8 +16,9 @@ use tracing::debug;
 
 use super::{Socket, socket};
 use crate::batch::within;
-use crate::channel::{Budget, Inbound, Item, LINGER, OUT_QUEUE, Out, Outbound};
+use crate::channel::{Budget, Inbound, Item, OUT_QUEUE, Out, Outbound};
 use crate::io::{Activity, Io, Probe};
+use crate::parts::run;
 
 /// In version 5, a message on this channel ends the channel that its second byte names.
 const CLOSE: u8 = 255;
@@ -91,27 +92,10 @@ pub(super) async fn serve<F>(
         if let Broken::Socket(error) = broken {
             let _first = last.set(farewell(&error));
         }
-        end.cancel();
     };
-    let session = async {
-        session(Channels { inputs, out: out.clone() }).await;
-        let _closed = out.send(Out::Close).await;
-    };
-    let writing = async {
-        if let Err(error) = writer.run(&end, &last).await {
-            debug!(%error, "streaming connection cannot be written");
-            end.cancel();
-        }
-    };
-    let mut reading = std::pin::pin!(reading);
-    let working = async { tokio::join!(session, writing) };
-    let mut working = std::pin::pin!(working);
-    tokio::select! {
-        () = &mut reading => { working.await; }
-        _ = &mut working => {
-            let _slow = timeout(LINGER, reading).await;
-        }
-    }
+    let session = session(Channels { inputs, out: out.clone() });
+    let (reading, session, writing) = (pin!(reading), pin!(session), pin!(writer.run(&end, &last)));
+    run(reading, session, writing, &out, &end).await;
 }
 
 /// How a client that broke the protocol is told so.

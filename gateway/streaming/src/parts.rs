@@ -1,0 +1,46 @@
+//! The parts of a connection, whatever it speaks: what reads it, what writes it, and the session between them, all in one task.
+
+use std::fmt::Display;
+use std::future::Future;
+use std::pin::pin;
+
+use tokio::sync::mpsc;
+use tokio::time::timeout;
+use tokio_util::sync::CancellationToken;
+use tracing::debug;
+
+use crate::channel::{LINGER, Out};
+
+/// Runs the parts until the session has ended and what it sent to `out` is written; a client that has not gone by then is waited for a
+/// moment. `end` is cancelled when the connection cannot be read or written any more: the session must end then. The parts come
+/// pinned: they are too large to be handed on.
+pub(crate) async fn run<E: Display>(
+    reading: impl Future<Output = ()> + Unpin,
+    session: impl Future<Output = ()> + Unpin,
+    writing: impl Future<Output = Result<(), E>> + Unpin,
+    out: &mpsc::Sender<Out>,
+    end: &CancellationToken,
+) {
+    let reading = async {
+        reading.await;
+        end.cancel();
+    };
+    let session = async {
+        session.await;
+        let _closed = out.send(Out::Close).await;
+    };
+    let writing = async {
+        if let Err(error) = writing.await {
+            debug!(%error, "streaming connection cannot be written");
+            end.cancel();
+        }
+    };
+    let mut reading = pin!(reading);
+    let mut working = pin!(async { tokio::join!(session, writing) });
+    tokio::select! {
+        () = &mut reading => { working.await; }
+        _ = &mut working => {
+            let _slow = timeout(LINGER, reading).await;
+        }
+    }
+}
