@@ -12,7 +12,8 @@ use switchyard_core::{Error, Result};
 use switchyard_runtime_spec::ImageVolume;
 use switchyard_steps::reach;
 
-use super::{Plan, TaskEntry};
+use super::TaskEntry;
+use super::create::Plan;
 use crate::backend::Inner;
 use crate::steps::Step;
 use crate::text::{blocking, io_error};

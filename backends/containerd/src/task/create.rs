@@ -1,0 +1,276 @@
+//! Making a task: what is found out first, without making anything, and then what is made.
+//!
+//! Order of making: the container object (the intent; its snapshot may not be there yet), image volumes, and last the snapshot. So a
+//! task whose snapshot is missing is one that was not finished.
+
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, PoisonError};
+use std::time::Duration;
+
+use containerd_client::services::v1 as api;
+use containerd_client::services::v1::snapshots as snap;
+use switchyard_core::backend::TaskDetails;
+use switchyard_core::id::{SandboxId, TaskId};
+use switchyard_core::spec::{CgroupPlacement, Output, PidMode, Signal, Stdin, TaskSpec};
+use switchyard_core::{Error, Result};
+use switchyard_runtime_spec::cgroups_path::CgroupLocation;
+use switchyard_runtime_spec::{Built, ImageConfig, ImageVolume, Input, RealHost, ResolvedUser, build};
+
+use super::TaskEntry;
+use super::stage::{self, Staging};
+use crate::backend::Inner;
+use crate::client::{QUICK, SPEC_TYPE, call, json_any};
+use crate::config::Runtime;
+use crate::image::{ImageInfo, Runnable};
+use crate::leftovers::Leftover;
+use crate::record::{self, MetaRecord, OutputRecord, ResourcesRecord, TaskRecord};
+use crate::sandbox::SandboxEntry;
+use crate::steps::Step;
+use crate::text::blocking;
+
+/// How long the host's file systems may take to be looked at.
+const LOOK: Duration = Duration::from_secs(30);
+
+/// All that the making of a task needs and that can be found out without making anything.
+pub(super) struct Plan {
+    pub(super) image: Runnable,
+    user: ResolvedUser,
+    location: CgroupLocation,
+    pub(super) volumes: Vec<ImageVolume>,
+    config: ImageConfig,
+    pub(super) staging: Staging,
+}
+
+impl Inner {
+    pub(crate) async fn create_task(
+        &self,
+        id: TaskId,
+        sandbox_id: SandboxId,
+        spec: &TaskSpec,
+    ) -> Result<TaskDetails> {
+        let sandbox = self.sandbox(sandbox_id)?;
+        let runtime = self.runtime(&sandbox.record.handler)?;
+        let mut plan = self.plan_task(id, &sandbox, spec).await?;
+        let built = self.build_spec(id, &sandbox, spec, &plan, runtime).await?;
+        plan.staging.add_paths(&built.id_mapped, &plan.volumes, sandbox.record.users.is_some());
+        for warning in &built.warnings {
+            tracing::warn!(task.id = %id, warning, "a wish is not fulfilled in full");
+        }
+        let record = task_record(sandbox_id, &sandbox, spec, &plan, &self.boot);
+        let snapshotter = self.images.snapshotters().of(&sandbox.record.handler).to_owned();
+        self.volumes.hold(id, &record.volumes);
+        let entry = TaskEntry::new(id, sandbox_id, self.layout.task(id), &snapshotter, record);
+        match self.make_task(&entry, runtime, spec, &plan, &built).await {
+            Ok(()) => {
+                let details = entry.record().details();
+                self.tasks().insert(id, Arc::new(entry));
+                Ok(details)
+            }
+            Err(error) => {
+                if let Err(undo) = self.destroy_task(&entry).await {
+                    tracing::warn!(task.id = %id, error = undo.report(), "a half-made task is cleared away later");
+                    self.leftovers.keep(Leftover::Task(Arc::new(entry)));
+                }
+                Err(error)
+            }
+        }
+    }
+
+    async fn plan_task(&self, id: TaskId, sandbox: &SandboxEntry, spec: &TaskSpec) -> Result<Plan> {
+        let image = self.images.runnable(&spec.image, &sandbox.record.handler, spec.meta.owner).await?;
+        let config = image_config(&image.info);
+        let snapshotter = self.images.snapshotters().of(&sandbox.record.handler);
+        let user =
+            self.rootfs.resolve_user(snapshotter, image.top.as_deref(), &spec.user, &config.user).await?;
+        let placement = match &spec.cgroup {
+            Some(placement) => placement.clone(),
+            None => sandbox.cgroup(&self.settings.cgroup.default_parent),
+        };
+        let location = self.cgroup_at(&placement, &id.to_string())?;
+        let base = self.layout.task(id).volumes();
+        let mounted = |path: &Path| spec.mounts.iter().any(|mount| mount.destination == path);
+        let volumes = config
+            .volumes
+            .iter()
+            .filter(|path| !mounted(path))
+            .enumerate()
+            .map(|(number, path)| ImageVolume {
+                destination: path.clone(),
+                source: base.join(number.to_string()),
+            })
+            .collect();
+        let staging = self.plan_staging(id, sandbox, spec).await?;
+        Ok(Plan { image, user, location, volumes, config, staging })
+    }
+
+    async fn build_spec(
+        &self,
+        id: TaskId,
+        sandbox: &SandboxEntry,
+        spec: &TaskSpec,
+        plan: &Plan,
+        runtime: &Runtime,
+    ) -> Result<Built> {
+        let target_pid = match spec.pid {
+            PidMode::Target(target) => Some(self.pid_namespace(target)?),
+            PidMode::Private | PidMode::Sandbox | PidMode::Host => None,
+        };
+        let (task, facts, mut host) = (spec.clone(), sandbox.facts(), self.host.clone());
+        host.apparmor = self.profile_for(&spec.security).await?;
+        let (config, user) = (plan.config.clone(), plan.user.clone());
+        let (volumes, path) = (self.volumes_seen(id, sandbox, plan), plan.location.path.clone());
+        let recursive_readonly = self.recursive_readonly(runtime);
+        let (staged, cdi_dirs) = (plan.staging.places.clone(), self.settings.devices.cdi_spec_dirs.clone());
+        // Building looks at paths and devices of the host, which may block, on a dead network file system for ever.
+        let built = blocking(move || {
+            let id = id.to_string();
+            build(&Input {
+                id: &id,
+                task: &task,
+                image: &config,
+                sandbox: &facts,
+                host: &host,
+                fs: &RealHost,
+                user: &user,
+                volumes: &volumes,
+                cgroups_path: &path,
+                target_pid: target_pid.as_deref(),
+                recursive_readonly,
+                staged: &staged,
+                cdi_dirs: &cdi_dirs,
+            })
+        });
+        match tokio::time::timeout(LOOK, built).await {
+            Ok(built) => built,
+            Err(_) => Err(Error::unavailable(format!(
+                "the host paths of task {id} could not be looked at within {LOOK:?}: does a file system hang?"
+            ))),
+        }
+    }
+
+    /// The directories of image volumes as the runtime is to find them: with their ids mapped in a user namespace.
+    fn volumes_seen(&self, id: TaskId, sandbox: &SandboxEntry, plan: &Plan) -> Vec<ImageVolume> {
+        if sandbox.record.users.is_none() {
+            return plan.volumes.clone();
+        }
+        let stage = self.layout.task(id).stage;
+        let seen = |(number, volume): (usize, &ImageVolume)| ImageVolume {
+            destination: volume.destination.clone(),
+            source: stage.join(stage::volume_name(number)),
+        };
+        plan.volumes.iter().enumerate().map(seen).collect()
+    }
+
+    /// Whether the runtime of a handler makes mounts read-only all the way down, on this kernel.
+    pub(crate) fn recursive_readonly(&self, runtime: &Runtime) -> bool {
+        self.host.kernel >= (5, 12) && self.probes.can(&runtime.binary).recursive_readonly
+    }
+
+    fn pid_namespace(&self, target: TaskId) -> Result<PathBuf> {
+        let started = self.task(target)?.started().ok_or_else(|| {
+            Error::failed_precondition(format!(
+                "task {target}, whose process namespace is wanted, does not run"
+            ))
+        })?;
+        Ok(PathBuf::from(format!("/proc/{}/ns/pid", started.pid)))
+    }
+
+    async fn make_task(
+        &self,
+        entry: &TaskEntry,
+        runtime: &Runtime,
+        spec: &TaskSpec,
+        plan: &Plan,
+        built: &Built,
+    ) -> Result<()> {
+        let id = entry.id.to_string();
+        let users = self.sandbox(entry.sandbox)?.users();
+        let mut labels = record::labels(&spec.meta, "task", self.client.instance());
+        labels.extend(plan.staging.labels(&entry.snapshotter));
+        let container = api::Container {
+            id: id.clone(),
+            labels,
+            image: plan.image.name.clone(),
+            runtime: Some(api::container::Runtime {
+                name: runtime.type_.clone(),
+                options: self.runtime_options(runtime, plan.location.systemd, users.as_ref()),
+            }),
+            spec: Some(json_any(SPEC_TYPE, &built.spec)),
+            snapshotter: entry.snapshotter.clone(),
+            snapshot_key: id.clone(),
+            extensions: std::iter::once((record::EXTENSION.to_owned(), record::encode(&*entry.record())))
+                .collect(),
+            ..Default::default()
+        };
+        let request = api::CreateContainerRequest { container: Some(container) };
+        call(&format!("create container {id}"), QUICK, self.client.containers().create(request)).await?;
+        self.faults.reach(Step::TaskRecorded)?;
+        self.view_images(entry).await?;
+        self.fill_volumes(entry, plan).await?;
+        let request = snap::PrepareSnapshotRequest {
+            snapshotter: entry.snapshotter.clone(),
+            key: id.clone(),
+            parent: plan.image.top.clone().unwrap_or_default(),
+            ..Default::default()
+        };
+        let prepared =
+            call(&format!("prepare snapshot {id}"), QUICK, self.client.snapshots().prepare(request)).await?;
+        self.faults.reach(Step::TaskPrepared)?;
+        *entry.mounts.lock().unwrap_or_else(PoisonError::into_inner) = Some(prepared.mounts);
+        Ok(())
+    }
+}
+
+/// What goes on record about a new task.
+fn task_record(
+    sandbox_id: SandboxId,
+    sandbox: &SandboxEntry,
+    spec: &TaskSpec,
+    plan: &Plan,
+    boot: &str,
+) -> TaskRecord {
+    TaskRecord {
+        meta: MetaRecord::from_core(&spec.meta),
+        sandbox: sandbox_id.to_string(),
+        handler: sandbox.record.handler.clone(),
+        image_id: plan.image.info.id.to_string(),
+        image_ref: plan.image.image_ref.clone(),
+        uid: plan.user.uid,
+        gid: plan.user.gid,
+        groups: plan.user.additional_gids.clone(),
+        stop_signal: spec.stop_signal.or(plan.config.stop_signal).unwrap_or(Signal::TERM).number(),
+        output: match &spec.stdio.output {
+            Output::Discard => OutputRecord::Discard,
+            Output::Live => OutputRecord::Live,
+            Output::Log(path) => OutputRecord::Log(path.clone()),
+            Output::Fifos { stdout, stderr } => {
+                OutputRecord::Fifos { stdout: stdout.clone(), stderr: stderr.clone() }
+            }
+        },
+        stdin: spec.stdio.stdin != Stdin::Closed,
+        stdin_once: spec.stdio.stdin == Stdin::Once,
+        tty: spec.stdio.tty,
+        boot: boot.to_owned(),
+        cgroups_path: plan.location.path.clone(),
+        systemd_cgroup: plan.location.systemd,
+        leaf: matches!(spec.cgroup, Some(CgroupPlacement::Leaf(_))),
+        shares_pid: spec.pid != PidMode::Private,
+        resources: ResourcesRecord::from_core(&spec.resources),
+        staged: plan.staging.records.clone(),
+        volumes: plan.staging.volumes.iter().map(|(_, volume)| volume.clone()).collect(),
+    }
+}
+
+/// The part of an image's configuration that says how to run it.
+fn image_config(info: &ImageInfo) -> ImageConfig {
+    let config = &info.config.config;
+    ImageConfig {
+        entrypoint: config.entrypoint.clone(),
+        cmd: config.cmd.clone(),
+        env: config.env.clone(),
+        cwd: config.working_dir.clone(),
+        user: config.user.clone(),
+        volumes: config.volumes.keys().map(PathBuf::from).collect(),
+        stop_signal: Signal::parse(&config.stop_signal),
+    }
+}
