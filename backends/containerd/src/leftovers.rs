@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use futures::{StreamExt, stream};
+use switchyard_cgroup::Group;
 use switchyard_core::id::SandboxId;
 use switchyard_core::state::Exit;
 use switchyard_core::{ErrorKind, Result};
@@ -43,6 +44,8 @@ pub(crate) enum Leftover {
     Limits(Arc<TaskEntry>),
     /// What is left of a checkpoint, for which the task may stand still.
     Checkpoint(Arc<TaskEntry>),
+    /// The cgroup of a process that is gone, with something in it yet.
+    Group(Group),
 }
 
 /// What waits to be cleared away.
@@ -125,6 +128,7 @@ impl Inner {
             Leftover::Ended(entry) => self.clear_process(entry).await,
             Leftover::Limits(entry) => self.restore_limits(entry).await,
             Leftover::Checkpoint(entry) => self.end_checkpoint(entry).await,
+            Leftover::Group(group) => self.remove_group(group).await,
             Leftover::FailedStart(entry, exit) => match self.undo_start(entry, exit).await {
                 // It was removed meanwhile.
                 Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),

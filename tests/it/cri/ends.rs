@@ -1,15 +1,20 @@
 //! How containers end: codes, reasons, grace, and what an exec leaves.
 
+use std::fs;
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use switchyard_proto::cri::v1::{ContainerState, Signal};
 use switchyard_tests::cri::limits;
-use switchyard_tests::host::{eventually, processes};
+use switchyard_tests::host::{cgroups, eventually, processes};
 use switchyard_tests::node::Node;
 use tonic::Code;
 
 /// Memory that a shell needs, and a hog has not enough of.
 const LITTLE: i64 = 20 << 20;
+
+/// How long something may take that nobody waits for.
+const LIMIT: Duration = Duration::from_secs(30);
 
 #[test]
 fn an_end_has_its_code_and_reason() {
@@ -42,6 +47,22 @@ fn a_container_that_takes_too_much_memory_is_told_to_be_out_of_it() {
     assert_eq!((status.exit_code, status.reason.as_str()), (9, "OOMKilled"));
     let id = pod.shell_with("modest", "exit 137", |config| limits(config).memory_limit_in_bytes = LITTLE);
     assert_eq!(node.cri().wait_exit(&id).reason, "Error");
+}
+
+#[test]
+fn a_group_that_is_not_empty_yet_goes_when_it_is() {
+    let node = Node::shared();
+    let pod = node.pod("stray");
+    let id = pod.shell("main", "exec sleep 1000");
+    let group = cgroups::named(&id).pop().expect("it has a control group");
+    let mut stray = Command::new("sleep").arg("60").spawn().expect("coreutils has it");
+    fs::write(group.join("cgroup.procs"), stray.id().to_string()).expect("root can move a process");
+    // The runtime may say once that it is not empty.
+    let removed = eventually(LIMIT, || node.cri().stop(&id, 0).and_then(|()| node.cri().remove(&id)).is_ok());
+    let stays = group.exists();
+    stray.kill().and_then(|()| stray.wait()).expect("it is ours");
+    assert!(removed && stays, "removed: {removed}, its group stays: {stays}");
+    assert!(eventually(LIMIT, || cgroups::named(&id).is_empty()), "{:?}", cgroups::named(&id));
 }
 
 #[test]
