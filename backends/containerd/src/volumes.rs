@@ -91,11 +91,18 @@ impl Volumes {
         let path = self.path(relative);
         let owners = path.parent().unwrap_or(&self.dir);
         fs::create_dir_all(owners).map_err(|fault| io_error("make directory", owners, fault))?;
-        let _turn = self.lock();
-        if path.exists() {
+        let is_first = {
+            // Who takes a name away waits meanwhile.
+            let _turn = self.lock();
+            let is_first = !path.exists();
+            if is_first {
+                fs::rename(draft, &path).map_err(|fault| io_error("put in place", &path, fault))?;
+            }
+            is_first
+        };
+        if !is_first {
             return fs::remove_dir_all(draft).map_err(|fault| io_error("remove", draft, fault));
         }
-        fs::rename(draft, &path).map_err(|fault| io_error("put in place", &path, fault))?;
         // A task that has it is on disk before long.
         let synced = [owners, &self.dir].into_iter().try_for_each(|dir| File::open(dir)?.sync_all());
         synced.map_err(|fault| io_error("sync", owners, fault))
