@@ -20,6 +20,7 @@ use switchyard_proto::containerd::task::v2 as task;
 use switchyard_steps::{Step, reach};
 use tokio::net::unix::pipe;
 use tokio::sync::{OnceCell, oneshot};
+use tokio::time::timeout;
 use tonic::{Response, Status};
 
 use crate::backend::Inner;
@@ -30,6 +31,8 @@ use crate::text::{io_error, remove_tree};
 
 /// How long a process that nobody wants any more may take to be gone.
 const END_PATIENCE: Duration = Duration::from_secs(10);
+/// How long a start may go on that nobody waits for any more, as with the logkeeper after a kill of ours. Then the shim breaks it off.
+const START: Duration = Duration::from_secs(180);
 /// Before a process that is still being made is told to end again.
 const SOON: Duration = Duration::from_millis(50);
 
@@ -156,7 +159,8 @@ impl Exec {
             let (tell, told) = oneshot::channel();
             self.inner.tracker.spawn(async move {
                 let process = Process { task: &task, exec: &exec };
-                let answer = start(&mut shim, process).await;
+                // The caller has given up long before.
+                let answer = timeout(START, start(&mut shim, process)).await.unwrap_or(Answer::Lost);
                 // Whoever wanted to know may have given up.
                 let _ = tell.send((shim, answer));
                 drop(held);
@@ -329,7 +333,7 @@ impl Exec {
             }
             gone_is_done(self.wait().await)
         };
-        match tokio::time::timeout(END_PATIENCE, ended).await {
+        match timeout(END_PATIENCE, ended).await {
             Ok(ended) => ended?,
             Err(_) => return Err(Error::deadline(format!("exec in task {} outlives SIGKILL", self.task))),
         }
