@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use switchyard_proto::cri::v1 as cri;
-use switchyard_steps::Step;
+use switchyard_steps::{Area, Step};
 use switchyard_tests::host::eventually;
 use tonic::{Code, Status};
 
@@ -174,14 +174,7 @@ fn a_kill_amid_a_checkpoint(node: &GuestNode) {
     let pod = node.pod("checkpoint-killed");
     let id = pod.shell("main", SCRIPT);
     let archive = place("killed");
-    for step in [
-        Step::CheckpointBegun,
-        Step::CheckpointPaused,
-        Step::CheckpointDumped,
-        Step::CheckpointLayered,
-        Step::CheckpointResumed,
-        Step::CheckpointNamed,
-    ] {
+    for step in Step::ALL.iter().copied().filter(|step| step.area() == Area::Checkpoint) {
         goes_on(&pod, "main");
         let restarts = property("switchyard", "NRestarts");
         fs::write(KILL_FILE, format!("{step:?}\n")).expect("it can be written");
@@ -209,7 +202,7 @@ fn one_with_connections(node: &GuestNode) {
     let connected = || node.cri.sh(&id, "grep ':1267 01 ' /proc/net/tcp | wc -l") != "0";
     assert!(eventually(LIMIT, connected), "they are not connected");
     let archive = place("net");
-    checkpoint(node, &id, &archive, 0).expect("it can be made");
+    checkpoint(node, &id, &archive, i64::MAX).expect("it can be made");
     goes_on(&pod, "main");
     assert!(connected(), "the connection is broken");
     fs::remove_file(archive).expect("it is there");

@@ -42,6 +42,8 @@ const WORK: &str = "work";
 const LAYER: &str = "rootfs-diff.tar";
 /// How long a shim may be busy with a dump that was given up, before its task is told to go on later.
 const PATIENCE: Duration = Duration::from_secs(20);
+/// The longest time that a checkpoint is given: what a clock can count is not much more than what a client may ask for.
+const LONGEST: Duration = Duration::from_secs(24 * 60 * 60);
 /// Between two tries.
 const AGAIN: Duration = Duration::from_millis(200);
 /// How much of what criu says is looked at for the reason of a failure.
@@ -52,7 +54,7 @@ impl Inner {
     pub(crate) async fn checkpoint_task(&self, id: TaskId, spec: &CheckpointSpec) -> Result<()> {
         let entry = self.task(id)?;
         self.can_checkpoint(&entry)?;
-        let deadline = Instant::now() + spec.limit;
+        let deadline = Instant::now() + spec.limit.min(LONGEST);
         let location = spec.location.clone();
         let draft = blocking(move || Draft::begin(&location)).await?;
         let late = |_| Error::deadline(format!("task {id} was not at rest within {:?}", spec.limit));
