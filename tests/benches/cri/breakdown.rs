@@ -88,6 +88,20 @@ impl Scrape {
         ]
     }
 
+    /// Where the time of an ExecSync goes, in seconds of one: all of it first, then its parts. The runtime's part is the
+    /// mean over all commands, those whose output was streamed included: they are started alike.
+    pub(crate) fn exec_sync(&self) -> Vec<(&'static str, f64)> {
+        let mean = |calls: Option<&Calls>| calls.map_or(0.0, |calls| calls.seconds / calls.count);
+        let all =
+            mean(self.daemon.iter().find(|(name, _)| name.ends_with("/ExecSync")).map(|(_, calls)| calls));
+        let runtime = mean(self.our_programs.get("runc exec"));
+        vec![
+            ("ExecSync, as the daemon counts it", all),
+            ("runtime: runc exec", runtime),
+            ("shim, the command itself, and our own", all - runtime),
+        ]
+    }
+
     /// What came after `before`.
     pub(crate) fn since(mut self, before: &Self) -> Self {
         for (after, before) in [

@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
+use prost::Message;
 use switchyard_proto::cri::v1 as cri;
 use switchyard_proto::cri::v1::runtime_service_client::RuntimeServiceClient;
 use switchyard_tests::host::{cgroups, eventually, processes};
@@ -37,6 +38,9 @@ const DEATHS: usize = 5;
 const START: Duration = Duration::from_secs(60);
 /// How often a server that starts is asked.
 const POLL: Duration = Duration::from_millis(2);
+/// What bounds the lists.
+const BOUND: &str = "The client's decoding, below the row, is in both sides. Tried: the bytes of each item are kept from one list\n\
+    to the next.";
 /// Lists of each side.
 const LISTS: u32 = 40;
 
@@ -51,6 +55,15 @@ pub(crate) struct Size {
     pub(crate) all: usize,
     /// How long their rest is watched.
     pub(crate) rest: Duration,
+}
+
+/// Both lists, once.
+#[derive(Clone, Copy, Debug)]
+struct Lists {
+    /// From the first request to the second answer.
+    took: Duration,
+    /// The client's part of it that is the same for both sides: making messages of the bytes.
+    decoding: Duration,
 }
 
 /// What one side's containers cost.
@@ -102,8 +115,10 @@ pub(crate) async fn measure(stand: &mut Stand, size: Size, report: &mut Report) 
     let at_rest = Pair { theirs: their_cost.own, ours: our_cost.own };
     let rows = vec![
         Row::times(&format!("{} containers created and started", size.running), [filling]),
-        Row::times(&format!("ListContainers + ListPodSandbox, {}", size.all), lists)
-            .goal(Goal::RatioAtMost(0.5)),
+        list_row(&lists, &format!("ListContainers + ListPodSandbox, {}", size.all), |list| list.took)
+            .goal(Goal::RatioAtMost(0.5))
+            .bound(BOUND),
+        list_row(&lists, "of it the client's decoding", |list| list.decoding),
         Row::times(&format!("start until {} are listed right", size.all), starts)
             .goal(Goal::OursAtMost(1000.0)),
         Row::numbers(&format!("processor at rest, {} running", size.running), "% of a core", [at_rest])
@@ -112,6 +127,10 @@ pub(crate) async fn measure(stand: &mut Stand, size: Size, report: &mut Report) 
     ];
     report.section("many containers", rows, note(size, &their_cost, &our_cost));
     Ok(memory_rows(size, &their_cost, &our_cost))
+}
+
+fn list_row(lists: &[Pair<Lists>], name: &str, of: fn(&Lists) -> Duration) -> Row {
+    Row::times(name, lists.iter().map(|pair| Pair { theirs: of(&pair.theirs), ours: of(&pair.ours) }))
 }
 
 fn note(size: Size, theirs: &Cost, ours: &Cost) -> String {
@@ -278,7 +297,7 @@ fn shims(stand: &Stand, side: &Side) -> Result<f64, Failure> {
 }
 
 /// Both lists of each side. Who comes first alternates.
-async fn list_both(stand: &mut Stand, round: u32, want: usize) -> Result<Pair<Duration>, Failure> {
+async fn list_both(stand: &mut Stand, round: u32, want: usize) -> Result<Pair<Lists>, Failure> {
     let (theirs, ours) = (&mut stand.theirs, &mut stand.ours);
     if round.is_multiple_of(2) {
         let theirs = list(theirs, want).await?;
@@ -289,18 +308,28 @@ async fn list_both(stand: &mut Stand, round: u32, want: usize) -> Result<Pair<Du
     }
 }
 
-async fn list(side: &mut Side, want: usize) -> Result<Duration, Failure> {
+async fn list(side: &mut Side, want: usize) -> Result<Lists, Failure> {
     let begin = Instant::now();
     let containers = side.runtime.list_containers(cri::ListContainersRequest::default()).await;
     let pods = side.runtime.list_pod_sandbox(cri::ListPodSandboxRequest::default()).await;
     let took = begin.elapsed();
-    pods.map_err(|status| side.failed("ListPodSandbox", &status))?;
+    let pods = pods.map_err(|status| side.failed("ListPodSandbox", &status))?.into_inner();
     let containers = containers.map_err(|status| side.failed("ListContainers", &status))?.into_inner();
     let found = containers.containers.len();
     if found == want {
-        return Ok(took);
+        return Ok(Lists { took, decoding: decoding(&containers)? + decoding(&pods)? });
     }
     Err(format!("{}: ListContainers shows {found} containers, not {want}", side.name).into())
+}
+
+/// How long this client takes to decode an answer.
+fn decoding<M: Message + Default>(answer: &M) -> Result<Duration, Failure> {
+    let bytes = answer.encode_to_vec();
+    let begin = Instant::now();
+    let decoded = M::decode(bytes.as_slice())?;
+    let took = begin.elapsed();
+    drop(decoded);
+    Ok(took)
 }
 
 async fn start_theirs(stand: &mut Stand, crowd: &Crowd, size: Size) -> Result<Vec<Duration>, Failure> {

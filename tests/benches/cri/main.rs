@@ -149,7 +149,7 @@ struct Args {
     /// Also writes every sample to this file
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
-    /// Also shows where the time of our pods and pulls goes, as containerd and the daemon count it
+    /// Also shows where the time of our pods, pulls and commands goes, as containerd and the daemon count it
     #[arg(long)]
     breakdown: bool,
     /// Given by `cargo bench`
@@ -232,7 +232,11 @@ async fn measure_parts(args: &Args, stand: &mut Stand, report: &mut Report) -> R
         measure_logs(args, stand, report).await?;
     }
     if args.wants(Part::Streams) {
-        let samples = streams::measure(stand, args.commands, args.transfers).await?;
+        let mut samples = streams::measure(stand, args.commands, args.transfers).await?;
+        if let Some(calls) = samples.calls.take() {
+            // Each round runs one whose output is in the answer, and one whose output is streamed.
+            report.breakdown("command", calls, 2 * args.commands);
+        }
         let (rows, note) = samples.rows();
         report.section("commands and ports", rows, note);
     }

@@ -79,7 +79,7 @@ impl Report {
         self.memory.push((when.to_owned(), memory));
     }
 
-    /// Adds where the time of our pods or pulls went: `what` they are, and how many there were.
+    /// Adds where the time of our pods, pulls or commands went: `what` they are, and how many there were.
     pub(crate) fn breakdown(&mut self, what: &'static str, calls: Scrape, count: u32) {
         self.breakdown.push((what, calls, count));
     }
@@ -115,11 +115,14 @@ impl Report {
         self.write_memory(text)?;
         for (what, calls, count) in &self.breakdown {
             write_breakdown(text, what, calls, f64::from(*count))?;
-            if *what == "pod" {
-                writeln!(text, "\n{:<44}{:>12}", "where the start of our pods goes", "ms per pod")?;
-                for (part, seconds) in calls.pod_start(f64::from(*count)) {
-                    writeln!(text, "{part:<44}{:>12.2}", seconds * 1e3)?;
-                }
+            let (title, parts) = match *what {
+                "pod" => ("where the start of our pods goes, each", calls.pod_start(f64::from(*count))),
+                "command" => ("where our ExecSync goes, each", calls.exec_sync()),
+                _ => continue,
+            };
+            writeln!(text, "\n{title:<44}{:>12}", "ms")?;
+            for (part, seconds) in parts {
+                writeln!(text, "{part:<44}{:>12.2}", seconds * 1e3)?;
             }
         }
         if !self.breakdown.is_empty() {
@@ -158,13 +161,17 @@ impl Report {
         Ok(())
     }
 
-    /// Says once more which goals were missed: that is what the reader must not overlook.
+    /// Says once more which goals were missed, and what bounds them: that is what the reader must not overlook.
     fn write_goals(&self, text: &mut String) -> std::fmt::Result {
         let rows = || self.sections.iter().flat_map(|section| &section.rows);
         let all = rows().filter(|row| row.reached().is_some()).count();
         let missed: Vec<&Row> = rows().filter(|row| row.reached() == Some(false)).collect();
         writeln!(text, "\n{} of {all} goals were reached.", all - missed.len())?;
-        missed.iter().try_for_each(|row| writeln!(text, "  missed: {}", row.to_string().trim_end()))
+        for row in missed {
+            writeln!(text, "  missed: {}", row.to_string().trim_end())?;
+            row.bound.lines().try_for_each(|line| writeln!(text, "          {line}"))?;
+        }
+        Ok(())
     }
 
     /// The report for programs: every sample in the unit of its row, memory in bytes.

@@ -20,6 +20,8 @@ pub(crate) struct Row {
     pub(crate) ours: Vec<f64>,
     /// What it must reach.
     pub(crate) goal: Option<Goal>,
+    /// What is known to bound it, for the reader of a goal that is missed.
+    pub(crate) bound: &'static str,
 }
 
 /// What a row must reach.
@@ -47,7 +49,7 @@ impl Row {
     pub(crate) fn times(name: &str, samples: impl IntoIterator<Item = Pair<Duration>>) -> Self {
         let (theirs, ours) =
             samples.into_iter().map(|pair| (milliseconds(pair.theirs), milliseconds(pair.ours))).unzip();
-        Self { name: name.to_owned(), unit: "ms", theirs, ours, goal: None }
+        Self { name: name.to_owned(), unit: "ms", theirs, ours, goal: None, bound: "" }
     }
 
     /// A row of anything else.
@@ -57,18 +59,24 @@ impl Row {
         samples: impl IntoIterator<Item = Pair<f64>>,
     ) -> Self {
         let (theirs, ours) = samples.into_iter().map(|pair| (pair.theirs, pair.ours)).unzip();
-        Self { name: name.to_owned(), unit, theirs, ours, goal: None }
+        Self { name: name.to_owned(), unit, theirs, ours, goal: None, bound: "" }
     }
 
     /// A row of what only Switchyard has.
     pub(crate) fn ours(name: &str, unit: &'static str, ours: impl IntoIterator<Item = f64>) -> Self {
         let ours = ours.into_iter().collect();
-        Self { name: name.to_owned(), unit, theirs: Vec::new(), ours, goal: None }
+        Self { name: name.to_owned(), unit, theirs: Vec::new(), ours, goal: None, bound: "" }
     }
 
     /// The row with a goal.
     pub(crate) fn goal(mut self, goal: Goal) -> Self {
         self.goal = Some(goal);
+        self
+    }
+
+    /// The row with what bounds it.
+    pub(crate) fn bound(mut self, bound: &'static str) -> Self {
+        self.bound = bound;
         self
     }
 
