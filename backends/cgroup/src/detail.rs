@@ -13,6 +13,7 @@ use crate::hierarchy::CgroupMode;
 use crate::parse::{device_operations, limit_v2, nested_keyed, number};
 use crate::process::{open_files, open_files_limit};
 use crate::reader::{Reader, read_if_there, read_parsed};
+use crate::usage::least;
 
 /// What limits the threads of the whole node.
 const NODE_LIMITS: [&str; 2] = ["/proc/sys/kernel/threads-max", "/proc/sys/kernel/pid_max"];
@@ -120,13 +121,6 @@ fn node_limit() -> Result<Option<u64>> {
         limit = least(limit, read_parsed(Path::new(file), number)?);
     }
     Ok(limit)
-}
-
-fn least(a: Option<u64>, b: Option<u64>) -> Option<u64> {
-    match (a, b) {
-        (Some(a), Some(b)) => Some(a.min(b)),
-        (a, b) => a.or(b),
-    }
 }
 
 /// The path of a block device, by its numbers; the numbers themselves where it has none, as those of network file systems.

@@ -118,7 +118,8 @@ fn v1_memory(dir: &Path, at: SystemTime) -> Result<(Option<MemoryUsage>, Option<
     Ok((Some(memory), swap))
 }
 
-fn least(a: Option<u64>, b: Option<u64>) -> Option<u64> {
+/// The smaller of two limits, either of which may not be there.
+pub(crate) fn least(a: Option<u64>, b: Option<u64>) -> Option<u64> {
     match (a, b) {
         (Some(a), Some(b)) => Some(a.min(b)),
         (a, b) => a.or(b),

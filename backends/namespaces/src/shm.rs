@@ -12,9 +12,6 @@ use switchyard_steps::{Step, reach};
 use crate::error::Error;
 use crate::mounts;
 
-/// Size that users expect when they did not ask for one, in bytes.
-pub const DEFAULT_SIZE_BYTES: u64 = 64 << 20;
-
 /// Mounts a tmpfs of at most `size_bytes` on `dir` (made if missing): mode 1777, nosuid, nodev, noexec.
 ///
 /// Idempotent: a tmpfs that is mounted there already is kept, with its contents and size.

@@ -96,6 +96,12 @@ pub struct SandboxSpec {
     pub users: Option<UserNamespace>,
 }
 
+/// Stands for the sandbox's id in values that a frontend fixes before there is one; the backend puts the id in its place.
+pub const ID_PLACEHOLDER: &str = "{id}";
+
+/// How the text of an error begins that is about the image of a volume: kubelets know it by that.
+pub const IMAGE_VOLUME_FAILED: &str = "ImageVolumeMountFailed";
+
 /// The size of `/dev/shm` where nobody asks for another: 64 MiB.
 pub const DEFAULT_SHM_BYTES: u64 = 64 << 20;
 

@@ -23,9 +23,6 @@ pub(crate) use image::pull_request;
 pub(crate) use resources::{check as check_limits, update};
 pub(crate) use sandbox::sandbox;
 
-/// Stands for the sandbox's id in what a backend passes on; the backend puts the id in its place.
-pub(crate) const ID_PLACEHOLDER: &str = "{id}";
-
 /// A part without which a message means nothing.
 fn required<T>(field: impl Display, value: Option<T>) -> Result<T> {
     value.ok_or_else(|| Error::invalid(field, "it is missing"))

@@ -7,14 +7,13 @@ use std::path::{Path, PathBuf};
 use containerd_client::services::v1 as api;
 use containerd_client::types::Mount;
 use switchyard_core::id::SandboxId;
-use switchyard_core::spec::{SandboxSpec, Signal};
+use switchyard_core::spec::{ID_PLACEHOLDER, SandboxSpec, Signal};
 use switchyard_core::{Error, ErrorKind, Result};
 use switchyard_runtime_spec::infra::{InfraInput, build};
 use switchyard_runtime_spec::{Host, ResolvedUser};
 use switchyard_steps::reach;
 
 use super::SandboxEntry;
-use super::network::ID_PLACEHOLDER;
 use crate::backend::Inner;
 use crate::client::{SLOW, call, gone_is_done};
 use crate::error::from_status;

@@ -7,7 +7,7 @@ use serde_json::{Map, Value};
 use switchyard_cni::{self as cni, Attachment, Capabilities};
 use switchyard_core::backend::Condition;
 use switchyard_core::id::SandboxId;
-use switchyard_core::spec::{Bandwidth, PodNetwork, PortMapping, Protocol};
+use switchyard_core::spec::{Bandwidth, ID_PLACEHOLDER, PodNetwork, PortMapping, Protocol};
 use switchyard_core::{Error, ErrorKind, Result};
 use switchyard_namespaces::Ns;
 
@@ -17,8 +17,6 @@ use crate::text::full_or;
 
 /// The interface of a sandbox.
 const INTERFACE: &str = "eth0";
-/// Stands for the sandbox's id in values that a frontend fixes before there is one.
-pub(crate) const ID_PLACEHOLDER: &str = "{id}";
 /// A burst of the rate limiter: as long as one second may bring, within what the kernel takes.
 const MAX_BURST_BITS: u64 = u32::MAX as u64;
 

@@ -11,7 +11,7 @@ use containerd_client::services::v1::snapshots as snap;
 use containerd_client::types::Mount;
 use serde::{Deserialize, Serialize};
 use switchyard_core::id::{Owner, TaskId};
-use switchyard_core::spec::{MountSource, TaskSpec};
+use switchyard_core::spec::{IMAGE_VOLUME_FAILED, MountSource, TaskSpec};
 use switchyard_core::{Error, Result};
 use switchyard_namespaces::tasks::unmount_tree;
 use switchyard_runtime_spec::{ImageVolume, SandboxUsers, user};
@@ -24,9 +24,6 @@ use crate::sandbox::{SandboxEntry, from_namespaces};
 use crate::steps::Step;
 use crate::text::{blocking, io_error, remove_tree};
 use crate::{users, volumes};
-
-/// How the text of an error begins that is about the image of a volume: kubelets know it by that.
-const IMAGE_VOLUME_FAILED: &str = "ImageVolumeMountFailed";
 
 /// Something that is put below a task's directory for the runtime.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

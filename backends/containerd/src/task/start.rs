@@ -23,9 +23,6 @@ use crate::record::{ExitRecord, OutputRecord, to_ns};
 use crate::steps::Step;
 use crate::text::{blocking, io_error};
 
-/// The most bytes of one line in a log file; longer ones are split, as everybody who reads such files expects.
-const MAX_LOG_LINE: u32 = 16 << 10;
-
 /// Where output goes that nobody wants.
 const NULL: &str = "/dev/null";
 
@@ -240,7 +237,7 @@ pub(crate) fn log_spec(entry: &TaskEntry) -> Option<logkeeper::LogSpec> {
         stderr: (!record.tty).then(|| entry.dirs.stderr()),
         log,
         tty: record.tty,
-        max_line: MAX_LOG_LINE,
+        max_line: logkeeper::format::DEFAULT_MAX_LINE,
     })
 }
 

@@ -2,7 +2,9 @@
 
 use std::path::{Component, Path, PathBuf};
 
-use switchyard_core::spec::{DeviceNode, MissingSource, Mount, MountSource, Propagation, UserNamespace};
+use switchyard_core::spec::{
+    DeviceNode, IMAGE_VOLUME_FAILED, MissingSource, Mount, MountSource, Propagation, UserNamespace,
+};
 use switchyard_core::{Error, Result};
 use switchyard_proto::cri::v1 as cri;
 
@@ -88,9 +90,6 @@ fn mount(
         options: mount_options,
     })
 }
-
-/// How the text of an error begins that is about the image of a volume.
-const IMAGE_VOLUME_FAILED: &str = "ImageVolumeMountFailed";
 
 fn image_volume(
     field: &str,

@@ -7,17 +7,14 @@ use std::time::SystemTime;
 
 use switchyard_core::id::Owner;
 use switchyard_core::spec::{
-    Bandwidth, CgroupPlacement, DEFAULT_SHM_BYTES, Dns, IpcMode, Meta, PodNetwork, PortMapping, Protocol,
-    SandboxNetwork, SandboxSpec, SelinuxLabel,
+    Bandwidth, CgroupPlacement, DEFAULT_SHM_BYTES, Dns, ID_PLACEHOLDER, IpcMode, Meta, PodNetwork,
+    PortMapping, Protocol, SandboxNetwork, SandboxSpec, SelinuxLabel,
 };
 use switchyard_core::{Error, Result};
 use switchyard_proto::cri::v1 as cri;
 
 use super::security::{self, SandboxNamespaces};
-use super::{
-    ID_PLACEHOLDER, absolute, known, name, name_or_nothing, numeric_id, quantity, required, text,
-    without_parents,
-};
+use super::{absolute, known, name, name_or_nothing, numeric_id, quantity, required, text, without_parents};
 use crate::config::Config;
 use crate::record::{self, SandboxRecord};
 
