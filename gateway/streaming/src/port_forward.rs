@@ -17,10 +17,17 @@ use crate::channel::{Inbound, Outbound};
 use crate::copy::{CopyError, inward, outward, text};
 use crate::ends::{Connection, Output};
 use crate::session::Dial;
-use crate::spdy::Incoming;
+use crate::spdy::{Incoming, MAX_STREAMS};
 
 /// How long a port of a sandbox may take to answer.
 const DIAL: Duration = Duration::from_secs(30);
+
+/// How many connections are forwarded at a time for one client, those included that have one stream yet: as many as it can have
+/// both streams of. What it resets counts until its dialling or its wait is over, so that resetting makes no room for more.
+const MOST: usize = MAX_STREAMS / 2;
+
+/// The most bytes of the name of a connection. Real clients count.
+const LONGEST_REQUEST: usize = 64;
 
 /// The streams of one forwarded connection.
 #[derive(Debug)]
@@ -33,20 +40,29 @@ pub(crate) struct Pair {
 
 /// Pairs whose other stream has not come yet, by request.
 #[derive(Debug, Default)]
-struct Halves(HashMap<String, Half>);
+struct Halves(HashMap<Request, Half>);
 
+/// Which forwarded connection a stream is of.
+#[derive(Debug, PartialEq, Eq, Hash)]
+enum Request {
+    /// As the client names it, in at most [`LONGEST_REQUEST`] bytes.
+    Named(Box<str>),
+    /// The number of its error stream. Old clients name nothing, and open that one right before the data stream.
+    Unnamed(u32),
+}
+
+/// A stream that waits for its other one.
 #[derive(Debug)]
 struct Half {
-    stream: Incoming,
-    port: u16,
-    kind: Kind,
+    ends: Ends,
     until: Instant,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
-    Error,
-    Data,
+/// What is kept of a stream. Whatever else the client said of it is not.
+#[derive(Debug)]
+enum Ends {
+    Error(Outbound),
+    Data { port: u16, inbound: Inbound, outbound: Outbound },
 }
 
 /// Serves the pairs that the client opens until `end` is cancelled. A stream whose other one does not come within
@@ -64,7 +80,8 @@ pub(crate) async fn run(
         tokio::select! {
             () = end.cancelled() => return,
             Some(stream) = incoming.recv() => {
-                if let Some(pair) = halves.add(stream, limit).await {
+                let full = halves.0.len() + forwards.len() >= MOST;
+                if let Some(pair) = halves.add(stream, full, limit).await {
                     forwards.push(forward(pair, &*dial));
                 }
             }
@@ -135,31 +152,36 @@ async fn downward(output: Output, outbound: &mut Outbound, error: &mut Outbound,
 // === impl Halves ===
 
 impl Halves {
-    /// Takes a stream; gives the pair that is whole with it.
-    async fn add(&mut self, mut stream: Incoming, limit: Duration) -> Option<Pair> {
-        let Some((request, port, kind)) = read(&stream) else {
-            debug!(stream = stream.id, "stream is not of a forwarded connection");
-            stream.outbound.reset().await;
+    /// Takes a stream; gives the pair that is whole with it. One that begins a connection is refused when all is `full`.
+    async fn add(&mut self, stream: Incoming, full: bool, limit: Duration) -> Option<Pair> {
+        let id = stream.id;
+        let (request, mut ends) = match read(stream) {
+            Ok(read) => read,
+            Err(mut outbound) => {
+                debug!(stream = id, "stream is not of a forwarded connection");
+                outbound.reset().await;
+                return None;
+            }
+        };
+        let Some(half) = self.0.remove(&request) else {
+            if full {
+                ends.refuse(format!("{MOST} connections are forwarded already")).await;
+            } else {
+                self.0.insert(request, Half { ends, until: Instant::now() + limit });
+            }
             return None;
         };
-        match self.0.remove(&request) {
-            None => {
-                self.0.insert(request, Half { stream, port, kind, until: Instant::now() + limit });
-                None
+        match (half.ends, ends) {
+            (Ends::Error(error), Ends::Data { port, inbound, outbound })
+            | (Ends::Data { port, inbound, outbound }, Ends::Error(error)) => {
+                Some(Pair { port, error, inbound, outbound })
             }
-            Some(half) if half.kind == kind => {
-                debug!(stream = stream.id, "forwarded connection has this stream already");
-                self.0.insert(request, half);
-                stream.outbound.reset().await;
+            (first @ Ends::Error(_), Ends::Error(mut outbound))
+            | (first @ Ends::Data { .. }, Ends::Data { mut outbound, .. }) => {
+                debug!(stream = id, "forwarded connection has this stream already");
+                self.0.insert(request, Half { ends: first, until: half.until });
+                outbound.reset().await;
                 None
-            }
-            Some(half) => {
-                let (data, port, error) = match kind {
-                    Kind::Data => (stream, port, half.stream),
-                    Kind::Error => (half.stream, half.port, stream),
-                };
-                let Incoming { inbound, outbound, .. } = data;
-                Some(Pair { port, error: error.outbound, inbound, outbound })
             }
         }
     }
@@ -168,29 +190,45 @@ impl Halves {
     async fn expire(&mut self) {
         let now = Instant::now();
         for (_, mut half) in self.0.extract_if(|_, half| half.until <= now) {
-            if half.kind == Kind::Error {
-                text(&mut half.stream.outbound, "the data stream did not come in time".to_owned()).await;
-                half.stream.outbound.finish().await;
-            }
-            half.stream.outbound.reset().await;
+            half.ends.refuse("the data stream did not come in time".to_owned()).await;
         }
     }
 }
 
-/// What a stream is for: request, port and kind.
-fn read(stream: &Incoming) -> Option<(String, u16, Kind)> {
-    let header = |name| stream.headers.iter().find(|header| header.0 == name).map(|header| header.1.as_str());
-    let port = header("port")?.parse::<NonZeroU16>().ok()?;
-    let kind = match header("streamtype")? {
-        "error" => Kind::Error,
-        "data" => Kind::Data,
-        _ => return None,
+// === impl Ends ===
+
+impl Ends {
+    /// Resets the stream; an error stream says why.
+    async fn refuse(&mut self, why: String) {
+        match self {
+            Self::Error(outbound) => {
+                text(outbound, why).await;
+                outbound.finish().await;
+                outbound.reset().await;
+            }
+            Self::Data { outbound, .. } => outbound.reset().await,
+        }
+    }
+}
+
+/// What a stream is for. One that makes no sense is given back, to be reset.
+fn read(stream: Incoming) -> Result<(Request, Ends), Outbound> {
+    let Incoming { id, headers, inbound, outbound } = stream;
+    let header = |name| headers.iter().find(|header| header.0 == name).map(|header| header.1.as_str());
+    let port = header("port").and_then(|port| port.parse::<NonZeroU16>().ok());
+    let (Some(port), Some(kind)) = (port, header("streamtype")) else { return Err(outbound) };
+    let (ends, error) = match kind {
+        "error" => (Ends::Error(outbound), Some(id)),
+        "data" => (Ends::Data { port: port.get(), inbound, outbound }, id.checked_sub(2)),
+        _ => return Err(outbound),
     };
-    let request = match (header("requestid"), kind) {
-        (Some(request), _) if !request.is_empty() => request.to_owned(),
-        // Old clients number nothing, and open the error stream right before the data stream.
-        (_, Kind::Error) => stream.id.to_string(),
-        (_, Kind::Data) => stream.id.checked_sub(2)?.to_string(),
+    let request = match header("requestid") {
+        Some(name) if name.len() > LONGEST_REQUEST => None,
+        Some(name) if !name.is_empty() => Some(Request::Named(name.into())),
+        Some(_) | None => error.map(Request::Unnamed),
     };
-    Some((request, port.get(), kind))
+    match (request, ends) {
+        (Some(request), ends) => Ok((request, ends)),
+        (None, Ends::Error(outbound) | Ends::Data { outbound, .. }) => Err(outbound),
+    }
 }

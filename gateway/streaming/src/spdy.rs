@@ -9,5 +9,5 @@ pub(crate) mod frame;
 pub(crate) mod header;
 mod table;
 
-pub(crate) use connection::{Incoming, serve};
+pub(crate) use connection::{Incoming, MAX_STREAMS, serve};
 pub(crate) use flow::Flow;

@@ -21,7 +21,7 @@ use crate::io::{Activity, Io, Probe};
 use crate::parts::run;
 
 /// How many streams a client may have open at a time: forwarded connections take two each.
-const MAX_STREAMS: usize = 1024;
+pub(crate) const MAX_STREAMS: usize = 1024;
 
 /// How many frames without data may wait to be written. A client that asks and does not read is not read any more.
 const CONTROL_QUEUE: usize = 64;
@@ -96,7 +96,7 @@ pub(crate) async fn serve<F>(
     let (control, controls) = mpsc::channel(CONTROL_QUEUE);
     let (out, outs) = mpsc::channel(OUT_QUEUE);
     let (incoming, streams) = mpsc::channel(INCOMING_QUEUE);
-    let flow = Arc::new(Flow::new(MAX_STREAMS, control));
+    let flow = Arc::new(Flow::new(MAX_STREAMS, control, end.clone()));
     let mut reader = Reader {
         io: io.reader,
         buffer: io.read_ahead,

@@ -5,6 +5,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
 use tokio::sync::{Notify, mpsc};
+use tokio_util::sync::CancellationToken;
 
 use super::frame::{self, INITIAL_WINDOW};
 use super::table::{Room, Table};
@@ -31,15 +32,18 @@ pub(crate) struct Flow {
     control: mpsc::Sender<Bytes>,
     /// Bytes taken from the connection that the client has not yet been told of.
     untold: AtomicU32,
+    /// The client has gone, or the session must end: nobody opens a window any more.
+    end: CancellationToken,
 }
 
 impl Flow {
-    pub(crate) fn new(limit: usize, control: mpsc::Sender<Bytes>) -> Self {
+    pub(crate) fn new(limit: usize, control: mpsc::Sender<Bytes>, end: CancellationToken) -> Self {
         Self {
             table: Mutex::new(Table::new(limit)),
             changed: Notify::new(),
             control,
             untold: AtomicU32::new(CONNECTION_WINDOW - INITIAL_WINDOW),
+            end,
         }
     }
 
@@ -47,7 +51,7 @@ impl Flow {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits for room for at most `want` bytes. Cancel-safe: what was reserved and is not sent is lost to this stream.
+    /// Waits for room for at most `want` bytes, as long as the connection stands. Cancel-safe: what was reserved and is not sent is lost to this stream.
     pub(crate) async fn reserve(&self, stream: u32, want: usize) -> Result<usize, Gone> {
         loop {
             let changed = self.changed.notified();
@@ -55,7 +59,10 @@ impl Flow {
             match room {
                 Room::Bytes(length) => return Ok(length),
                 Room::Gone => return Err(Gone),
-                Room::Wait => changed.await,
+                Room::Wait => tokio::select! {
+                    () = changed => {}
+                    () = self.end.cancelled() => return Err(Gone),
+                },
             }
         }
     }

@@ -7,8 +7,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use switchyard_streaming::client::{Event, Spdy};
-use switchyard_streaming::{Config, Input, Output};
+use async_trait::async_trait;
+use switchyard_streaming::client::{Event, Spdy, exec};
+use switchyard_streaming::{Config, Connection, Dial, Input, Output, Refusal};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::timeout;
 
@@ -36,6 +37,17 @@ impl AsyncRead for Endless {
 
 /// An input that takes nothing.
 struct Full;
+
+/// Ports that never answer, and how often one was dialled.
+struct Silent(Arc<AtomicUsize>);
+
+#[async_trait]
+impl Dial for Silent {
+    async fn dial(&self, _: u16) -> Result<Connection, Refusal> {
+        self.0.fetch_add(1, Ordering::Relaxed);
+        std::future::pending().await
+    }
+}
 
 impl AsyncWrite for Full {
     fn poll_write(self: Pin<&mut Self>, _: &mut Context<'_>, _: &[u8]) -> Poll<io::Result<usize>> {
@@ -225,4 +237,64 @@ async fn a_forwarded_connection_that_is_not_read_leaves_the_others_alone() {
             _ => {}
         }
     }
+}
+
+#[tokio::test]
+async fn a_client_that_resets_what_it_opens_has_no_more_connections_than_another() {
+    /// Of the 1024 streams that a client may have each connection takes two.
+    const MOST: usize = 512;
+    let server = serve(Config::default()).await;
+    let dialled = Arc::new(AtomicUsize::new(0));
+    let url = server.sessions.port_forward(Vec::new(), Arc::new(Silent(Arc::clone(&dialled)))).unwrap();
+    let Spdy { mut sender, mut receiver } =
+        soon(Spdy::open(&url, &["portforward.k8s.io"])).await.unwrap().unwrap();
+    // Half of them are whole, and the others wait for their data. The last one is not reset, to hear what is said of it.
+    let open = async {
+        for request in 0..=MOST {
+            let name = request.to_string();
+            let kinds = if request % 2 == 0 && request < MOST { &["error", "data"][..] } else { &["error"] };
+            for kind in kinds {
+                let headers = [("streamtype", *kind), ("port", "80"), ("requestid", &*name)];
+                let stream = sender.open(&headers).await.unwrap();
+                if request < MOST {
+                    sender.reset(stream).await.unwrap();
+                }
+            }
+        }
+    };
+    let listen = async {
+        let mut said = Vec::new();
+        loop {
+            if let Event::Data { bytes, end, .. } = receiver.event().await.unwrap().unwrap() {
+                said.extend_from_slice(&bytes);
+                if end {
+                    return String::from_utf8(said).unwrap();
+                }
+            }
+        }
+    };
+    let ((), said) = soon(async { tokio::join!(open, listen) }).await;
+    assert_eq!(said, "512 connections are forwarded already");
+    assert_eq!(dialled.load(Ordering::Relaxed), MOST / 2);
+}
+
+#[tokio::test]
+async fn a_session_ends_with_a_client_that_has_shut_its_windows() {
+    let server = serve(Config { max_connections: 1, ..Config::default() }).await;
+    let url = server.sessions.exec(STDOUT, shell(STDOUT, "exit 3").0).unwrap();
+    let mut spdy = soon(Spdy::open(&url, &["v4.channel.k8s.io"])).await.unwrap().unwrap();
+    spdy.sender.initial_window(0).await.unwrap();
+    spdy.sender.open(&[("streamtype", "error")]).await.unwrap();
+    let stdout = spdy.sender.open(&[("streamtype", "stdout")]).await.unwrap();
+    loop {
+        match soon(spdy.receiver.event()).await.unwrap().unwrap() {
+            Event::Data { stream, end: true, .. } if stream == stdout => break,
+            other => assert!(matches!(other, Event::Replied { .. }), "{other:?}"),
+        }
+    }
+    // What is left to say is the exit code, and there is no room for it.
+    drop(spdy);
+    let url = server.sessions.exec(STDOUT, shell(STDOUT, "echo next").0).unwrap();
+    let next = soon(exec(&url, "v4.channel.k8s.io", STDOUT, b"")).await.unwrap();
+    assert_eq!(next.stdout, b"next\n");
 }

@@ -208,13 +208,15 @@ async fn clients_that_number_nothing_are_paired_by_their_streams() {
 async fn streams_that_make_no_sense_are_reset() {
     let server = serve(Config::default()).await;
     let mut spdy = open(&server.sessions).await;
-    let bad: [&[(&str, &str)]; 6] = [
+    let long = "1".repeat(65);
+    let bad: [&[(&str, &str)]; 7] = [
         &[],
         &[("streamtype", "data")],
         &[("streamtype", "data"), ("port", "0"), ("requestid", "1")],
         &[("streamtype", "data"), ("port", "65536"), ("requestid", "1")],
         &[("streamtype", "data"), ("port", "http"), ("requestid", "1")],
         &[("streamtype", "stdin"), ("port", "80"), ("requestid", "1")],
+        &[("streamtype", "data"), ("port", "80"), ("requestid", &long)],
     ];
     for headers in bad {
         let stream = spdy.sender.open(headers).await.unwrap();
