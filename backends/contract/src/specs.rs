@@ -67,6 +67,7 @@ pub fn task(owner: Owner, name: &str, image: &str, command: &[&str]) -> TaskSpec
         rlimits: Vec::new(),
         throttles: Vec::new(),
         io_weights: Vec::new(),
+        net_priority: None,
         resources: Resources::default(),
         cgroup: None,
         pid: PidMode::Private,

@@ -7,8 +7,8 @@ use switchyard_core::{Error, Result};
 
 use crate::input::Input;
 use crate::{
-    capabilities, cdi, devices, environment, labels, limits, mounts, namespaces, oci, resources, seccomp,
-    text, throttles,
+    capabilities, cdi, devices, environment, labels, limits, mounts, namespaces, network, oci, resources,
+    seccomp, text, throttles,
 };
 
 /// Paths of `/proc` and `/sys` that tell about the host, hidden by frontends whose protocol does not name any.
@@ -67,6 +67,7 @@ pub fn build(input: &Input<'_>) -> Result<Built> {
     let mut resources = resources::linux_resources(&task.resources, input.host, &mut warnings)?;
     resources.devices = devices.rules;
     resources.block_io = throttles::block_io(task, input.host, input.fs)?;
+    resources.network = network::priorities(task, input.sandbox, input.host, input.fs)?;
     check_user(input)?;
     let (uid_mappings, gid_mappings) = namespaces::id_mappings(input.sandbox);
     let linux = oci::Linux {

@@ -164,6 +164,9 @@ impl Host {
             hugepage_sizes: hugepage_sizes(cgroup_root, cgroup),
             swap_accounting: swap_accounting(cgroup_root, cgroup),
             io_weights: io_weights(cgroup_root, cgroup),
+            // Of cgroup v1 alone; a mount beside cgroup v2 is none that runtimes look at.
+            net_priorities: cgroup == CgroupVersion::V1
+                && cgroup_root.join("net_prio/net_prio.ifpriomap").exists(),
         })
     }
 }
@@ -276,6 +279,7 @@ pub(crate) fn bare_host() -> Host {
         seccomp: true,
         hugepage_sizes: Vec::new(),
         io_weights: true,
+        net_priorities: false,
         swap_accounting: true,
     }
 }

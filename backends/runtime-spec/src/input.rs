@@ -216,6 +216,8 @@ pub struct Host {
     pub swap_accounting: bool,
     /// Whether the kernel weighs the use of block devices by cgroup.
     pub io_weights: bool,
+    /// Whether control groups have priorities for the interfaces of the host.
+    pub net_priorities: bool,
 }
 
 impl Host {

@@ -29,6 +29,7 @@ pub mod limits;
 pub mod mountinfo;
 pub mod mounts;
 pub mod namespaces;
+pub mod network;
 pub mod oci;
 pub mod process;
 pub mod resources;

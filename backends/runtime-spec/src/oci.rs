@@ -252,6 +252,9 @@ pub struct LinuxResources {
     /// Block devices.
     #[serde(rename = "blockIO", skip_serializing_if = "Option::is_none")]
     pub block_io: Option<LinuxBlockIo>,
+    /// Network.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub network: Option<LinuxNetwork>,
     /// Huge pages.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub hugepage_limits: Vec<LinuxHugepageLimit>,
@@ -293,6 +296,22 @@ pub struct LinuxMemory {
     /// How readily the kernel swaps, 0 to 100.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub swappiness: Option<u64>,
+}
+
+/// What is sent.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct LinuxNetwork {
+    /// Priorities by interface.
+    pub priorities: Vec<InterfacePriority>,
+}
+
+/// The priority of what is sent over one interface of the host.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct InterfacePriority {
+    /// The interface.
+    pub name: String,
+    /// The priority.
+    pub priority: u32,
 }
 
 /// Limits on block devices.

@@ -20,6 +20,7 @@ pub fn linux_resources(asked: &Resources, host: &Host, warnings: &mut Vec<String
         cpu: cpu(asked)?,
         pids: pids(asked)?,
         block_io: None,
+        network: None,
         hugepage_limits: hugepages(&asked.hugepages, host, warnings)?,
         unified: unified(asked, host)?,
     })

@@ -237,6 +237,8 @@ pub struct TaskSpec {
     pub throttles: Vec<Throttle>,
     /// Shares in the use of block devices; of two for one device the later counts.
     pub io_weights: Vec<IoWeight>,
+    /// Priority of what it sends over the interfaces of the host, in a sandbox that has the host's network; `None` leaves it.
+    pub net_priority: Option<u32>,
     /// Limits of the cgroup.
     pub resources: Resources,
     /// Where the cgroup goes; `None` follows the sandbox.

@@ -51,9 +51,12 @@ pub(crate) struct ContainerRecord {
     /// What was asked for beyond v1, and nothing else.
     #[prost(message, optional, tag = "2")]
     pub(crate) additions: Option<old::LinuxContainerResources>,
-    /// The names of volumes, by the number of their mount.
+    /// The names of mounts by their numbers. One without a host path is a volume.
     #[prost(btree_map = "uint32, string", tag = "3")]
-    pub(crate) volumes: BTreeMap<u32, String>,
+    pub(crate) names: BTreeMap<u32, String>,
+    /// Priority of what it sends over the host's interfaces; 0 for none.
+    #[prost(uint32, tag = "4")]
+    pub(crate) net_priority: u32,
 }
 
 /// Decoded records by id. An id is never used twice and a record never changes, so an entry is true for as long as it stands.

@@ -9,7 +9,7 @@ use switchyard_proto::cri::v1 as cri;
 use switchyard_proto::cri::v1alpha2 as old;
 use switchyard_proto::cri::v1alpha2::image_service_client::ImageServiceClient;
 use switchyard_proto::cri::v1alpha2::runtime_service_client::RuntimeServiceClient;
-use switchyard_tests::cri::image_spec;
+use switchyard_tests::cri::{image_spec, namespaces};
 use switchyard_tests::host::{cgroups, random_name};
 use switchyard_tests::image::busybox;
 use switchyard_tests::node::{Node, content};
@@ -188,6 +188,63 @@ fn limits_that_only_v1alpha2_has_are_in_force_or_refused() {
         node.cri().start(&id).expect("it starts");
         assert_eq!(value(&id, ["memory.swappiness"; 2]), "7");
     }
+}
+
+#[test]
+fn a_priority_of_what_is_sent_is_in_force_or_refused_by_name() {
+    let node = Node::shared();
+    let with = |name: &str| old::ContainerConfig {
+        net_priority: 3,
+        ..shell(&node.image(), name, "exec sleep 1000")
+    };
+    let own = node.pod("own-network");
+    let refused = create(&node, own.id(), with("main")).expect_err("its interface is not the host's");
+    assert_eq!(refused.code(), Code::Unimplemented, "{refused}");
+    assert!(refused.message().contains("net_priority: is not supported: the kernel has"), "{refused}");
+
+    let hosts =
+        node.pod_with("host-network", |config| namespaces(config).set_network(cri::NamespaceMode::Node));
+    let made = create(&node, hosts.id(), with("main"));
+    if Path::new("/sys/fs/cgroup/net_prio/net_prio.ifpriomap").exists() {
+        let id = made.expect("this kernel has priorities");
+        node.cri().start(&id).expect("it starts");
+        let map = value(&id, ["net_prio.ifpriomap"; 2]);
+        let cards = fs::read_dir("/sys/class/net").expect("the kernel tells its interfaces").flatten();
+        for card in cards.filter(|card| card.path().join("device").exists()) {
+            let line = format!("{} 3", card.file_name().display());
+            assert!(map.lines().any(|other| other == line), "{line} is not in {map}");
+        }
+    } else {
+        let refused = made.expect_err("there is no controller for it");
+        assert_eq!(refused.code(), Code::Unimplemented, "{refused}");
+        assert!(refused.message().contains("net_priority: is not supported: this node has no"), "{refused}");
+    }
+}
+
+/// Pouch tells the path and the name of a volume, and its clients give back both.
+#[test]
+fn a_mount_with_a_name_and_a_host_path_is_of_the_host_path() {
+    let node = Node::shared();
+    let pod = node.pod("both");
+    let dir = node.root().path().join(format!("both-{}", random_name()));
+    fs::create_dir(&dir).expect("the root can be written");
+    let host_path = dir.to_str().expect("it is UTF-8").to_owned();
+    let mut config = shell(&node.image(), "main", "exec sleep 1000");
+    let name = format!("called-{}", random_name());
+    config.mounts = vec![old::Mount {
+        container_path: "/there".to_owned(),
+        host_path: host_path.clone(),
+        name: name.clone(),
+        ..Default::default()
+    }];
+    let id = create(&node, pod.id(), config).expect("it is well formed");
+    node.cri().start(&id).expect("it starts");
+    let _ = node.cri().sh(&id, "echo x > /there/file");
+    assert_eq!(fs::read_to_string(dir.join("file")).expect("it was written there"), "x\n");
+    let told = &status(&node, &id).mounts[0];
+    assert_eq!((&told.host_path, &told.name), (&host_path, &name));
+    node.cri().remove_volume(&name).expect("there is no such volume, and nothing to remove");
+    assert!(dir.join("file").exists(), "the host's path is not the gateway's");
 }
 
 /// The network has one address, so that the next pod gets what a stopped one had.

@@ -301,6 +301,26 @@ fn limits_on_block_devices_go_by_their_numbers() {
 }
 
 #[test]
+fn priorities_are_those_of_interfaces_with_hardware_in_the_host_s_network_alone() {
+    let mut case = Case::plain();
+    case.task.net_priority = Some(7);
+    case.host.net_priorities = true;
+    assert!(
+        case.refused()
+            .starts_with("net_priority: is not supported: the kernel has priorities for the host's")
+    );
+    case.sandbox.network = Namespace::Host;
+    let expected = serde_json::json!({
+        "priorities": [{ "name": "eth0", "priority": 7 }, { "name": "vlan7", "priority": 7 }],
+    });
+    assert_eq!(case.build().unwrap().spec["linux"]["resources"]["network"], expected);
+    case.host.net_priorities = false;
+    assert!(
+        case.refused().starts_with("net_priority: is not supported: this node has no controller net_prio")
+    );
+}
+
+#[test]
 fn shares_in_block_devices_are_told_or_refused() {
     let share = |device: Option<&str>, weight| IoWeight { device: device.map(Into::into), weight };
     let mut case = Case::plain();

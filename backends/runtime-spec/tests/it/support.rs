@@ -56,8 +56,16 @@ impl HostFs for FakeFs {
         Err(io::Error::new(io::ErrorKind::NotFound, format!("{} is not here", path.display())))
     }
 
-    fn list(&self, _: &Path) -> io::Result<Vec<PathBuf>> {
-        Ok(Vec::new())
+    fn list(&self, dir: &Path) -> io::Result<Vec<PathBuf>> {
+        let names: &[&str] = match dir.to_str() {
+            Some("/sys/class/net") => &["lo", "veth1", "vlan7", "eth0", "cni0"],
+            Some("/sys/class/net/eth0") => &["device", "mtu"],
+            Some("/sys/class/net/vlan7") => &["lower_eth0", "mtu"],
+            Some("/sys/class/net/cni0") => &["lower_veth1", "mtu"],
+            Some("/sys/class/net/veth1") => return Err(io::ErrorKind::NotFound.into()),
+            _ => &[],
+        };
+        Ok(names.iter().map(|name| dir.join(name)).collect())
     }
 }
 
@@ -169,6 +177,7 @@ pub(crate) fn bare_host() -> Host {
         seccomp: true,
         hugepage_sizes: Vec::new(),
         io_weights: true,
+        net_priorities: false,
         swap_accounting: true,
     }
 }
@@ -200,6 +209,7 @@ pub(crate) fn task() -> TaskSpec {
         rlimits: Vec::new(),
         throttles: Vec::new(),
         io_weights: Vec::new(),
+        net_priority: None,
         resources: Resources::default(),
         cgroup: None,
         pid: PidMode::Private,

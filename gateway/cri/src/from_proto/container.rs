@@ -126,6 +126,7 @@ pub(crate) fn container(
         rlimits: Vec::new(),
         throttles: Vec::new(),
         io_weights: Vec::new(),
+        net_priority: None,
         resources: resources::limits(limits, "config.linux.resources")?,
         cgroup: None,
         pid: pid.unwrap_or_else(|| parent.pid()),

@@ -24,8 +24,11 @@ pub(super) struct Additions {
     io_weights: Vec<IoWeight>,
     memory_reservation: Option<i64>,
     memory_swappiness: Option<u64>,
+    net_priority: Option<u32>,
     /// Names of volumes, by the number of their mount.
     volumes: BTreeMap<u32, String>,
+    /// Names of mounts, by their numbers: those of volumes, and what clients call host paths.
+    names: BTreeMap<u32, String>,
     /// The additions alone, as they were asked for.
     asked: Option<old::LinuxContainerResources>,
 }
@@ -33,11 +36,11 @@ pub(super) struct Additions {
 /// The additions of a new container.
 pub(super) fn of_container(config: Option<&old::ContainerConfig>) -> Result<Additions> {
     let Some(config) = config else { return Ok(Additions::default()) };
-    net_priority(config.net_priority)?;
+    let net_priority = net_priority(config.net_priority)?;
     quota_id(&config.quota_id)?;
     let resources = config.linux.as_ref().and_then(|linux| linux.resources.as_ref());
-    let volumes = named_volumes(&config.mounts)?;
-    Ok(Additions { volumes, ..of_resources(resources, "config.linux.resources")? })
+    let (volumes, names) = (named_volumes(&config.mounts)?, names(&config.mounts));
+    Ok(Additions { net_priority, volumes, names, ..of_resources(resources, "config.linux.resources")? })
 }
 
 /// The additions of a change.
@@ -98,7 +101,9 @@ fn of_resources(resources: Option<&old::LinuxContainerResources>, field: &str) -
         io_weights: weights(resources, field)?,
         memory_swappiness: memory_swappiness(resources.memory_swappiness, field)?,
         memory_reservation: memory_reservation(resources.memory_reservation, field)?,
+        net_priority: None,
         volumes: BTreeMap::new(),
+        names: BTreeMap::new(),
         asked: alone(resources),
     })
 }
@@ -126,18 +131,23 @@ fn unsupported(field: impl Display, why: &str) -> Error {
     Error::unimplemented(format!("{field}: is not supported: {why}"))
 }
 
-/// The names of volumes, by the number of their mount.
+/// The names of mounts, by their numbers.
+fn names(mounts: &[old::Mount]) -> BTreeMap<u32, String> {
+    let named = (0..).zip(mounts).filter(|(_, mount)| !mount.name.is_empty());
+    named.map(|(index, mount)| (index, mount.name.clone())).collect()
+}
+
+/// The names of volumes, by the number of their mount. A mount with a host path is of that, whatever it is called: Pouch tells both of
+/// its volumes, and clients give both back.
 fn named_volumes(mounts: &[old::Mount]) -> Result<BTreeMap<u32, String>> {
     let mut volumes = BTreeMap::new();
-    for (index, mount) in (0..).zip(mounts).filter(|(_, mount)| !mount.name.is_empty()) {
+    let named = |mount: &old::Mount| !mount.name.is_empty() && mount.host_path.is_empty();
+    for (index, mount) in (0..).zip(mounts).filter(|(_, mount)| named(mount)) {
         let field = format!("config.mounts[{index}]");
         check_volume(&mount.name, format_args!("{field}.name"))?;
-        if !mount.host_path.is_empty() {
-            return Err(Error::invalid(format_args!("{field}.host_path"), "a mount with a name has none"));
-        }
         if mount.propagation() != cri::MountPropagation::PropagationPrivate {
             let field = format_args!("{field}.propagation");
-            return Err(Error::invalid(field, "a mount with a name is PROPAGATION_PRIVATE"));
+            return Err(Error::invalid(field, "a volume is PROPAGATION_PRIVATE"));
         }
         volumes.insert(index, mount.name.clone());
     }
@@ -153,14 +163,14 @@ pub(super) fn check_volume(name: &str, field: impl Display) -> Result<()> {
     Err(Error::invalid(field, format!("{name:?} {why}")))
 }
 
-fn net_priority(priority: i64) -> Result<()> {
-    match priority {
-        0 => Ok(()),
-        // The kernel keeps priorities for the interfaces of the host's network alone, and cgroup v2 has none.
-        _ => Err(unsupported(
+/// The priority of what is sent; the backend refuses it in pods with a network of their own, and where the kernel has none.
+fn net_priority(priority: i64) -> Result<Option<u32>> {
+    match u32::try_from(priority) {
+        Ok(0) => Ok(None),
+        Ok(priority) => Ok(Some(priority)),
+        Err(_) => Err(Error::invalid(
             "config.net_priority",
-            "interfaces of pods have no priorities: ask for rates by the annotations kubernetes.io/ingress-bandwidth and \
-             kubernetes.io/egress-bandwidth of the pod",
+            format!("{priority} is not between 0 and {}", u32::MAX),
         )),
     }
 }
@@ -296,19 +306,23 @@ impl Additions {
             io_weights,
             memory_reservation: _,
             memory_swappiness: _,
-            volumes,
+            net_priority,
+            volumes: _,
+            names,
             asked,
         } = self;
         spec.rlimits = rlimits;
         spec.throttles = throttles;
         spec.io_weights = io_weights;
+        spec.net_priority = net_priority;
         for mount in &mut spec.mounts {
             if let MountSource::Host { missing, .. } = &mut mount.source {
                 *missing = MissingSource::Fail;
             }
         }
-        if asked.is_some() || !volumes.is_empty() {
-            let more = ContainerRecord { config: None, additions: asked, volumes };
+        if asked.is_some() || !names.is_empty() || net_priority.is_some() {
+            let net_priority = net_priority.unwrap_or(0);
+            let more = ContainerRecord { config: None, additions: asked, names, net_priority };
             record::append(&mut spec.meta.record, &more);
         }
     }

@@ -38,7 +38,7 @@ pub(super) fn complete(
         status.pouch_resources = Some(limits.clone());
     }
     for (index, mount) in (0..).zip(&mut status.mounts) {
-        mount.name = record.and_then(|record| record.volumes.get(&index).cloned()).unwrap_or_default();
+        mount.name = record.and_then(|record| record.names.get(&index).cloned()).unwrap_or_default();
     }
     status.volumes = image.map(|image| volumes(&image.volumes)).unwrap_or_default();
     status.envs = environment(&inspection.runtime_spec);

@@ -120,6 +120,7 @@ fn rich_task(config: &cri::ContainerConfig) -> TaskSpec {
         rlimits: Vec::new(),
         throttles: Vec::new(),
         io_weights: Vec::new(),
+        net_priority: None,
         resources: rich_limits(),
         cgroup: None,
         pid: PidMode::Private,

@@ -59,29 +59,41 @@ fn a_limit_that_is_not_done_is_refused_by_name() {
 
 #[test]
 fn a_container_is_not_made_without_what_it_asked_for() {
-    container_refused(|c| c.net_priority = 1, "config.net_priority");
     container_refused(|c| c.quota_id = "-1".into(), "config.quota_id");
     let none = old::ContainerConfig { quota_id: "0".into(), ..Default::default() };
     assert_eq!(of_container(Some(&none)).expect("nothing is asked for"), Additions::default());
 }
 
 #[test]
-fn a_volume_has_a_name_and_no_path() {
+fn a_mount_with_a_name_is_a_volume_unless_it_has_a_host_path() {
     let volume = |name: &str| old::Mount { name: name.into(), ..Default::default() };
     let of = |mount| {
         let mounts = vec![old::Mount::default(), mount];
         of_container(Some(&old::ContainerConfig { mounts, ..Default::default() }))
     };
     let named = of(volume("data")).expect("it is a name");
-    assert_eq!(named.volumes, BTreeMap::from([(1, "data".to_owned())]));
-    for (mount, field) in [
-        (volume("../data"), "name"),
-        (old::Mount { host_path: "/data".into(), ..volume("data") }, "host_path"),
-        (old::Mount { propagation: 1, ..volume("data") }, "propagation"),
-    ] {
+    let names = BTreeMap::from([(1, "data".to_owned())]);
+    assert_eq!((&named.volumes, &named.names), (&names, &names));
+    let called = of(old::Mount { host_path: "/srv".into(), ..volume("data") }).expect("the path counts");
+    assert_eq!((called.volumes, called.names), (BTreeMap::new(), names));
+    for (mount, field) in
+        [(volume("../data"), "name"), (old::Mount { propagation: 1, ..volume("data") }, "propagation")]
+    {
         let error = of(mount).expect_err("it ought to be refused");
         assert_eq!(error.kind(), ErrorKind::InvalidArgument, "{error}");
         assert!(error.to_string().starts_with(&format!("config.mounts[1].{field}: ")), "{error}");
+    }
+}
+
+#[test]
+fn a_priority_is_one_that_the_kernel_can_keep() {
+    for (asked, expected) in [(0, None), (1, Some(1)), (u32::MAX.into(), Some(u32::MAX))] {
+        assert_eq!(net_priority(asked).expect("it is one"), expected);
+    }
+    for bad in [-1, i64::from(u32::MAX) + 1] {
+        let error = net_priority(bad).expect_err("it is none");
+        assert_eq!(error.kind(), ErrorKind::InvalidArgument);
+        assert!(error.to_string().starts_with("config.net_priority: "), "{error}");
     }
 }
 

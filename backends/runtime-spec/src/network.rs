@@ -1,0 +1,73 @@
+//! Priorities of what a task sends, by the interfaces of the host.
+
+use std::io;
+use std::path::Path;
+
+use switchyard_core::spec::TaskSpec;
+use switchyard_core::{Error, Result};
+
+use crate::input::{Host, HostFs, Namespace, SandboxFacts};
+use crate::oci::{InterfacePriority, LinuxNetwork};
+
+/// Where the kernel shows the interfaces of the network that its reader is in.
+const INTERFACES: &str = "/sys/class/net";
+/// How many interfaces may lie on one another.
+const LAYERS: usize = 8;
+
+/// The priorities of a task; `None` if it asks for none.
+///
+/// The kernel keeps them for interfaces of the host alone. They are given to those that hardware is behind, as they are now: the others come and
+/// go with pods, and one that has gone would fail the start.
+///
+/// # Errors
+/// `Unimplemented`, naming `net_priority`, for a sandbox with a network of its own and where the node lacks the controller `net_prio`;
+/// `Internal` if the interfaces cannot be listed.
+pub fn priorities(
+    task: &TaskSpec,
+    sandbox: &SandboxFacts,
+    host: &Host,
+    fs: &dyn HostFs,
+) -> Result<Option<LinuxNetwork>> {
+    let Some(priority) = task.net_priority else { return Ok(None) };
+    let unsupported = |why: &str| Error::unimplemented(format!("net_priority: is not supported: {why}"));
+    if sandbox.network != Namespace::Host {
+        return Err(unsupported(
+            "the kernel has priorities for the host's network alone, and this pod has its own: ask for rates by its annotations \
+             kubernetes.io/ingress-bandwidth and kubernetes.io/egress-bandwidth",
+        ));
+    }
+    if !host.net_priorities {
+        return Err(unsupported(
+            "this node has no controller net_prio, which is of cgroup v1 and mounted at /sys/fs/cgroup/net_prio",
+        ));
+    }
+    let names = interfaces(fs).map_err(|fault| {
+        Error::internal("net_priority: the interfaces of the host cannot be listed").with_source(fault)
+    })?;
+    let priorities = names.into_iter().map(|name| InterfacePriority { name, priority }).collect();
+    Ok(Some(LinuxNetwork { priorities }))
+}
+
+/// The interfaces that hardware is behind, by name.
+fn interfaces(fs: &dyn HostFs) -> io::Result<Vec<String>> {
+    let mut names: Vec<String> =
+        fs.list(Path::new(INTERFACES))?.iter().filter_map(|path| name(path)).collect();
+    names.retain(|name| has_hardware(name, fs, LAYERS));
+    names.sort();
+    Ok(names)
+}
+
+/// Whether an interface has a device of the machine, or lies on one that has. One that has just gone has none.
+fn has_hardware(interface: &str, fs: &dyn HostFs, layers: usize) -> bool {
+    let Ok(parts) = fs.list(&Path::new(INTERFACES).join(interface)) else { return false };
+    let mut parts = parts.iter().filter_map(|path| name(path));
+    parts.any(|part| {
+        part == "device"
+            || layers > 0
+                && part.strip_prefix("lower_").is_some_and(|lower| has_hardware(lower, fs, layers - 1))
+    })
+}
+
+fn name(path: &Path) -> Option<String> {
+    Some(path.file_name()?.to_str()?.to_owned())
+}
