@@ -75,10 +75,11 @@ impl Inner {
         phases.done("plugins");
         self.abilities.refresh(&self.client).await;
         phases.done("abilities");
-        let Inventory { sandboxes, tasks, all, snapshots } = self.take_inventory().await?;
+        let Inventory { sandboxes, tasks, all, strange, snapshots } = self.take_inventory().await?;
         self.sandboxes().clear();
         self.tasks().clear();
         self.volumes.forget();
+        strange.iter().for_each(|id| self.volumes.doubt(id));
         self.inherited().clear();
         reach(Step::RecoveryLooked);
         phases.done("inventory");
@@ -229,6 +230,7 @@ impl Inner {
                 Ok((entry, fate, task)) => finding.place(self, entry, &fate, task),
                 Err(error) if matches!(self.health.now(), Contact::Down { .. }) => return Err(error),
                 Err(error) => {
+                    self.volumes.doubt(&id.to_string());
                     tracing::error!(task.id = %id, error = error.report(), "a task cannot be recovered and is left alone");
                 }
             }

@@ -26,7 +26,14 @@ use crate::text::{blocking, io_error, remove_tree};
 #[derive(Debug)]
 pub(crate) struct Volumes {
     dir: PathBuf,
-    held: Mutex<HashMap<TaskId, BTreeSet<String>>>,
+    held: Mutex<Held>,
+}
+
+#[derive(Debug, Default)]
+struct Held {
+    by_task: HashMap<TaskId, BTreeSet<String>>,
+    /// The ids of containers of ours that cannot be read: each may have any volume.
+    unread: BTreeSet<String>,
 }
 
 /// The path of a volume below the directory of all.
@@ -64,7 +71,7 @@ impl Volumes {
         fs::read_dir(self.passing()).into_iter().flatten().flatten().map(|entry| entry.path()).collect()
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<TaskId, BTreeSet<String>>> {
+    fn lock(&self) -> MutexGuard<'_, Held> {
         // It is whole after every single step.
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -72,22 +79,28 @@ impl Volumes {
     /// Notes which volumes a task has: none of them is removed from here on.
     pub(crate) fn hold(&self, id: TaskId, volumes: &[String]) {
         if !volumes.is_empty() {
-            self.lock().insert(id, volumes.iter().cloned().collect());
+            self.lock().by_task.insert(id, volumes.iter().cloned().collect());
         }
     }
 
     /// Notes that a task is gone.
     pub(crate) fn release(&self, id: TaskId) {
-        self.lock().remove(&id);
+        self.lock().by_task.remove(&id);
     }
 
-    /// Forgets all tasks.
+    /// Notes that a container of ours cannot be read: no volume is removed from here on.
+    pub(crate) fn doubt(&self, container: &str) {
+        self.lock().unread.insert(container.to_owned());
+    }
+
+    /// Forgets all tasks, also those that cannot be read.
     pub(crate) fn forget(&self) {
-        self.lock().clear();
+        *self.lock() = Held::default();
     }
 
-    /// Gives a volume that is filled its name, unless another task was first. Blocks.
+    /// Gives a volume that is filled its name, unless another task was first. What is in it is on disk before. Blocks.
     pub(crate) fn place(&self, draft: &Path, relative: &str) -> Result<()> {
+        sync_tree(draft).map_err(|fault| io_error("sync", draft, fault))?;
         let path = self.path(relative);
         let owners = path.parent().unwrap_or(&self.dir);
         fs::create_dir_all(owners).map_err(|fault| io_error("make directory", owners, fault))?;
@@ -117,18 +130,33 @@ impl Volumes {
         fs::create_dir_all(&passing).map_err(|fault| io_error("make directory", &passing, fault))?;
         let aside = passing.join(format!("removed-{}", hex::encode(random)));
         let held = self.lock();
-        if let Some((id, _)) = held.iter().find(|(_, volumes)| volumes.contains(&relative)) {
+        if let Some((id, _)) = held.by_task.iter().find(|(_, volumes)| volumes.contains(&relative)) {
             return Err(Error::failed_precondition(format!(
                 "volume {name:?} is used by task {id}: remove the task first"
             )));
         }
         let path = self.path(&relative);
+        if let Some(id) = held.unread.first().filter(|_| path.exists()) {
+            return Err(Error::failed_precondition(format!(
+                "volume {name:?} may be used by container {id}, which cannot be read: remove that from containerd, or run a version that can \
+                 read it, and start anew"
+            )));
+        }
         match fs::rename(&path, &aside) {
             Ok(()) => Ok(Some(aside)),
             Err(fault) if fault.kind() == ErrorKind::NotFound => Ok(None),
             Err(fault) => Err(io_error("take away", &path, fault)),
         }
     }
+}
+
+/// Has a directory and all that is in it on disk. The whole file system is, which is one call for any number of files.
+fn sync_tree(dir: &Path) -> std::io::Result<()> {
+    let file = File::open(dir)?;
+    if fs::read_dir(dir)?.next().is_some() {
+        nix::unistd::syncfs(&file)?;
+    }
+    file.sync_all()
 }
 
 impl Inner {
@@ -169,6 +197,21 @@ mod tests {
         assert_eq!(volumes.nameless(), aside.into_iter().collect::<Vec<_>>());
         assert!(!volumes.path(&data).exists());
         assert_eq!(volumes.unname(Owner::Kubernetes, "data").unwrap(), None);
+    }
+
+    #[test]
+    fn nobody_removes_a_volume_that_a_container_may_have_that_cannot_be_read() {
+        let dir = tempfile::tempdir().unwrap();
+        let volumes = Volumes::new(dir.path().join("volumes"));
+        let data = volumes.path(&relative(Owner::Kubernetes, "data").unwrap());
+        fs::create_dir_all(&data).unwrap();
+        volumes.doubt("strange");
+        let refused = volumes.unname(Owner::Kubernetes, "data").unwrap_err().to_string();
+        assert!(refused.contains("strange"), "{refused}");
+        // What is not there is used by nobody.
+        assert_eq!(volumes.unname(Owner::Kubernetes, "none").unwrap(), None);
+        volumes.forget();
+        assert!(volumes.unname(Owner::Kubernetes, "data").unwrap().is_some());
     }
 
     #[test]

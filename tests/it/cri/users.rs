@@ -5,8 +5,10 @@ use std::os::unix::fs::MetadataExt;
 use std::time::Duration;
 
 use switchyard_proto::cri::v1::{
-    Capability, ContainerConfig, IdMapping, Int64Value, Mount, NamespaceMode, StatusRequest, UserNamespace,
+    Capability, ContainerConfig, ContainerMetadata, IdMapping, Int64Value, Mount, NamespaceMode,
+    StatusRequest, UserNamespace,
 };
+use switchyard_proto::cri::v1alpha2 as old;
 use switchyard_tests::cri::{context, image_spec, namespaces};
 use switchyard_tests::host::{eventually, random_name};
 use switchyard_tests::image::{LayerBuilder, busybox};
@@ -78,6 +80,48 @@ fn root_inside_is_nobody_outside_and_has_all_that_it_needs() {
     assert_eq!(sh("id -u"), "0");
     let options = pod.status().linux.and_then(|linux| linux.namespaces?.options).expect("they are told");
     assert_eq!(options.userns_options.expect("it is echoed").uids, map());
+}
+
+#[test]
+fn a_named_volume_has_the_same_owners_with_and_without_a_user_namespace() {
+    let node = Node::start();
+    assert!(eventually(LIMIT, || can(&node, "")), "Debian's runc can make them");
+    let seed = LayerBuilder::default().dir("data", 0o755).file("data/seed", "seeded\n", 0o644).build();
+    node.registry().push("users/named:1", &busybox().layer(seed).build());
+    let reference = node.registry().reference("users/named:1");
+    node.cri().pull(&reference, None).expect("it can be pulled");
+    let run = |pod: &Pod<'_>, name: &str| {
+        let config = old::ContainerConfig {
+            metadata: Some(ContainerMetadata { name: name.to_owned(), attempt: 0 }),
+            image: Some(image_spec(&reference)),
+            command: ["sleep", "1000"].map(str::to_owned).to_vec(),
+            mounts: vec![old::Mount {
+                container_path: "/data".to_owned(),
+                name: "data".to_owned(),
+                ..Default::default()
+            }],
+            ..Default::default()
+        };
+        let id = node.cri().create_old(pod.id(), &config).expect("it is well formed");
+        node.cri().start(&id).expect("it starts");
+        id
+    };
+    let (inside, outside) = (pod(&node, "inside", NamespaceMode::Container), node.pod("outside"));
+    let first = run(&inside, "first");
+    // What the image has there is root's, and so is what root makes.
+    let made =
+        node.cri().sh(&first, "touch /data/roots && chown 33:33 /data/seed && stat -c %u /data /data/roots");
+    assert_eq!(made, "0\n0");
+    let second = run(&outside, "second");
+    let seen = "stat -c %u /data /data/seed /data/roots";
+    assert_eq!(node.cri().sh(&second, seen), "0\n33\n0");
+    node.cri().remove(&first).expect("it can be removed");
+    let again = run(&inside, "again");
+    assert_eq!(node.cri().sh(&again, seen), "0\n33\n0");
+    node.cri().remove_volume("data").expect_err("containers have it");
+    drop((inside, outside));
+    node.cri().remove_volume("data").expect("nothing has it");
+    node.assert_clean();
 }
 
 /// How many processes of the node run as the root inside.

@@ -23,6 +23,8 @@ pub(super) struct Inventory {
     pub(super) tasks: Vec<(TaskId, api::Container)>,
     /// The ids of all containers that there are, also of others.
     pub(super) all: HashSet<String>,
+    /// The ids of containers of this gateway that are neither, as far as this version knows.
+    pub(super) strange: Vec<String>,
     pub(super) snapshots: Snapshots,
 }
 
@@ -77,17 +79,18 @@ impl Inner {
         snapshotters.extend(
             ours.iter().map(|container| container.snapshotter.clone()).filter(|name| !name.is_empty()),
         );
-        let (mut sandboxes, mut tasks) = (Vec::new(), Vec::new());
+        let (mut sandboxes, mut tasks, mut strange) = (Vec::new(), Vec::new(), Vec::new());
         for container in ours {
             match container.labels.get(KIND).map(String::as_str) {
-                Some("sandbox") => push_named(&mut sandboxes, container),
-                Some("task") => push_named(&mut tasks, container),
+                Some("sandbox") => strange.extend(push_named(&mut sandboxes, container)),
+                Some("task") => strange.extend(push_named(&mut tasks, container)),
                 Some(_) | None => {
-                    tracing::warn!(id = container.id, "a container of an unknown kind is left alone")
+                    tracing::warn!(id = container.id, "a container of an unknown kind is left alone");
+                    strange.push(container.id);
                 }
             }
         }
-        Ok(Inventory { sandboxes, tasks, all, snapshots: self.snapshots(snapshotters).await? })
+        Ok(Inventory { sandboxes, tasks, all, strange, snapshots: self.snapshots(snapshotters).await? })
     }
 
     async fn snapshots(&self, snapshotters: BTreeSet<String>) -> Result<Snapshots> {
@@ -127,11 +130,14 @@ impl Inner {
     }
 }
 
-fn push_named<I: FromStr>(list: &mut Vec<(I, api::Container)>, container: api::Container) {
-    match container.id.parse() {
-        Ok(id) => list.push((id, container)),
-        Err(_) => tracing::warn!(id = container.id, "a container of ours has an id that is none: left alone"),
-    }
+/// Puts a container on the list; its id if that is none of ours.
+fn push_named<I: FromStr>(list: &mut Vec<(I, api::Container)>, container: api::Container) -> Option<String> {
+    let Ok(id) = container.id.parse() else {
+        tracing::warn!(id = container.id, "a container of ours has an id that is none: left alone");
+        return Some(container.id);
+    };
+    list.push((id, container));
+    None
 }
 
 pub(super) fn process_of(task: &process::Process) -> Process {

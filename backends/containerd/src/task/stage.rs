@@ -115,14 +115,15 @@ impl Inner {
                     }
                     staging.places.insert(number, at);
                 }
-                MountSource::Volume { .. } if sandbox.record.users.is_some() => {
-                    return Err(Error::unimplemented(
-                        "mounts: a named volume is not supported in a sandbox with a user namespace",
-                    ));
-                }
                 MountSource::Volume { name } => {
                     let volume = volumes::relative(spec.meta.owner, name)?;
-                    staging.places.insert(number, self.volumes.path(&volume));
+                    let source = self.volumes.path(&volume);
+                    if sandbox.record.users.is_some() {
+                        staging.records.push(StagedRecord::Path { at: number.to_string(), source });
+                        staging.places.insert(number, at);
+                    } else {
+                        staging.places.insert(number, source);
+                    }
                     staging.volumes.push((mount.destination.clone(), volume));
                 }
                 MountSource::Host { .. } | MountSource::Tmpfs { .. } => {}
