@@ -85,7 +85,7 @@ async fn hand_over(
         // Those before it are closed, or there is none at all.
         lifeline.release().await?;
         if let Some(socket) = socket {
-            lifeline.hold(socket.as_fd()).await?;
+            lifeline.hold(socket.as_fd(), false).await?;
         }
         tokio::select! {
             () = lifeline.broken() => return Ok(()),

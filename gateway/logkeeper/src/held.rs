@@ -38,6 +38,8 @@ pub(crate) struct Held {
 #[derive(Debug)]
 pub(crate) struct HeldSocket {
     socket: OwnedFd,
+    /// The other end has done its work as soon as it says something.
+    one_call: bool,
     _place: OwnedSemaphorePermit,
 }
 
@@ -48,11 +50,15 @@ impl Held {
         Self { places: Arc::new(Semaphore::new(MOST)) }
     }
 
-    /// Takes the socket that comes with the next byte on `stream`. Not cancel-safe.
+    /// Takes the socket that comes with the next byte on `stream`, as [`crate::protocol::Request::Hold`] says. Not cancel-safe.
     ///
     /// # Errors
     /// The connection is of no use then: nobody knows what has been read of it.
-    pub(crate) async fn receive(&self, stream: &UnixStream) -> io::Result<Result<HeldSocket, Fault>> {
+    pub(crate) async fn receive(
+        &self,
+        stream: &UnixStream,
+        one_call: bool,
+    ) -> io::Result<Result<HeldSocket, Fault>> {
         let socket = loop {
             stream.readable().await?;
             match stream.try_io(Interest::READABLE, || take(stream)) {
@@ -61,7 +67,7 @@ impl Held {
             }
         };
         Ok(match (socket, Arc::clone(&self.places).try_acquire_owned()) {
-            (Some(socket), Ok(place)) => Ok(HeldSocket { socket, _place: place }),
+            (Some(socket), Ok(place)) => Ok(HeldSocket { socket, one_call, _place: place }),
             (None, _) => Err(Fault::new(FaultKind::InvalidArgument, "no socket came with the byte")),
             (Some(_), Err(_)) => {
                 Err(Fault::new(FaultKind::Busy, format!("{MOST} sockets are held, which is the most")))
@@ -90,20 +96,23 @@ fn take(stream: &UnixStream) -> io::Result<Option<OwnedFd>> {
 // === impl HeldSocket ===
 
 impl HeldSocket {
-    /// Holds on until the other end closes, at most until `end`. Cancel-safe: dropped, the socket is let go.
+    /// Holds on until the other end closes, or has answered the one call, at most until `end`. Cancel-safe: dropped, the socket is let
+    /// go.
     pub(crate) async fn linger(self, end: Instant) {
-        while Instant::now() < end && !self.is_closed() {
+        while Instant::now() < end && !self.is_over() {
             sleep(LOOK).await;
         }
         tracing::debug!("a socket of a daemon that has gone is let go");
     }
 
-    /// Whether the other end has closed it. What waits to be read on it is nobody's any more and says nothing.
-    fn is_closed(&self) -> bool {
-        let mut socket = [PollFd::new(&self.socket, PollFlags::empty())];
+    /// Whether the other end has closed it, or has answered the one call that it may have been asked. Of several calls an answer says
+    /// nothing: others may go on.
+    fn is_over(&self) -> bool {
+        let answer = if self.one_call { PollFlags::IN } else { PollFlags::empty() };
+        let mut socket = [PollFd::new(&self.socket, answer)];
         let now = Timespec { tv_sec: 0, tv_nsec: 0 };
         // A look that fails is repeated; the time to linger is bounded anyway.
         poll(&mut socket, Some(&now)).is_ok()
-            && socket[0].revents().intersects(PollFlags::HUP | PollFlags::ERR | PollFlags::NVAL)
+            && socket[0].revents().intersects(answer | PollFlags::HUP | PollFlags::ERR | PollFlags::NVAL)
     }
 }

@@ -36,13 +36,14 @@ impl Lifeline {
         Ok(Self { socket: socket.to_owned(), connection })
     }
 
-    /// Has the keeper hold a duplicate of this socket, besides those it holds already. Not cancel-safe: drop the lifeline then.
+    /// Has the keeper hold a duplicate of this socket, besides those it holds already. With `one_call` it lets go soon after the other
+    /// end has answered a daemon that is gone; without, only after a while. Not cancel-safe: drop the lifeline then.
     ///
     /// # Errors
     /// [`Error::Refused`]: `Busy` when it holds too many, `InvalidArgument` by a keeper that cannot do this. And as
     /// [`crate::Client::hello`].
-    pub async fn hold(&mut self, held: BorrowedFd<'_>) -> Result<(), Error> {
-        self.ask("hold", &Request::Hold).await?;
+    pub async fn hold(&mut self, held: BorrowedFd<'_>, one_call: bool) -> Result<(), Error> {
+        self.ask("hold", &Request::Hold { one_call }).await?;
         let unavailable = |source| Error::Unavailable { socket: self.socket.clone(), source };
         let sent = limited("hold", send(self.connection.get_ref(), held)).await?;
         sent.map_err(unavailable)?;

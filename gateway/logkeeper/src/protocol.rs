@@ -77,7 +77,12 @@ pub enum Request {
     /// Announces one byte with a socket as its ancillary data, which is to be sent once this is answered by [`Done`] and is
     /// answered by [`Done`] again. The keeper holds the socket open until [`Request::Release`]; if the connection breaks
     /// before, for three more minutes or until the other end closes it. Keepers that do not know this refuse it.
-    Hold,
+    Hold {
+        /// The other end works on one call at a time: once it says something after the connection broke, that is done. Keepers that do
+        /// not know this hold on, as if it were false.
+        #[serde(default)]
+        one_call: bool,
+    },
     /// Lets go of all sockets that came over this connection; answered by [`Done`].
     Release,
     /// Asks for a copy of one output stream as it comes; answered by [`Attached`], after which the connection carries the bytes and

@@ -213,10 +213,10 @@ async fn converse(
                 FaultKind::Unsupported,
                 format!("version {version} is not spoken here, only {VERSION}"),
             ))),
-            Ok(Request::Hold) if greeted => {
+            Ok(Request::Hold { one_call }) if greeted => {
                 say(&mut stream, &encode(Ok(Done {}))?).await?;
                 // The client waits for the answer, so nothing that follows is in the buffer yet.
-                encode(held.receive(stream.get_ref()).await?.map(|socket| {
+                encode(held.receive(stream.get_ref(), one_call).await?.map(|socket| {
                     sockets.push(socket);
                     Done {}
                 }))
@@ -262,7 +262,7 @@ async fn answer(request: Request, keeper: &Keeper) -> io::Result<Vec<u8>> {
         Request::List { after } => encode(Ok(keeper.list(after.as_deref()))),
         Request::Stats => encode(Ok(keeper.stats())),
         Request::Shutdown => encode(Ok(Done {})),
-        Request::Hello { .. } | Request::Hold | Request::Release | Request::Attach { .. } => {
+        Request::Hello { .. } | Request::Hold { .. } | Request::Release | Request::Attach { .. } => {
             refuse("it was answered already")
         }
     }

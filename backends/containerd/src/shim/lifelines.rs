@@ -70,14 +70,14 @@ impl Lifelines {
 
     async fn hand_over(&self, socket: &OwnedFd) -> Result<Lifeline, Error> {
         if let Some(mut lifeline) = self.take() {
-            if lifeline.hold(socket.as_fd()).await.is_ok() {
+            if lifeline.hold(socket.as_fd(), true).await.is_ok() {
                 return Ok(lifeline);
             }
             // The logkeeper has been started anew, so that the others are broken too.
             self.idle.lock().unwrap_or_else(PoisonError::into_inner).clear();
         }
         let mut lifeline = Lifeline::connect(&self.keeper).await?;
-        lifeline.hold(socket.as_fd()).await?;
+        lifeline.hold(socket.as_fd(), true).await?;
         Ok(lifeline)
     }
 

@@ -1,6 +1,6 @@
 //! Sockets that outlive who handed them over.
 
-use std::io::Read;
+use std::io::{Read, Write};
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
@@ -21,6 +21,8 @@ fn pair() -> (UnixStream, UnixStream) {
 fn is_open(mut server: &UnixStream) -> bool {
     match server.read(&mut [0]) {
         Ok(read) => read > 0,
+        // Something waited there that nobody has read.
+        Err(error) if error.kind() == std::io::ErrorKind::ConnectionReset => false,
         Err(error) => {
             assert_eq!(error.kind(), std::io::ErrorKind::WouldBlock);
             true
@@ -34,7 +36,7 @@ async fn a_held_socket_outlives_its_owner_and_the_connection_it_came_over() {
     let keeper = site.start().await;
     let (client, server) = pair();
     let mut lifeline = Lifeline::connect(&site.config.socket).await.unwrap();
-    lifeline.hold(client.as_fd()).await.unwrap();
+    lifeline.hold(client.as_fd(), false).await.unwrap();
     drop(client);
     // An answer proves that the keeper has seen all that came before.
     site.client.stats().await.unwrap();
@@ -48,18 +50,43 @@ async fn a_held_socket_outlives_its_owner_and_the_connection_it_came_over() {
 }
 
 #[tokio::test]
+async fn a_socket_of_one_call_is_let_go_once_that_is_answered_and_nobody_is_left_to_hear() {
+    let site = Site::new();
+    let keeper = site.start().await;
+    for one_call in [true, false] {
+        let (client, mut server) = pair();
+        let mut lifeline = Lifeline::connect(&site.config.socket).await.unwrap();
+        lifeline.hold(client.as_fd(), one_call).await.unwrap();
+        // What is said while the owner lives is for the owner.
+        server.write_all(b"first").unwrap();
+        (&client).read_exact(&mut [0; 5]).unwrap();
+        drop((client, lifeline));
+        sleep(Duration::from_millis(1200)).await;
+        assert!(is_open(&server), "it may still work on the next call");
+        server.write_all(b"answer").unwrap();
+        let closed = async {
+            while is_open(&server) {
+                sleep(Duration::from_millis(20)).await;
+            }
+        };
+        assert_eq!(tokio::time::timeout(Duration::from_secs(3), closed).await.is_ok(), one_call);
+    }
+    keeper.stop().await;
+}
+
+#[tokio::test]
 async fn a_released_socket_is_closed_at_once() {
     let site = Site::new();
     let keeper = site.start().await;
     let (client, server) = pair();
     let mut lifeline = Lifeline::connect(&site.config.socket).await.unwrap();
-    lifeline.hold(client.as_fd()).await.unwrap();
+    lifeline.hold(client.as_fd(), false).await.unwrap();
     drop(client);
     lifeline.release().await.unwrap();
     assert!(!is_open(&server));
     // The lifeline is as good as before.
     let (client, server) = pair();
-    lifeline.hold(client.as_fd()).await.unwrap();
+    lifeline.hold(client.as_fd(), false).await.unwrap();
     drop(client);
     assert!(is_open(&server));
     keeper.stop().await;
@@ -74,7 +101,7 @@ async fn only_so_many_are_held_and_those_that_the_other_end_closed_make_room() {
     let mut lifeline = Lifeline::connect(&site.config.socket).await.unwrap();
     let refused = loop {
         let (client, server) = pair();
-        if let Err(error) = lifeline.hold(client.as_fd()).await {
+        if let Err(error) = lifeline.hold(client.as_fd(), false).await {
             break error;
         }
         servers.push(server);
@@ -89,7 +116,7 @@ async fn only_so_many_are_held_and_those_that_the_other_end_closed_make_room() {
     loop {
         let (client, _server) = pair();
         let mut lifeline = Lifeline::connect(&site.config.socket).await.unwrap();
-        if lifeline.hold(client.as_fd()).await.is_ok() {
+        if lifeline.hold(client.as_fd(), false).await.is_ok() {
             break;
         }
         assert!(Instant::now() < deadline, "the keeper never lets go of closed sockets");
