@@ -1,5 +1,6 @@
 //! Things that break: each gives a clear error within a deadline, leaves nothing behind, is told of, and comes back by itself.
 
+mod answers;
 mod clients;
 mod disks;
 mod hangs;

@@ -14,6 +14,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use containerd_client::services::v1 as api;
+use containerd_client::types::v1::Status as State;
 use switchyard_core::spec::{ExecSpec, Signal};
 use switchyard_core::{Error, ErrorKind, Result};
 use switchyard_proto::containerd::task::v2 as task;
@@ -21,7 +22,7 @@ use switchyard_steps::{Step, reach};
 use tokio::net::unix::pipe;
 use tokio::sync::{OnceCell, oneshot};
 use tokio::time::timeout;
-use tonic::{Response, Status};
+use tonic::{Code, Response, Status};
 
 use crate::backend::Inner;
 use crate::client::{PROCESS_TYPE, QUICK, SLOW, call, gone_is_done, json_any};
@@ -133,11 +134,12 @@ impl Exec {
         shim: &mut Option<Shim>,
         request: task::ExecProcessRequest,
     ) -> std::result::Result<Response<()>, Status> {
+        let mut unsure = false;
         if let Some(direct) = shim {
             match direct.exec(&request).await {
                 Answer::Done(()) => return Ok(Response::new(())),
                 Answer::Refused(status) => return Err(status),
-                Answer::Lost => *shim = None,
+                Answer::Lost => (*shim, unsure) = (None, true),
             }
         }
         let request = api::ExecProcessRequest {
@@ -149,7 +151,11 @@ impl Exec {
             spec: request.spec,
             exec_id: request.exec_id,
         };
-        self.inner.client.tasks().exec(request).await
+        match self.inner.client.tasks().exec(request).await {
+            // The shim has heard us before, and its answer was lost: nobody else knows the id.
+            Err(status) if unsure && status.code() == Code::AlreadyExists => Ok(Response::new(())),
+            other => other,
+        }
     }
 
     /// Starts it. Dropping this leaves the start to its end: the shim would break it off half way if its caller went.
@@ -171,11 +177,22 @@ impl Exec {
                     return Ok(Response::new(()));
                 }
                 Ok((_, Answer::Refused(status))) => return Err(status),
-                Ok((_, Answer::Lost)) | Err(_) => {}
+                Ok((_, Answer::Lost)) | Err(_) => {
+                    if self.was_started().await? {
+                        return Ok(Response::new(()));
+                    }
+                }
             }
         }
         let request = api::StartRequest { container_id: self.task.clone(), exec_id: self.id.clone() };
         self.inner.client.tasks().start(request).await.map(|_| Response::new(()))
+    }
+
+    /// Whether a start that was asked for came to its end, and only its answer was lost.
+    async fn was_started(&self) -> std::result::Result<bool, Status> {
+        let request = api::GetRequest { container_id: self.task.clone(), exec_id: self.id.clone() };
+        let answer = self.inner.client.tasks().get(request).await?.into_inner();
+        Ok(answer.process.is_some_and(|process| process.status() != State::Created))
     }
 
     /// A task that has ended between our look and the call is no missing object.
@@ -285,7 +302,10 @@ impl Exec {
 
     async fn forget(&self) -> std::result::Result<Response<()>, Status> {
         if let Line::Free(mut shim) = self.take_line() {
-            match shim.delete(Process { task: &self.task, exec: &self.id }).await {
+            let asked = shim.delete(Process { task: &self.task, exec: &self.id });
+            // One that takes longer may answer containerd.
+            let limit = self.inner.settings.containerd.shim_timeout();
+            match timeout(limit, asked).await.unwrap_or(Answer::Lost) {
                 Answer::Done(()) => return Ok(Response::new(())),
                 Answer::Refused(status) => return Err(status),
                 Answer::Lost => {}
@@ -318,6 +338,8 @@ impl Exec {
         if self.exit.initialized() {
             return self.delete().await;
         }
+        // Whoever waited has gone, perhaps because the shim does not answer here: containerd has its own way to ask.
+        drop(self.take_line());
         let ended = async {
             loop {
                 match self.signal(Signal::KILL).await {

@@ -100,7 +100,7 @@ impl Connection {
 
     async fn receive(&mut self) -> io::Result<Response> {
         loop {
-            if let Some(response) = self.take()? {
+            if let Some(response) = take(&mut self.received, self.latest)? {
                 return Ok(response);
             }
             if self.stream.read_buf(&mut self.received).await? == 0 {
@@ -108,26 +108,25 @@ impl Connection {
             }
         }
     }
+}
 
-    /// The answer, if all of it has come.
-    fn take(&mut self) -> io::Result<Option<Response>> {
-        let Some(([a, b, c, d, e, f, g, h, kind, _flags], rest)) = self.received.split_first_chunk::<HEAD>()
-        else {
-            return Ok(None);
-        };
-        let length = usize::try_from(u32::from_be_bytes([*a, *b, *c, *d])).unwrap_or(usize::MAX);
-        let call = u32::from_be_bytes([*e, *f, *g, *h]);
-        if *kind != ANSWERS || call != self.latest || length > MAX_MESSAGE {
-            let latest = self.latest;
-            return Err(invalid(format!(
-                "a frame of kind {kind} for call {call} with {length} bytes is no answer to call {latest}"
-            )));
-        }
-        let Some(message) = rest.get(..length) else { return Ok(None) };
-        let response = Response::decode(message).map_err(invalid)?;
-        self.received.drain(..HEAD + length);
-        Ok(Some(response))
+/// The answer to call `latest`, if all of it has come; it is taken away then. Looked at after each piece, `received` never holds more than
+/// one frame and a piece.
+fn take(received: &mut Vec<u8>, latest: u32) -> io::Result<Option<Response>> {
+    let Some(([a, b, c, d, e, f, g, h, kind, _flags], rest)) = received.split_first_chunk::<HEAD>() else {
+        return Ok(None);
+    };
+    let length = usize::try_from(u32::from_be_bytes([*a, *b, *c, *d])).unwrap_or(usize::MAX);
+    let call = u32::from_be_bytes([*e, *f, *g, *h]);
+    if *kind != ANSWERS || call != latest || length > MAX_MESSAGE {
+        return Err(invalid(format!(
+            "a frame of kind {kind} for call {call} with {length} bytes is no answer to call {latest}"
+        )));
     }
+    let Some(message) = rest.get(..length) else { return Ok(None) };
+    let response = Response::decode(message).map_err(invalid)?;
+    received.drain(..HEAD + length);
+    Ok(Some(response))
 }
 
 fn frame(call: u32, kind: u8, message: &[u8]) -> io::Result<Vec<u8>> {
@@ -146,87 +145,4 @@ fn invalid(fault: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> io::Er
 }
 
 #[cfg(test)]
-mod tests {
-    use switchyard_proto::containerd::task::v2 as task;
-    use switchyard_proto::ttrpc;
-
-    use super::*;
-
-    fn pair() -> (Connection, UnixStream) {
-        let (near, far) = UnixStream::pair().unwrap();
-        (Connection::new(near, "k8s.io"), far)
-    }
-
-    async fn heard(far: &mut UnixStream) -> (u32, Request) {
-        let mut head = [0; HEAD];
-        far.read_exact(&mut head).await.unwrap();
-        assert_eq!(head[8..], [ASKS, 0]);
-        let length = u32::from_be_bytes(head[..4].try_into().unwrap());
-        let mut message = vec![0; length.try_into().unwrap()];
-        far.read_exact(&mut message).await.unwrap();
-        (u32::from_be_bytes(head[4..8].try_into().unwrap()), Request::decode(&*message).unwrap())
-    }
-
-    async fn say(far: &mut UnixStream, call: u32, response: &Response) {
-        let frame = frame(call, ANSWERS, &response.encode_to_vec()).unwrap();
-        // In pieces, as a socket may give it.
-        for piece in frame.chunks(3) {
-            far.write_all(piece).await.unwrap();
-            tokio::task::yield_now().await;
-        }
-    }
-
-    #[tokio::test]
-    async fn calls_have_odd_numbers_and_the_namespace_and_get_their_answers() {
-        let (mut near, mut far) = pair();
-        for number in [1, 3, 5] {
-            let asked = task::StartRequest { id: "a".to_owned(), exec_id: "b".to_owned() };
-            let call = near.call::<task::StartResponse>("some.Service", "Start", &asked);
-            let serve = async {
-                let (call, request) = heard(&mut far).await;
-                assert_eq!((call, &*request.service, &*request.method), (number, "some.Service", "Start"));
-                assert_eq!(task::StartRequest::decode(&*request.payload).unwrap(), asked);
-                assert_eq!(request.metadata[0].value, "k8s.io");
-                let payload = task::StartResponse { pid: number + 70 }.encode_to_vec();
-                say(&mut far, call, &Response { status: None, payload }).await;
-            };
-            let (answer, ()) = tokio::join!(call, serve);
-            assert_eq!(answer.unwrap().pid, number + 70);
-        }
-    }
-
-    #[tokio::test]
-    async fn a_refusal_has_its_code_and_its_text() {
-        let (mut near, mut far) = pair();
-        near.ask("some.Service", "Delete", &task::DeleteRequest::default()).await.unwrap();
-        let (call, _) = heard(&mut far).await;
-        let status = ttrpc::Status { code: 5, message: "not there".to_owned() };
-        say(&mut far, call, &Response { status: Some(status), payload: Vec::new() }).await;
-        let Err(Fault::Refused(status)) = near.answer::<task::DeleteResponse>().await else {
-            panic!("it is refused")
-        };
-        assert_eq!((status.code(), status.message()), (Code::NotFound, "not there"));
-    }
-
-    #[tokio::test]
-    async fn what_is_no_answer_is_the_end_of_a_connection() {
-        let ok = Response::default().encode_to_vec();
-        let huge = [&(5_u32 << 20).to_be_bytes()[..], &1_u32.to_be_bytes(), &[ANSWERS, 0]].concat();
-        let frames = [
-            frame(3, ANSWERS, &ok).unwrap(),
-            frame(1, ASKS, &ok).unwrap(),
-            frame(1, ANSWERS, &[0xff]).unwrap(),
-            huge,
-            b"half".to_vec(),
-        ];
-        for bytes in frames {
-            let (mut near, mut far) = pair();
-            near.ask("some.Service", "Wait", &task::WaitRequest::default()).await.unwrap();
-            heard(&mut far).await;
-            far.write_all(&bytes).await.unwrap();
-            drop(far);
-            let answer = near.answer::<task::WaitResponse>().await;
-            assert!(matches!(answer, Err(Fault::Lost(_))), "{bytes:?}: {answer:?}");
-        }
-    }
-}
+mod tests;
