@@ -92,6 +92,7 @@ fn metrics_count_calls_by_method_and_name_nobody() {
         assert!(found, "{method} {code} is missing in {text}");
     }
     assert!(text.contains("switchyard_image_pulls_total{result=\"ok\"} 1"), "{text}");
+    assert!(text.contains("switchyard_streaming_sessions{kind=\"exec\"} 0"), "{text}");
     let long_hex = text.split(|c: char| !c.is_ascii_hexdigit()).any(|word| word.len() >= 32);
     assert!(!long_hex && !text.contains(pod.id()) && !text.contains(&id), "an id is in {text}");
 }

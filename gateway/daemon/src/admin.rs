@@ -146,6 +146,7 @@ async fn metrics(State(admin): State<Admin>) -> Response {
         sandboxes: admin.source.count_sandboxes(),
         tasks: admin.source.count_tasks(),
         images: admin.images().await,
+        streaming: admin.source.count_streaming(),
         parts: admin.source.parts(),
         logs: tokio::time::timeout(COUNT_LIMIT, admin.source.logs()).await.ok().flatten(),
     };

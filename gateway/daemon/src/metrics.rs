@@ -8,6 +8,7 @@
 //! | `switchyard_rpc_in_flight` | `protocol` |
 //! | `switchyard_sandboxes`, `switchyard_tasks` | `owner`, `state` |
 //! | `switchyard_images` | |
+//! | `switchyard_streaming_sessions` | `kind`: exec, attach or portforward |
 //! | `switchyard_image_pulls_total` | `result` |
 //! | `switchyard_backend_up` | `part` |
 //! | `switchyard_log_containers`, `switchyard_log_{lines,bytes,dropped_lines,dropped_bytes}_total` | |
@@ -65,6 +66,7 @@ struct NodeMetrics {
     sandboxes: IntGaugeVec,
     tasks: IntGaugeVec,
     images: IntGauge,
+    streaming: IntGaugeVec,
     up: IntGaugeVec,
     logs: Logs,
     process: Process,
@@ -79,6 +81,8 @@ pub struct NodeCounts {
     pub tasks: Counts,
     /// Images; `None` if they cannot be counted now.
     pub images: Option<u64>,
+    /// Sessions of exec, attach and port-forward that clients have open, by what they are.
+    pub streaming: Vec<(&'static str, u64)>,
     /// The parts, each up or down.
     pub parts: Vec<Part>,
     /// What the logkeeper counts; `None` if it does not answer now.
@@ -175,6 +179,12 @@ impl NodeMetrics {
             sandboxes: gauges(registry, "switchyard_sandboxes", "Sandboxes by owner and state.", labels)?,
             tasks: gauges(registry, "switchyard_tasks", "Tasks by owner and state.", labels)?,
             images,
+            streaming: gauges(
+                registry,
+                "switchyard_streaming_sessions",
+                "Sessions of exec, attach and port-forward that clients have open.",
+                &["kind"],
+            )?,
             up: gauges(registry, "switchyard_backend_up", "Whether a part works.", &["part"])?,
             logs: Logs::register(registry)?,
             process: Process::register(registry)?,
@@ -186,6 +196,9 @@ impl NodeMetrics {
         set_counts(&self.tasks, &counts.tasks);
         if let Some(images) = counts.images {
             self.images.set(signed(images));
+        }
+        for (kind, open) in &counts.streaming {
+            self.streaming.with_label_values(&[*kind]).set(signed(*open));
         }
         for part in &counts.parts {
             self.up.with_label_values(&[part.name]).set(i64::from(part.is_up()));
@@ -251,12 +264,15 @@ mod tests {
             sandboxes: BTreeMap::from([((Owner::Kubernetes, "ready"), 2)]),
             images: Some(7),
             logs: Some(logs),
+            streaming: vec![("exec", 3), ("attach", 0)],
             parts: vec![part],
             ..NodeCounts::default()
         };
         let first = text(&metrics, &counts);
         assert!(first.contains("switchyard_sandboxes{owner=\"kubernetes\",state=\"ready\"} 2"), "{first}");
         assert!(first.contains("switchyard_images 7"), "{first}");
+        assert!(first.contains("switchyard_streaming_sessions{kind=\"exec\"} 3"), "{first}");
+        assert!(first.contains("switchyard_streaming_sessions{kind=\"attach\"} 0"), "{first}");
         assert!(first.contains("switchyard_backend_up{part=\"containerd\"} 0"), "{first}");
         assert!(first.contains("switchyard_image_pulls_total{result=\"not_found\"} 1"), "{first}");
         assert!(first.contains("switchyard_build_info{"), "{first}");

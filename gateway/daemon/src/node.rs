@@ -11,6 +11,7 @@ use switchyard_core::id::Owner;
 use switchyard_core::table::Counts;
 use switchyard_logkeeper::Client;
 use switchyard_logkeeper::protocol::Stats;
+use switchyard_streaming::Sessions;
 use tokio::sync::watch;
 
 use crate::managed::State;
@@ -24,7 +25,14 @@ pub struct Node {
     logs: Client,
     gateway: OnceLock<Gateway>,
     cri: Option<AtomicBool>,
-    streaming: OnceLock<SocketAddr>,
+    streaming: OnceLock<Streaming>,
+}
+
+/// Where exec, attach and port-forward are served, and what is.
+#[derive(Debug)]
+struct Streaming {
+    address: SocketAddr,
+    sessions: Sessions,
 }
 
 impl Node {
@@ -53,10 +61,10 @@ impl Node {
         let _ = self.gateway.set(gateway);
     }
 
-    /// Tells where exec, attach and port-forward are served, once.
-    pub fn set_streaming(&self, address: SocketAddr) {
+    /// Tells where exec, attach and port-forward are served, and which sessions, once.
+    pub fn set_streaming(&self, address: SocketAddr, sessions: Sessions) {
         // There is one server in the life of a daemon.
-        let _ = self.streaming.set(address);
+        let _ = self.streaming.set(Streaming { address, sessions });
     }
 
     /// Tells whether CRI is served.
@@ -106,7 +114,7 @@ impl Source for Node {
             };
             parts.push(needed("cri", condition));
             let streaming = match self.streaming.get() {
-                Some(address) => Condition::Up(format!("serving on {address}")),
+                Some(served) => Condition::Up(format!("serving on {}", served.address)),
                 None => Condition::Down("is not served yet".into()),
             };
             parts.push(needed("streaming", streaming));
@@ -133,6 +141,10 @@ impl Source for Node {
                 }
             }
         })
+    }
+
+    fn count_streaming(&self) -> Vec<(&'static str, u64)> {
+        self.streaming.get().map(|served| served.sessions.open().to_vec()).unwrap_or_default()
     }
 
     fn logs(&self) -> BoxFuture<'_, Option<Stats>> {

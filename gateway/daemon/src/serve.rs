@@ -301,7 +301,7 @@ impl Daemon {
         if !address.ip().is_loopback() {
             tracing::warn!(%address, "streams are served beyond loopback: whoever sees a URL can use it once");
         }
-        self.node.set_streaming(address);
+        self.node.set_streaming(address, sessions.clone());
         let stop = shutdown.token().clone();
         self.tasks.spawn(async move {
             let served = AssertUnwindSafe(server.run(stop)).catch_unwind().await;

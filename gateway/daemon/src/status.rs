@@ -67,6 +67,9 @@ pub trait Source: Send + Sync + 'static {
     /// How many images there are; `None` if that cannot be said now.
     fn count_images(&self) -> BoxFuture<'_, Option<u64>>;
 
+    /// How many sessions of exec, attach and port-forward clients have open, by what they are; none while they are not served.
+    fn count_streaming(&self) -> Vec<(&'static str, u64)>;
+
     /// What the logkeeper counts; `None` if it does not answer.
     fn logs(&self) -> BoxFuture<'_, Option<Stats>>;
 

@@ -28,7 +28,7 @@ pub(crate) async fn carry(redeemed: Redeemed, io: Io, config: &Config, end: Canc
 async fn session(redeemed: Redeemed, io: Io, config: &Config, end: CancellationToken) {
     let limit = config.stream_creation_timeout;
     match redeemed {
-        Redeemed::Process { upgrade, streams, command } => {
+        Redeemed::Process { kind: _, upgrade, streams, command } => {
             let (version, form) = (upgrade.version, upgrade.version.form());
             match upgrade.carrier {
                 Carrier::Spdy => {

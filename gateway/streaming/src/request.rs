@@ -14,8 +14,17 @@ use crate::upgrade::{self, Carrier, Forwarding, Rejection, Upgrade};
 
 /// A session whose token was redeemed, with what carries it.
 pub(crate) enum Redeemed {
-    Process { upgrade: Upgrade<Version>, streams: Streams, command: Box<dyn Command> },
+    Process { kind: Kind, upgrade: Upgrade<Version>, streams: Streams, command: Box<dyn Command> },
     Ports { upgrade: Upgrade<Forwarding>, ports: Vec<u16>, dial: std::sync::Arc<dyn Dial> },
+}
+
+impl Redeemed {
+    pub(crate) fn kind(&self) -> Kind {
+        match self {
+            Self::Process { kind, .. } => *kind,
+            Self::Ports { .. } => Kind::PortForward,
+        }
+    }
 }
 
 /// What was negotiated before the token was redeemed.
@@ -64,8 +73,8 @@ fn redeem<B>(sessions: &Sessions, request: &Request<B>) -> Result<Redeemed, Reje
     let negotiated = negotiate(session, request.headers())?;
     let session = tokens.redeem(token, now).ok_or_else(missing)?;
     match (negotiated, session) {
-        (Negotiated::Process(upgrade), Session::Process { streams, command, .. }) => {
-            Ok(Redeemed::Process { upgrade, streams, command })
+        (Negotiated::Process(upgrade), Session::Process { kind, streams, command }) => {
+            Ok(Redeemed::Process { kind, upgrade, streams, command })
         }
         (Negotiated::Ports(upgrade), Session::Ports { ports, dial }) => {
             Ok(Redeemed::Ports { upgrade, ports, dial })

@@ -203,7 +203,10 @@ async fn connection(
         () = end.cancelled() => return,
     };
     match answered {
-        Ok(Some((redeemed, io))) => carry::carry(redeemed, io, config, end).await,
+        Ok(Some((redeemed, io))) => {
+            let _opened = sessions.opened(redeemed.kind());
+            carry::carry(redeemed, io, config, end).await;
+        }
         Ok(None) => {}
         Err(_) => debug!("a client took too long for its request"),
     }

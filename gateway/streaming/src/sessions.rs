@@ -1,6 +1,7 @@
 //! What frontends have registered and clients have not opened yet.
 
 use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::time::Instant;
@@ -14,6 +15,14 @@ use crate::token::Tokens;
 pub struct Sessions {
     base: Url,
     tokens: Arc<Mutex<Tokens<Session>>>,
+    open: Arc<[AtomicU64; Kind::ALL.len()]>,
+}
+
+/// A session that a client has opened, until this is dropped.
+#[derive(Debug)]
+pub(crate) struct Opened {
+    open: Arc<[AtomicU64; Kind::ALL.len()]>,
+    kind: Kind,
 }
 
 /// The first part of a URL's path: what is behind it.
@@ -61,7 +70,19 @@ impl Session {
 
 impl Sessions {
     pub(crate) fn new(base: Url, tokens: Tokens<Session>) -> Self {
-        Self { base, tokens: Arc::new(Mutex::new(tokens)) }
+        Self { base, tokens: Arc::new(Mutex::new(tokens)), open: Arc::default() }
+    }
+
+    /// How many sessions clients have open now, by what they are: `exec`, `attach` and `portforward`.
+    #[must_use]
+    pub fn open(&self) -> [(&'static str, u64); 3] {
+        Kind::ALL.map(|kind| (kind.name(), self.open[kind as usize].load(Ordering::Relaxed)))
+    }
+
+    /// Counts a session as open.
+    pub(crate) fn opened(&self, kind: Kind) -> Opened {
+        self.open[kind as usize].fetch_add(1, Ordering::Relaxed);
+        Opened { open: Arc::clone(&self.open), kind }
     }
 
     /// The absolute URL at which `command` is executed, once, within the token's lifetime.
@@ -105,6 +126,12 @@ impl Sessions {
 
     pub(crate) fn tokens(&self) -> MutexGuard<'_, Tokens<Session>> {
         self.tokens.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Opened {
+    fn drop(&mut self) {
+        self.open[self.kind as usize].fetch_sub(1, Ordering::Relaxed);
     }
 }
 

@@ -41,6 +41,10 @@ impl Source for Fake {
         Box::pin(std::future::ready(Some(5)))
     }
 
+    fn count_streaming(&self) -> Vec<(&'static str, u64)> {
+        vec![("portforward", 4)]
+    }
+
     fn logs(&self) -> BoxFuture<'_, Option<Stats>> {
         Box::pin(std::future::ready(Some(Stats { containers: 2, ..Stats::default() })))
     }
@@ -148,6 +152,7 @@ async fn metrics_and_status_show_the_node() {
     for line in [
         "switchyard_tasks{owner=\"nomad\",state=\"running\"} 3",
         "switchyard_images 5",
+        "switchyard_streaming_sessions{kind=\"portforward\"} 4",
         "switchyard_backend_up{part=\"cri\"} 1",
     ] {
         assert!(metrics.contains(line), "{line} is missing in {metrics}");

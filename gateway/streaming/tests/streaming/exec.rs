@@ -94,6 +94,36 @@ async fn the_output_of_a_pipe_is_carried_whole() {
 }
 
 #[tokio::test]
+async fn sessions_are_counted_while_they_are_open() {
+    let server = serve(Config::default()).await;
+    let counts = |exec, attach| [("exec", exec), ("attach", attach), ("portforward", 0)];
+    let (command, end, _told) = given(None, None);
+    let url = server.sessions.attach(STDOUT, command).unwrap();
+    // What no client has opened is no session yet.
+    assert_eq!(server.sessions.open(), counts(0, 0));
+    let (other, other_end, _told) = given(None, None);
+    let other = server.sessions.exec(STDOUT, other).unwrap();
+    let watch = async {
+        while server.sessions.open() != counts(1, 1) {
+            tokio::task::yield_now().await;
+        }
+        end.cancel();
+        while server.sessions.open() != counts(1, 0) {
+            tokio::task::yield_now().await;
+        }
+        other_end.cancel();
+    };
+    let protocol = "v4.channel.k8s.io";
+    let both =
+        async { tokio::join!(exec(&url, protocol, STDOUT, b""), exec(&other, protocol, STDOUT, b""), watch) };
+    let (first, second, ()) = soon(both).await;
+    first.and(second).unwrap();
+    while server.sessions.open() != counts(0, 0) {
+        tokio::task::yield_now().await;
+    }
+}
+
+#[tokio::test]
 async fn a_process_that_is_refused_is_told_as_an_internal_error() {
     let server = serve(Config::default()).await;
     for (protocol, expected) in
