@@ -1,16 +1,22 @@
 //! Clients of exec, attach and port-forward that block: what kubectl does with the URLs that CRI answers with.
 
+mod way;
+mod wire;
+
 use std::collections::HashMap;
 use std::io;
 use std::time::Duration;
 
+use bytes::BytesMut;
 use serde_json::Value;
 use switchyard_proto::cri::v1 as cri;
 use switchyard_streaming::Streams;
-use switchyard_streaming::client::{Event, Spdy};
+use switchyard_streaming::client::{Event, Spdy, tunnel};
 use tonic::Status;
 use url::Url;
 
+pub use self::way::{Carrier, Way, certificate};
+use self::wire::Wire;
 use crate::cri::Cri;
 
 /// How long what is waited for may take.
@@ -29,8 +35,7 @@ pub const TERMINAL: Streams = Streams { stdin: true, stdout: true, stderr: false
 #[derive(Debug)]
 pub struct Session {
     cri: Cri,
-    spdy: Spdy,
-    names: HashMap<u32, &'static str>,
+    wire: Wire,
     /// What came so far.
     pub heard: Heard,
 }
@@ -76,44 +81,53 @@ pub struct Connection {
 // === impl Session ===
 
 impl Session {
-    /// Runs a command in a container; the client has opened its streams when this returns.
+    /// Runs a command in a container, over SPDY; the client has opened its streams when this returns.
     ///
     /// # Panics
     /// When the call is refused or the session cannot be opened.
     #[track_caller]
     #[must_use]
     pub fn exec(cri: &Cri, container: &str, words: &[&str], streams: Streams) -> Self {
-        let url = cri.exec_url(exec_request(container, words, streams));
-        Self::open(cri, &url.unwrap_or_else(|status| panic!("Exec: {status}")), streams)
+        Self::exec_by(&Way::default(), cri, container, words, streams)
     }
 
-    /// Attaches to a container.
+    /// The same, another way.
+    ///
+    /// # Panics
+    /// As [`Session::exec`].
+    #[track_caller]
+    #[must_use]
+    pub fn exec_by(way: &Way, cri: &Cri, container: &str, words: &[&str], streams: Streams) -> Self {
+        let url = cri.exec_url(exec_request(container, words, streams));
+        Self::open(way, cri, &url.unwrap_or_else(|status| panic!("Exec: {status}")), streams)
+    }
+
+    /// Attaches to a container, over SPDY.
     ///
     /// # Panics
     /// As [`Session::exec`].
     #[track_caller]
     #[must_use]
     pub fn attach(cri: &Cri, container: &str, streams: Streams) -> Self {
-        let url = cri.attach_url(attach_request(container, streams));
-        Self::open(cri, &url.unwrap_or_else(|status| panic!("Attach: {status}")), streams)
+        Self::attach_by(&Way::default(), cri, container, streams)
     }
 
-    fn open(cri: &Cri, url: &str, streams: Streams) -> Self {
+    /// The same, another way.
+    ///
+    /// # Panics
+    /// As [`Session::exec`].
+    #[track_caller]
+    #[must_use]
+    pub fn attach_by(way: &Way, cri: &Cri, container: &str, streams: Streams) -> Self {
+        let url = cri.attach_url(attach_request(container, streams));
+        Self::open(way, cri, &url.unwrap_or_else(|status| panic!("Attach: {status}")), streams)
+    }
+
+    fn open(way: &Way, cri: &Cri, url: &str, streams: Streams) -> Self {
         let url = Url::parse(url).expect("the server gives URLs");
-        let opened: io::Result<_> = cri.block_on(async {
-            let spdy = Spdy::open(&url, &["v4.channel.k8s.io"]).await?;
-            let mut spdy = spdy.map_err(|refused| io::Error::other(refused.head))?;
-            let Streams { stdin, stdout, stderr, tty } = streams;
-            let wanted =
-                [("error", true), ("stdin", stdin), ("stdout", stdout), ("stderr", stderr), ("resize", tty)];
-            let mut names = HashMap::new();
-            for (name, _) in wanted.into_iter().filter(|(_, wanted)| *wanted) {
-                names.insert(spdy.sender.open(&[("streamtype", name)]).await?, name);
-            }
-            Ok((spdy, names))
-        });
-        let (spdy, names) = opened.unwrap_or_else(|error| panic!("{url} cannot be opened: {error}"));
-        Self { cri: cri.clone(), spdy, names, heard: Heard::default() }
+        let opened = cri.block_on(Wire::open(way, &url, streams));
+        let wire = opened.unwrap_or_else(|error| panic!("{url} cannot be opened: {error}"));
+        Self { cri: cri.clone(), wire, heard: Heard::default() }
     }
 
     /// Sends input.
@@ -122,10 +136,9 @@ impl Session {
     /// When the connection breaks or there is no input.
     #[track_caller]
     pub fn say(&mut self, bytes: impl AsRef<[u8]>) {
-        let stream = self.stream("stdin");
         let sent = self.cri.clone().block_on(async {
             for piece in bytes.as_ref().chunks(PIECE) {
-                self.spdy.sender.data(stream, piece, false).await?;
+                self.wire.send("stdin", piece).await?;
             }
             io::Result::Ok(())
         });
@@ -138,9 +151,7 @@ impl Session {
     /// As [`Session::say`].
     #[track_caller]
     pub fn end_input(&mut self) {
-        let stream = self.stream("stdin");
-        let sent = self.cri.clone().block_on(self.spdy.sender.data(stream, &[], true));
-        sent.expect("the connection stands");
+        self.cri.clone().block_on(self.wire.end_input()).expect("the connection stands");
     }
 
     /// Tells the size of the terminal.
@@ -149,15 +160,8 @@ impl Session {
     /// When the connection breaks or there is no terminal.
     #[track_caller]
     pub fn resize(&mut self, width: u16, height: u16) {
-        let stream = self.stream("resize");
         let size = format!("{{\"Width\":{width},\"Height\":{height}}}");
-        let sent = self.cri.clone().block_on(self.spdy.sender.data(stream, size.as_bytes(), false));
-        sent.expect("the connection stands");
-    }
-
-    fn stream(&self, wanted: &str) -> u32 {
-        let found = self.names.iter().find(|(_, name)| **name == wanted).map(|(stream, _)| *stream);
-        found.unwrap_or_else(|| panic!("the client did not ask for {wanted}"))
+        self.cri.clone().block_on(self.wire.send("resize", size.as_bytes())).expect("the connection stands");
     }
 
     /// Listens until standard output holds this text.
@@ -193,15 +197,11 @@ impl Session {
                 if self.heard.closed {
                     return false;
                 }
-                match self.spdy.receiver.event().await {
-                    Ok(Some(Event::Data { stream, bytes, .. })) => match self.names.get(&stream).copied() {
-                        Some("stdout") => self.heard.stdout.extend_from_slice(&bytes),
-                        Some("stderr") => self.heard.stderr.extend_from_slice(&bytes),
-                        Some(_) => self.heard.status.push_str(&String::from_utf8_lossy(&bytes)),
-                        None => panic!("data came on stream {stream}, which nobody opened"),
-                    },
-                    Ok(Some(_)) => {}
-                    Ok(None) | Err(_) => self.heard.closed = true,
+                match self.wire.next().await {
+                    Some(("stdout", bytes)) => self.heard.stdout.extend_from_slice(&bytes),
+                    Some(("stderr", bytes)) => self.heard.stderr.extend_from_slice(&bytes),
+                    Some((_, bytes)) => self.heard.status.push_str(&String::from_utf8_lossy(&bytes)),
+                    None => self.heard.closed = true,
                 }
             }
             true
@@ -239,20 +239,35 @@ fn exit_code(status: &str) -> Option<i32> {
 // === impl Forward ===
 
 impl Forward {
-    /// Begins to forward ports of a pod.
+    /// Begins to forward ports of a pod, over SPDY.
     ///
     /// # Panics
     /// When the call is refused or the session cannot be opened.
     #[track_caller]
     #[must_use]
     pub fn open(cri: &Cri, pod: &str) -> Self {
+        Self::open_by(&Way::default(), cri, pod)
+    }
+
+    /// The same, another way: WebSocket carries SPDY then.
+    ///
+    /// # Panics
+    /// As [`Forward::open`].
+    #[track_caller]
+    #[must_use]
+    pub fn open_by(way: &Way, cri: &Cri, pod: &str) -> Self {
         let url = cri.port_forward_url(pod, &[]).unwrap_or_else(|status| panic!("PortForward: {status}"));
         let url = Url::parse(&url).expect("the server gives URLs");
         let opened = cri.block_on(async {
-            let spdy = Spdy::open(&url, &["portforward.k8s.io"]).await?;
-            spdy.map_err(|refused| io::Error::other(refused.head))
+            Ok(match way.carrier {
+                Carrier::Spdy => way.spdy(&url, "portforward.k8s.io").await?,
+                Carrier::WebSocket => {
+                    let socket = way.websocket(&url, "SPDY/3.1+portforward.k8s.io").await?;
+                    Spdy::begin(tunnel(socket), BytesMut::new())
+                }
+            })
         });
-        let spdy = opened.unwrap_or_else(|error| panic!("{url} cannot be opened: {error}"));
+        let spdy = opened.unwrap_or_else(|error: io::Error| panic!("{url} cannot be opened: {error}"));
         Self { cri: cri.clone(), spdy, connections: 0, heard: HashMap::new() }
     }
 

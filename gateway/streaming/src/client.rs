@@ -4,8 +4,7 @@ mod exec;
 mod spdy;
 mod websocket;
 
-use std::fmt::Debug;
-use std::io;
+use std::{fmt, io};
 
 use bytes::BytesMut;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
@@ -14,7 +13,7 @@ use url::Url;
 
 pub use exec::{Ended, exec};
 pub use spdy::{Event, Receiver, Sender, Spdy};
-pub use websocket::{WebSocket, websocket};
+pub use websocket::{WebSocket, tunnel, websocket, websocket_over};
 
 pub use crate::spdy::any_bytes::check as check_any_bytes;
 
@@ -28,9 +27,15 @@ pub struct Refused {
 }
 
 /// A connection that carries something after its upgrade.
-pub trait Stream: AsyncRead + AsyncWrite + Debug + Send + Unpin {}
+pub trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
 
-impl<T: AsyncRead + AsyncWrite + Debug + Send + Unpin> Stream for T {}
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
+
+impl fmt::Debug for dyn Stream {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Stream")
+    }
+}
 
 /// Connects to the host of a URL.
 ///

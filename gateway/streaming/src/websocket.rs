@@ -9,6 +9,8 @@ use tokio_tungstenite::WebSocketStream;
 use tokio_tungstenite::tungstenite::protocol::{Role, WebSocketConfig};
 
 pub(crate) use session::{port_forward, remote_command};
+#[cfg(feature = "client")]
+pub(crate) use tunnel::bytes;
 pub(crate) use tunnel::tunnel;
 
 /// The most bytes of a message. Real clients send 32 KiB.

@@ -4,3 +4,4 @@ mod attach;
 mod exec;
 mod forward;
 mod requests;
+mod websocket;

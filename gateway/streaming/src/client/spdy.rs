@@ -158,7 +158,9 @@ impl Sender {
     ///
     /// Those of the connection.
     pub async fn raw(&mut self, bytes: &[u8]) -> io::Result<()> {
-        self.io.write_all(bytes).await
+        self.io.write_all(bytes).await?;
+        // What is below may gather what it is given.
+        self.io.flush().await
     }
 }
 

@@ -1,17 +1,18 @@
-//! A WebSocket client with one sub-protocol.
+//! A WebSocket client with one sub-protocol, and the byte stream of one that is a tunnel.
 
 use std::io;
 
-use tokio::net::TcpStream;
+use tokio::io::join;
 use tokio_tungstenite::WebSocketStream;
 use tokio_tungstenite::tungstenite::handshake::client::generate_key;
 use tokio_tungstenite::tungstenite::protocol::Role;
 use url::Url;
 
-use super::{Refused, connect, request};
+use super::{Refused, Stream, connect, request};
+use crate::websocket::bytes;
 
 /// A WebSocket, on the client's side.
-pub type WebSocket = WebSocketStream<TcpStream>;
+pub type WebSocket = WebSocketStream<Box<dyn Stream>>;
 
 /// Opens a URL, offering these sub-protocols in one line; none if it is empty.
 ///
@@ -19,7 +20,19 @@ pub type WebSocket = WebSocketStream<TcpStream>;
 ///
 /// Those of the connection; inside, the answer if it is no upgrade.
 pub async fn websocket(url: &Url, protocols: &str) -> io::Result<Result<WebSocket, Refused>> {
-    let mut socket = connect(url).await?;
+    websocket_over(Box::new(connect(url).await?), url, protocols).await
+}
+
+/// The same, over a connection that is there.
+///
+/// # Errors
+///
+/// Those of the connection; inside, the answer if it is no upgrade.
+pub async fn websocket_over(
+    mut stream: Box<dyn Stream>,
+    url: &Url,
+    protocols: &str,
+) -> io::Result<Result<WebSocket, Refused>> {
     let key = generate_key();
     let mut lines = vec![
         ("Connection", "Upgrade"),
@@ -30,10 +43,17 @@ pub async fn websocket(url: &Url, protocols: &str) -> io::Result<Result<WebSocke
     if !protocols.is_empty() {
         lines.push(("Sec-WebSocket-Protocol", protocols));
     }
-    match request(&mut socket, "GET", url, &lines).await? {
+    match request(&mut stream, "GET", url, &lines).await? {
         Ok(read_ahead) => {
-            Ok(Ok(WebSocketStream::from_partially_read(socket, read_ahead.into(), Role::Client, None).await))
+            Ok(Ok(WebSocketStream::from_partially_read(stream, read_ahead.into(), Role::Client, None).await))
         }
         Err(refused) => Ok(Err(refused)),
     }
+}
+
+/// The byte stream whose bytes are in the messages of a WebSocket.
+#[must_use]
+pub fn tunnel(socket: WebSocket) -> Box<dyn Stream> {
+    let (reader, writer) = bytes(socket);
+    Box::new(join(reader, writer))
 }

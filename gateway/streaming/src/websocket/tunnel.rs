@@ -4,6 +4,8 @@ use std::io;
 
 use bytes::{Bytes, BytesMut};
 use futures::{SinkExt, StreamExt, future};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio_tungstenite::WebSocketStream;
 use tokio_tungstenite::tungstenite::{Error, Message};
 use tokio_util::io::{CopyToBytes, SinkWriter, StreamReader};
 
@@ -13,7 +15,18 @@ use crate::io::Io;
 /// The byte stream in the messages of a connection.
 pub(crate) async fn tunnel(io: Io) -> Io {
     let Io { reader, writer, read_ahead, probe, activity } = io;
-    let (sink, stream) = socket(reader, writer, read_ahead.into()).await.split();
+    let (reader, writer) = bytes(socket(reader, writer, read_ahead.into()).await);
+    Io { reader, writer, read_ahead: BytesMut::new(), probe, activity }
+}
+
+/// What is read from the messages of a WebSocket, and written into them.
+pub(crate) fn bytes<S>(
+    socket: WebSocketStream<S>,
+) -> (Box<dyn AsyncRead + Send + Unpin>, Box<dyn AsyncWrite + Send + Unpin>)
+where
+    S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
+{
+    let (sink, stream) = socket.split();
     let bytes = stream.filter_map(|message| {
         future::ready(match message {
             Ok(Message::Binary(bytes)) => Some(Ok(bytes)),
@@ -25,13 +38,7 @@ pub(crate) async fn tunnel(io: Io) -> Io {
     });
     let messages =
         sink.sink_map_err(to_io).with(|bytes: Bytes| future::ready(io::Result::Ok(Message::Binary(bytes))));
-    Io {
-        reader: Box::new(StreamReader::new(bytes)),
-        writer: Box::new(SinkWriter::new(CopyToBytes::new(messages))),
-        read_ahead: BytesMut::new(),
-        probe,
-        activity,
-    }
+    (Box::new(StreamReader::new(bytes)), Box::new(SinkWriter::new(CopyToBytes::new(messages))))
 }
 
 fn to_io(error: Error) -> io::Error {

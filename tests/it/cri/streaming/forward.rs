@@ -12,10 +12,10 @@ use switchyard_tests::streams::{Forward, Reply};
 /// How long something may take to be gone.
 const LIMIT: Duration = Duration::from_secs(30);
 /// Where the pod's server listens.
-const PORT: u16 = 8080;
+pub(super) const PORT: u16 = 8080;
 
 /// A server that gives each client back what it says, and then says that it is done.
-fn serve(pod: &Pod<'_>, port: u16) -> String {
+pub(super) fn serve(pod: &Pod<'_>, port: u16) -> String {
     let answer = "cat; echo done";
     let id = pod.shell(
         "server",
@@ -41,7 +41,7 @@ fn ended(data: &Reply, _error: &Reply) -> bool {
 
 /// Connects until the server listens.
 #[track_caller]
-fn connect_and_ask(forward: &mut Forward, port: u16, question: &str) -> (Reply, Reply) {
+pub(super) fn connect_and_ask(forward: &mut Forward, port: u16, question: &str) -> (Reply, Reply) {
     let mut last = Default::default();
     let answered = eventually(LIMIT, || {
         let connection = forward.connect(port);

@@ -1,0 +1,106 @@
+//! The streams of one exec or attach, by name, whatever carries them.
+
+use std::collections::HashMap;
+use std::io;
+
+use bytes::Bytes;
+use futures::{SinkExt, StreamExt};
+use switchyard_streaming::Streams;
+use switchyard_streaming::client::{Event, Spdy, WebSocket};
+use tokio_tungstenite::tungstenite::Message;
+use url::Url;
+
+use super::{Carrier, Way};
+
+/// The channels of a WebSocket, by their number.
+const CHANNELS: [&str; 5] = ["stdin", "stdout", "stderr", "error", "resize"];
+/// What ends the channel that the second byte names.
+const CLOSE: [u8; 2] = [255, 0];
+
+/// An opened session.
+#[derive(Debug)]
+pub(super) enum Wire {
+    Spdy { spdy: Spdy, names: HashMap<u32, &'static str> },
+    WebSocket(WebSocket),
+}
+
+impl Wire {
+    /// Opens a session with these streams. The input of either can be ended: WebSocket speaks its fifth version.
+    pub(super) async fn open(way: &Way, url: &Url, streams: Streams) -> io::Result<Self> {
+        match way.carrier {
+            Carrier::WebSocket => Ok(Self::WebSocket(way.websocket(url, "v5.channel.k8s.io").await?)),
+            Carrier::Spdy => {
+                let mut spdy = way.spdy(url, "v4.channel.k8s.io").await?;
+                let Streams { stdin, stdout, stderr, tty } = streams;
+                let wanted = [
+                    ("error", true),
+                    ("stdin", stdin),
+                    ("stdout", stdout),
+                    ("stderr", stderr),
+                    ("resize", tty),
+                ];
+                let mut names = HashMap::new();
+                for (name, _) in wanted.into_iter().filter(|(_, wanted)| *wanted) {
+                    names.insert(spdy.sender.open(&[("streamtype", name)]).await?, name);
+                }
+                Ok(Self::Spdy { spdy, names })
+            }
+        }
+    }
+
+    /// Sends bytes in a stream.
+    pub(super) async fn send(&mut self, name: &str, bytes: &[u8]) -> io::Result<()> {
+        match self {
+            Self::Spdy { spdy, names } => spdy.sender.data(stream(names, name), bytes, false).await,
+            Self::WebSocket(socket) => {
+                let channel = CHANNELS.iter().zip(0_u8..).find(|(channel, _)| **channel == name);
+                let (_, channel) = channel.expect("streams have the names of channels");
+                let message = Message::Binary([&[channel], bytes].concat().into());
+                socket.send(message).await.map_err(io::Error::other)
+            }
+        }
+    }
+
+    /// Ends the input, and nothing else.
+    pub(super) async fn end_input(&mut self) -> io::Result<()> {
+        match self {
+            Self::Spdy { spdy, names } => spdy.sender.data(stream(names, "stdin"), &[], true).await,
+            Self::WebSocket(socket) => {
+                socket.send(Message::Binary(CLOSE.to_vec().into())).await.map_err(io::Error::other)
+            }
+        }
+    }
+
+    /// What comes next, and in which stream; `None` once the connection is at its end. Cancel-safe.
+    pub(super) async fn next(&mut self) -> Option<(&'static str, Bytes)> {
+        match self {
+            Self::Spdy { spdy, names } => loop {
+                match spdy.receiver.event().await {
+                    Ok(Some(Event::Data { stream, bytes, .. })) => {
+                        let name = names.get(&stream).copied();
+                        return Some((name.unwrap_or_else(|| panic!("data of stream {stream}")), bytes));
+                    }
+                    Ok(Some(_)) => {}
+                    Ok(None) | Err(_) => return None,
+                }
+            },
+            Self::WebSocket(socket) => loop {
+                match socket.next().await {
+                    Some(Ok(Message::Binary(bytes))) => {
+                        let channel = bytes.first().and_then(|number| CHANNELS.get(usize::from(*number)));
+                        let name = channel.unwrap_or_else(|| panic!("a message of no channel: {bytes:?}"));
+                        return Some((name, bytes.slice(1..)));
+                    }
+                    Some(Ok(Message::Close(_)) | Err(_)) | None => return None,
+                    Some(Ok(_)) => {}
+                }
+            },
+        }
+    }
+}
+
+/// The stream of this name.
+fn stream(names: &HashMap<u32, &'static str>, wanted: &str) -> u32 {
+    let found = names.iter().find(|(_, name)| **name == wanted).map(|(stream, _)| *stream);
+    found.unwrap_or_else(|| panic!("the client did not ask for {wanted}"))
+}
