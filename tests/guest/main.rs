@@ -23,7 +23,7 @@ use node::GuestNode;
 type Fact = (&'static str, fn(&GuestNode));
 
 /// The tests of the integration suite that run once more in the guest, with crun: one of each kind.
-const SMOKE: [&str; 8] = [
+const SMOKE: [&str; 9] = [
     "cri::pods::a_pod_goes_its_whole_way_and_leaves_nothing",
     "cri::ends::a_container_that_takes_too_much_memory_is_told_to_be_out_of_it",
     "cri::ends::an_end_has_its_code_and_reason",
@@ -31,6 +31,7 @@ const SMOKE: [&str; 8] = [
     "cri::devices::devices_by_name_are_given_by_the_field_and_by_annotations",
     "cri::volumes::a_mount_is_read_only_all_the_way_down_when_asked_for",
     "cri::network::a_host_port_leads_into_the_pod_until_it_is_stopped",
+    "cri::users::root_inside_is_nobody_outside_and_has_all_that_it_needs",
     "cri::recovery::everything_outlives_a_daemon_that_is_killed",
 ];
 
