@@ -39,7 +39,7 @@ struct Directory {
 ///
 /// # Errors
 /// `InvalidArgument`, naming `cdi_devices`, for a malformed name, and for a device that no file has or that two files of one
-/// directory have; the text names the files that could not be read.
+/// directory have; the text names the files that could not be read. `Unimplemented` for a device with network devices.
 pub(crate) fn resolve(names: &[String], dirs: &[PathBuf], fs: &dyn HostFs) -> Result<Edits> {
     let directories: Vec<Directory> = dirs.iter().rev().map(|dir| Directory::read(dir, fs)).collect();
     let mut met: Vec<&Path> = Vec::new();
@@ -48,14 +48,28 @@ pub(crate) fn resolve(names: &[String], dirs: &[PathBuf], fs: &dyn HostFs) -> Re
         let (path, file) = find(name, &directories, dirs)?;
         if !met.contains(&path) {
             met.push(path);
+            check_interfaces(name, &file.edits)?;
             edits.append(&file.edits);
         }
         let wanted = DeviceName::parse(name)?;
         if let Some(device) = file.devices.get(wanted.device) {
+            check_interfaces(name, device)?;
             edits.append(device);
         }
     }
     Ok(edits)
+}
+
+/// Refuses a device with interfaces of the host that would have to be moved: without them it is not what was asked for.
+fn check_interfaces(name: &str, edits: &Edits) -> Result<()> {
+    match edits.net_devices.first() {
+        None => Ok(()),
+        Some(device) => Err(Error::unimplemented(format!(
+            "cdi_devices: {name} is not supported: its network device {} would have to be moved into the container, which runtimes of this \
+             node are not known to do",
+            device.host_interface_name
+        ))),
+    }
 }
 
 /// The file that has a device. `directories` come with the one that wins first.

@@ -23,16 +23,11 @@ pub(crate) struct Target<'s> {
 /// Puts edits into a spec. Mounts are sorted by the depth of their destination afterwards, so that none hides another.
 ///
 /// # Errors
-/// `InvalidArgument`, naming `cdi_devices`, for a device node that is not there; `Unimplemented` for network devices.
+/// `InvalidArgument`, naming `cdi_devices`, for a device node that is not there.
 pub(crate) fn apply(edits: &Edits, target: Target<'_>, fs: &dyn HostFs) -> Result<()> {
-    let Edits { env, device_nodes, net_devices, hooks, mounts, intel_rdt, additional_gids } = edits;
+    // Devices that have network devices are refused before.
+    let Edits { env, device_nodes, net_devices: _, hooks, mounts, intel_rdt, additional_gids } = edits;
     let Target { process, mounts: made, linux, hooks: all_hooks } = target;
-    if let Some(device) = net_devices.first() {
-        return Err(Error::unimplemented(format!(
-            "cdi_devices: network device {} cannot be moved into a container: the runtimes of this node know no such thing",
-            device.host_interface_name
-        )));
-    }
     for line in env {
         put_variable(&mut process.env, line);
     }

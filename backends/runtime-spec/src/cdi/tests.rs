@@ -68,6 +68,30 @@ fn one(version: &str, device: &str, value: &str) -> String {
 }
 
 #[test]
+fn a_device_with_network_devices_is_refused_by_its_name() {
+    let plain = r#"{"name":"plain","containerEdits":{"env":["A=b"]}}"#;
+    let moved = r#""netDevices":[{"hostInterfaceName":"vf7","name":"net1"}]"#;
+    let file = |devices: &str, edits: &str| {
+        format!(
+            r#"{{"cdiVersion":"1.1.0","kind":"v.example/nic","devices":[{devices}],"containerEdits":{{{edits}}}}}"#
+        )
+    };
+    let own = file(&format!(r#"{plain},{{"name":"vf","containerEdits":{{{moved}}}}}"#), "");
+    let list = [("/etc/cdi/v.json", own.as_str())];
+    resolved(&list, &["v.example/nic=plain"]).expect("it has none");
+    let of_all = file(plain, moved);
+    for (text, name) in [(&own, "v.example/nic=vf"), (&of_all, "v.example/nic=plain")] {
+        let error = resolved(&[("/etc/cdi/v.json", text.as_str())], &[name]).unwrap_err();
+        assert_eq!(error.kind(), switchyard_core::ErrorKind::Unimplemented);
+        let text = error.to_string();
+        assert!(
+            text.starts_with(&format!("cdi_devices: {name} is not supported: ")) && text.contains("vf7"),
+            "{text}"
+        );
+    }
+}
+
+#[test]
 fn a_later_directory_wins_and_the_edits_of_a_file_come_once_and_first() {
     let (fixed, passing) = (one("0.6.0", "a", "etc"), one("0.6.0", "a", "run"));
     let other = one("0.6.0", "b", "b");
