@@ -1,7 +1,7 @@
 //! The backend itself: what all parts share, and the `Backend` trait on top of them.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -74,6 +74,8 @@ pub(crate) struct Inner {
     pub(crate) images: Images,
     pub(crate) rootfs: Rootfs,
     pub(crate) host: Host,
+    /// That SELinux options are ignored was said.
+    pub(crate) labels_told: Once,
     pub(crate) host_name: String,
     /// Names this boot of the node.
     pub(crate) boot: String,
@@ -168,6 +170,7 @@ impl Containerd {
             ),
             rootfs: Rootfs::new(client.clone(), layout.views()),
             host,
+            labels_told: Once::new(),
             host_name: kernel_text("hostname")?,
             boot,
             logkeeper: switchyard_logkeeper::Client::new(&settings.logkeeper),

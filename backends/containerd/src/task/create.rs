@@ -52,6 +52,7 @@ impl Inner {
         let runtime = self.runtime(&sandbox.record.handler)?;
         let mut plan = self.plan_task(id, &sandbox, spec).await?;
         let built = self.build_spec(id, &sandbox, spec, &plan, runtime).await?;
+        self.tell_of_labels(id, spec, &sandbox);
         plan.staging.add_paths(&built.id_mapped, &plan.volumes, sandbox.record.users.is_some());
         for warning in &built.warnings {
             tracing::warn!(task.id = %id, warning, "a wish is not fulfilled in full");
@@ -73,6 +74,16 @@ impl Inner {
                 }
                 Err(error)
             }
+        }
+    }
+
+    /// Says once that labels are ignored, where they are asked for and mean nothing.
+    fn tell_of_labels(&self, id: TaskId, spec: &TaskSpec, sandbox: &SandboxEntry) {
+        let is_asked = spec.security.selinux.is_some() || sandbox.record.selinux.is_some();
+        if is_asked && self.host.selinux.is_none() {
+            self.labels_told.call_once(|| {
+                tracing::warn!(task.id = %id, "SELinux is off on this node: its options are ignored, for this task and all others");
+            });
         }
     }
 
