@@ -19,7 +19,7 @@ use crate::host::{eventually, random_name};
 use crate::image::busybox;
 use crate::registry::Registry;
 use crate::root::PrivateRoot;
-use crate::sweep::Sweep;
+use crate::sweep::{NAMESPACE, Sweep, ownerless};
 
 /// The image that every node has pulled.
 const IMAGE: &str = "library/busybox:latest";
@@ -267,6 +267,18 @@ impl Node {
         sweep.assert_clean();
     }
 
+    /// Fails when content or a snapshot is stored that belongs to no image. Takes all images away.
+    #[track_caller]
+    fn assert_nothing_without_an_image(&self) {
+        let Some(socket) = self.root.containerd_socket() else { return };
+        let mut left = Vec::new();
+        eventually(CLEAR_LIMIT, || {
+            left = ownerless(&socket, NAMESPACE);
+            left.is_empty()
+        });
+        assert!(left.is_empty(), "stored for no image:\n  {}", left.join("\n  "));
+    }
+
     /// Fails when something is left that carries one of these ids.
     ///
     /// # Panics
@@ -283,6 +295,7 @@ impl Drop for Node {
     fn drop(&mut self) {
         if !std::thread::panicking() && !self.failed.load(Ordering::SeqCst) {
             self.sweep().assert_clean();
+            self.assert_nothing_without_an_image();
         }
     }
 }

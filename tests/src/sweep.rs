@@ -16,7 +16,8 @@ pub const NAMESPACE: &str = "k8s.io";
 /// What was found below a root at one moment, one readable line each, sorted.
 ///
 /// Counted are things that belong to pods and to work in progress. What is expected to stay is not: the daemon,
-/// containerd and the logkeeper, images with their content and their committed snapshots, the bridge itself.
+/// containerd and the logkeeper, images with their content and their committed snapshots, the bridge itself. What of those belongs to
+/// no image is found by [`ownerless`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Sweep {
     /// The findings.
@@ -191,6 +192,25 @@ pub fn stored(socket: &Path, namespace: &str) -> Vec<String> {
     );
     found.sort();
     found
+}
+
+/// Removes every image, has containerd collect its garbage, and gives what is stored all the same: content and snapshots that
+/// belong to no image. Whatever the daemon says that it holds: this is asked of containerd alone.
+///
+/// # Panics
+/// When `ctr` is not installed.
+#[must_use]
+pub fn ownerless(socket: &Path, namespace: &str) -> Vec<String> {
+    let images = ctr(socket, namespace, &["images", "ls", "-q"]);
+    if !images.is_empty() {
+        let words: Vec<_> =
+            ["images", "rm", "--sync"].into_iter().chain(images.iter().map(String::as_str)).collect();
+        let removed = ctr(socket, namespace, &words);
+        if let Some(failed) = removed.iter().find(|line| line.starts_with("unknown: ")) {
+            return vec![failed.clone()];
+        }
+    }
+    stored(socket, namespace)
 }
 
 /// Directories and files named after an id, named pipes, and files that were never given their name: bundles, io directories,
