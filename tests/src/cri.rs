@@ -55,6 +55,13 @@ impl Cri {
         Self { endpoint: self.endpoint.clone().timeout(limit), runtime: Arc::clone(&self.runtime) }
     }
 
+    /// The same client, but each of its streams takes no more than this many bytes that nobody has read yet.
+    #[must_use]
+    pub fn with_window(&self, bytes: u32) -> Self {
+        let endpoint = self.endpoint.clone().initial_stream_window_size(bytes);
+        Self { endpoint, runtime: Arc::clone(&self.runtime) }
+    }
+
     /// Calls the RuntimeService.
     ///
     /// # Errors

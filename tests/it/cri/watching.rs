@@ -10,8 +10,8 @@ use switchyard_proto::cri::v1 as cri;
 use switchyard_proto::cri::v1::ContainerEventType as Kind;
 use switchyard_tests::cri::{Cri, limits};
 use switchyard_tests::host::cgroups;
-use switchyard_tests::node::Node;
-use tonic::{Response, Status};
+use switchyard_tests::node::{Node, Pod};
+use tonic::{Code, Response, Status};
 
 /// How long an event may be on its way.
 const SOON: Duration = Duration::from_secs(20);
@@ -121,6 +121,24 @@ fn after_a_kill_of_the_daemon_who_comes_again_is_told_what_runs() {
     });
 }
 
+/// Makes and removes so many containers in a pod that more happens than is kept for who does not listen.
+fn busy(node: &Node, pod: &Pod<'_>) {
+    const LIVES: usize = 140;
+    const CLIENTS: usize = 4;
+    // Each is told to be made and to be removed.
+    const { assert!(2 * LIVES * CLIENTS > switchyard_core::event::QUEUE) };
+    thread::scope(|scope| {
+        for client in 0..CLIENTS {
+            scope.spawn(move || {
+                for life in 0..LIVES {
+                    let id = pod.create(&node.container(&format!("life-{client}-{life}"), &["true"]));
+                    node.cri().remove(&id).expect("it can be removed");
+                }
+            });
+        }
+    });
+}
+
 #[test]
 fn a_thousand_clients_that_stall_cost_little_and_hold_up_nobody() {
     const CONNECTIONS: usize = 10;
@@ -137,35 +155,59 @@ fn a_thousand_clients_that_stall_cost_little_and_hold_up_nobody() {
     };
     let before = resident();
     thread::scope(|scope| {
+        let mut held = Vec::new();
         for _ in 0..CONNECTIONS {
-            let (open, mut finish, client) = (open.clone(), finish.clone(), node.cri().clone());
-            scope.spawn(move || {
+            // Nothing of a message is taken before somebody reads it.
+            let (open, mut finish, client) = (open.clone(), finish.clone(), node.cri().with_window(1));
+            held.push(scope.spawn(move || {
                 let held = client.runtime(async |mut client| {
                     let mut streams = Vec::new();
                     for _ in 0..STREAMS {
-                        // None is ever read from.
                         streams
                             .push(client.get_container_events(cri::GetEventsRequest {}).await?.into_inner());
                     }
                     let _ = open.send(());
                     let _ = finish.wait_for(|done| *done).await;
-                    Ok::<_, Status>(Response::new(()))
+                    // One of them comes back to what it was told.
+                    let mut told = 0;
+                    loop {
+                        match streams[0].message().await {
+                            Ok(Some(_)) => told += 1,
+                            Ok(None) => return Err(Status::internal("the stream ended without a reason")),
+                            Err(status) => return Ok(Response::new((told, status))),
+                        }
+                    }
                 });
-                held.expect("each stream is served");
-            });
+                held.expect("each stream is served")
+            }));
         }
         for _ in 0..CONNECTIONS {
             opened.recv_timeout(SOON * 3).expect("all are served");
         }
-        for _ in 0..3 {
-            let pod = node.pod("busy");
-            assert_eq!(pod.output("echo served", |_| {}), "served");
-        }
+        busy(&node, &standing);
+        let pod = node.pod("busy");
+        assert_eq!(pod.output("echo served", |_| {}), "served");
         let grown = resident().saturating_sub(before);
         done.send_replace(true);
         assert!(grown < 64 << 20, "a thousand stalled clients take {} MiB", grown >> 20);
+        for stalled in held {
+            let (told, status) = stalled.join().expect("it does not panic");
+            assert_eq!(status.code(), Code::ResourceExhausted, "{status}");
+            assert!(status.message().contains("were missed"), "{status}");
+            // What was on its way when they began to stall, and no more.
+            assert!((1..8).contains(&told), "{told} messages waited for a client that takes none");
+        }
     });
-    drop(standing);
+    // Whoever comes again begins with what there is.
+    let first = node.cri().runtime(async |mut client| {
+        let mut stream = client.get_container_events(cri::GetEventsRequest {}).await?.into_inner();
+        stream.message().await.map(Response::new)
+    });
+    let first = first.expect("events are served").expect("a pod stands");
+    assert_eq!(
+        (first.container_id.as_str(), first.container_event_type()),
+        (standing.id(), Kind::ContainerStartedEvent)
+    );
 }
 
 /// What critest lets a runtime leave out, and what has no source on every node.
