@@ -6,6 +6,8 @@ use switchyard_proto::cri::v1 as cri;
 use switchyard_proto::cri::v1::image_service_client::ImageServiceClient;
 use switchyard_proto::cri::v1::runtime_service_client::RuntimeServiceClient;
 use switchyard_proto::cri::v1::{ContainerState, PodSandboxState};
+use switchyard_proto::cri::v1alpha2 as old;
+use switchyard_proto::cri::v1alpha2::runtime_service_client as old_runtime;
 use switchyard_tests::cri::image_spec;
 use switchyard_tests::host::{eventually, processes, random_bytes};
 use switchyard_tests::image::{busybox, random_layer};
@@ -49,6 +51,17 @@ fn vanish_from_images<T>(
     drop(left);
 }
 
+fn vanish_from_old<T>(
+    node: &Node,
+    after: Duration,
+    call: impl AsyncFnOnce(Channel) -> Result<Response<T>, Status>,
+) {
+    let left = node.cri().channel(async |channel| {
+        tokio::time::timeout(after, call(channel)).await.unwrap_or_else(|_| Err(Status::cancelled("left")))
+    });
+    drop(left);
+}
+
 #[test]
 fn clients_that_vanish_while_pods_are_run_stopped_and_removed_leave_nothing() {
     let node = Node::start();
@@ -72,6 +85,15 @@ fn clients_that_vanish_while_pods_are_run_stopped_and_removed_leave_nothing() {
         let status = node.cri().pod_status(&id).expect("it has a status");
         assert_eq!(status.state(), PodSandboxState::SandboxNotready);
         assert_eq!(node.cri().status(&main).expect("it has a status").exit_code, 137);
+
+        let request = old::StartPodSandboxRequest { pod_sandbox_id: id.clone() };
+        vanish_from_old(&node, moment(time, 200), async |channel| {
+            old_runtime::RuntimeServiceClient::new(channel).start_pod_sandbox(request).await
+        });
+        retry("StartPodSandbox", || node.cri().start_pod(&id));
+        let status = node.cri().pod_status(&id).expect("it has a status");
+        assert_eq!(status.state(), PodSandboxState::SandboxReady);
+        node.cri().stop_pod(&id).expect("it can be stopped");
 
         let request = cri::RemovePodSandboxRequest { pod_sandbox_id: id.clone() };
         vanish(&node, moment(time, 100), async |mut client| client.remove_pod_sandbox(request).await);
@@ -157,6 +179,23 @@ fn changes(node: &Node, pod: &Pod<'_>, id: &str, time: u64) {
     let linux = resources.linux.unwrap_or_default();
     assert_eq!(linux.memory_limit_in_bytes, limit);
 
+    let request = cri::UpdatePodSandboxResourcesRequest {
+        pod_sandbox_id: pod.id().to_owned(),
+        overhead: None,
+        resources: Some(cri::LinuxContainerResources { memory_limit_in_bytes: limit, ..Default::default() }),
+    };
+    let again = request.clone();
+    vanish(node, moment(time, 30), async |mut client| client.update_pod_sandbox_resources(request).await);
+    let amended = node.cri().runtime(async |mut client| client.update_pod_sandbox_resources(again).await);
+    amended.expect("it can be told again");
+    assert!(node.cri().pod_info(pod.id()).contains(&format!("\"memory_limit_in_bytes\":{limit}")));
+
+    // Where criu can do it, `tests/guest/checkpoint.rs` leaves one that is being made.
+    let location = pod.log_path("checkpoint").with_extension("tar").display().to_string();
+    let request = cri::CheckpointContainerRequest { container_id: id.to_owned(), location, timeout: 0 };
+    vanish(node, moment(time, 60), async |mut client| client.checkpoint_container(request).await);
+    assert_eq!(node.cri().sh(id, "echo reached"), "reached");
+
     let name = format!("main-{time}");
     let old = pod.log_path(&name).with_extension("old");
     std::fs::rename(pod.log_path(&name), &old).expect("it has a log");
@@ -164,6 +203,34 @@ fn changes(node: &Node, pod: &Pod<'_>, id: &str, time: u64) {
     vanish(node, moment(time, 10), async |mut client| client.reopen_container_log(request).await);
     node.cri().reopen_log(id).expect("it can be opened again");
     assert!(pod.log_path(&name).exists(), "there is no new log");
+}
+
+#[test]
+fn clients_that_vanish_while_volumes_are_removed_leave_nothing() {
+    let node = Node::start();
+    let before = node.sweep();
+    for time in 0..TIMES {
+        let pod = node.pod("volume");
+        let config = old::ContainerConfig {
+            metadata: Some(cri::ContainerMetadata { name: "main".to_owned(), attempt: 0 }),
+            image: Some(image_spec(&node.image())),
+            command: ["sleep", "1000"].map(str::to_owned).to_vec(),
+            mounts: vec![old::Mount {
+                container_path: "/bin".to_owned(),
+                name: "left".to_owned(),
+                ..Default::default()
+            }],
+            ..Default::default()
+        };
+        node.cri().create_old(pod.id(), &config).expect("it can be made");
+        drop(pod);
+        let request = old::RemoveVolumeRequest { volume_name: "left".to_owned() };
+        vanish_from_old(&node, moment(time, 20), async |channel| {
+            old::volume_service_client::VolumeServiceClient::new(channel).remove_volume(request).await
+        });
+        node.cri().remove_volume("left").expect("it can be removed");
+        assert_nothing_new(&node, &before);
+    }
 }
 
 #[test]
