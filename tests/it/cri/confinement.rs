@@ -3,7 +3,7 @@
 use std::fs;
 
 use switchyard_proto::cri::v1::security_profile::ProfileType;
-use switchyard_proto::cri::v1::{Capability, SecurityProfile};
+use switchyard_proto::cri::v1::{Capability, Int64Value, SecurityProfile};
 use switchyard_tests::cri::{context, limits, security};
 use switchyard_tests::node::Node;
 use tonic::Code;
@@ -32,6 +32,22 @@ fn capabilities_are_added_to_and_dropped_from_the_default_ones() {
     // NET_RAW is the 13th, SYS_PTRACE the 19th.
     assert_eq!(with(&["SYS_PTRACE"], &["CAP_NET_RAW"]), mask("00000000a80c05fb"));
     assert_eq!(with(&["NET_RAW"], &["ALL"]), mask("0000000000002000"));
+}
+
+#[test]
+fn ambient_capabilities_are_in_force_for_who_is_not_root() {
+    let node = Node::shared();
+    let pod = node.pod("ambient");
+    let seen = pod.output(CAPABILITIES, |config| {
+        let context = context(config);
+        context.run_as_user = Some(Int64Value { value: 1000 });
+        context.capabilities = Some(Capability {
+            add_ambient_capabilities: vec!["NET_BIND_SERVICE".to_owned()],
+            ..Default::default()
+        });
+    });
+    // NET_BIND_SERVICE is the 10th.
+    assert_eq!(seen, format!("0000000000000400\n{DEFAULT_CAPABILITIES}\n0000000000000400"));
 }
 
 #[test]

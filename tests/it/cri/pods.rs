@@ -2,9 +2,13 @@
 
 use std::time::Duration;
 
-use switchyard_proto::cri::v1::{ContainerState, DnsConfig, PodSandboxState, RunPodSandboxRequest};
-use switchyard_tests::cri::{context, limits};
+use switchyard_proto::cri::v1::{
+    ContainerState, DnsConfig, NamespaceMode, PodSandboxState, RunPodSandboxRequest,
+};
+use switchyard_tests::cri::{context, limits, namespaces};
+use switchyard_tests::host::random_name;
 use switchyard_tests::node::{Node, Pod, content};
+use switchyard_tests::sweep::{NAMESPACE, ctr};
 use tonic::{Code, Request};
 
 #[test]
@@ -92,9 +96,53 @@ fn a_pod_has_kernel_parameters_of_its_own() {
         let sysctls = &mut config.linux.get_or_insert_default().sysctls;
         sysctls.insert("net.ipv4.ip_local_port_range".into(), "20000 30000".into());
         sysctls.insert("kernel.shm_rmid_forced".into(), "1".into());
+        sysctls.insert("fs.mqueue.msg_max".into(), "77".into());
     });
-    let script = "cd /proc/sys; cat net/ipv4/ip_local_port_range kernel/shm_rmid_forced net/ipv4/ip_unprivileged_port_start";
-    assert_eq!(pod.output(script, |_| {}), "20000\t30000\n1\n0");
+    let script = "cd /proc/sys; cat net/ipv4/ip_local_port_range kernel/shm_rmid_forced fs/mqueue/msg_max net/ipv4/ip_unprivileged_port_start";
+    assert_eq!(pod.output(script, |_| {}), "20000\t30000\n1\n77\n0");
+}
+
+#[test]
+fn a_pod_on_the_hosts_ipc_shares_its_memory_and_another_does_not() {
+    let node = Node::shared();
+    let name = format!("switchyard-{}", random_name());
+    let file = std::path::Path::new("/dev/shm").join(&name);
+    std::fs::write(&file, "").expect("the host has shared memory");
+    let script = format!("readlink /proc/self/ns/ipc; ls /dev/shm | grep -c -x {name} || true");
+    let seen = |mode: NamespaceMode| {
+        let pod = node.pod_with("ipc", |config| namespaces(config).set_ipc(mode));
+        pod.output(&script, |config| {
+            context(config).namespace_options.get_or_insert_default().set_ipc(mode);
+        })
+    };
+    let (shared, own) = (seen(NamespaceMode::Node), seen(NamespaceMode::Pod));
+    std::fs::remove_file(&file).expect("it was just made");
+    let host = std::fs::read_link("/proc/self/ns/ipc").expect("this process has a namespace");
+    assert_eq!(shared, format!("{}\n1", host.display()));
+    let (namespace, count) = own.split_once('\n').expect("there are two lines");
+    assert!(namespace != host.display().to_string() && count == "0", "{own}");
+}
+
+#[test]
+fn a_pod_of_a_handler_that_wants_a_container_is_one_and_outlives_the_daemon() {
+    let handler = "[containerd.runtimes.boxed]\ntype = \"io.containerd.runc.v2\"\nbinary = \"runc\"\nsandbox = \"container\"\n";
+    let node = Node::start_with(handler, |_| {});
+    let config = node.pod_config("boxed");
+    let id = node.cri().run_pod_with(&config, "boxed").expect("the handler is configured");
+    let pod = Pod::adopt(&node, id, config);
+    let socket = node.root().containerd_socket().expect("containerd runs");
+    let tasks = || ctr(&socket, NAMESPACE, &["tasks", "ls", "-q"]);
+    assert_eq!(tasks(), [pod.id()]);
+    let ip = pod.ip();
+    let main = pod.shell("main", "exec sleep 1000");
+    let address = || node.cri().sh(&main, "ip -4 -o addr show dev eth0");
+    assert!(address().contains(&ip), "{}", address());
+    node.daemon().kill9();
+    node.daemon().restart();
+    assert_eq!((pod.status().state(), pod.ip()), (PodSandboxState::SandboxReady, ip.clone()));
+    assert!(address().contains(&ip), "{}", address());
+    node.cri().stop_pod(pod.id()).expect("it can be stopped");
+    assert_eq!(tasks(), [""; 0]);
 }
 
 #[test]

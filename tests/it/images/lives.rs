@@ -1,12 +1,13 @@
 //! What becomes of images: shared layers, names, removal, imports by others, space.
 
-use std::fs;
+use std::{fs, thread};
 
 use serde_json::json;
 use switchyard_proto::cri::v1::ImageFsInfoRequest;
 use switchyard_tests::host::eventually;
 use switchyard_tests::image::{Blob, Image};
 use switchyard_tests::node::Node;
+use switchyard_tests::registry::Registry;
 use switchyard_tests::sweep::{NAMESPACE, ctr};
 use switchyard_tests::ustar::{self, Entry, Kind};
 
@@ -46,6 +47,38 @@ fn removal_by_one_name_removes_all_names_and_frees_the_content() {
     assert!(empty(&["images", "ls"]), "{:?}", asked(&node, &["images", "ls"]));
     assert!(empty(&["content", "ls"]), "{:?}", asked(&node, &["content", "ls"]));
     assert!(empty(&["snapshots", "ls"]), "{:?}", asked(&node, &["snapshots", "ls"]));
+}
+
+#[test]
+fn an_image_that_two_registries_have_is_one_and_whoever_removes_it_at_once_succeeds() {
+    let node = Node::shared();
+    let other = Registry::start();
+    let image = with_file("registries").build();
+    let references = [node.registry(), &other].map(|registry| {
+        registry.push("lives/both:1", &image);
+        let reference = registry.reference("lives/both:1");
+        assert_eq!(node.cri().pull(&reference, None).expect("it can be pulled"), image.config.digest);
+        reference
+    });
+    let listed = node.cri().list_images().expect("they can be listed");
+    let mut found = listed.into_iter().filter(|listed| listed.id == image.config.digest);
+    let mut tags = found.next().expect("it is there").repo_tags;
+    assert_eq!(found.next(), None, "it is listed twice");
+    tags.sort();
+    let mut wanted = references.to_vec();
+    wanted.sort();
+    assert_eq!(tags, wanted);
+    let names = [&references[0], &references[1], &image.config.digest];
+    thread::scope(|scope| {
+        let twice = names.iter().chain(&names);
+        let removals: Vec<_> = twice.map(|name| scope.spawn(|| node.cri().remove_image(name))).collect();
+        for removal in removals {
+            removal.join().expect("it does not panic").expect("a removal is idempotent");
+        }
+    });
+    for name in names {
+        assert_eq!(node.cri().image(name).expect("it is asked for"), None, "{name}");
+    }
 }
 
 #[test]
