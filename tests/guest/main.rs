@@ -5,6 +5,7 @@ mod after;
 mod apparmor;
 mod checkpoint;
 mod clock;
+mod counters;
 mod daemon;
 mod limits;
 mod load;
@@ -59,6 +60,7 @@ fn facts(only: &[&str]) -> ExitCode {
         daemon::FACTS,
         limits::FACTS,
         pressure::FACTS,
+        counters::FACTS,
         apparmor::FACTS,
         users::FACTS,
         checkpoint::FACTS,
