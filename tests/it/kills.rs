@@ -24,12 +24,23 @@ struct Amid {
 }
 
 /// All of them.
-const ALL: [&[Amid]; 7] =
-    [pods::MADE, pods::ENDED, tasks::MADE, tasks::ENDED, images::KILLS, keepers::KILLS, daemons::KILLS];
+const ALL: [&[Amid]; 8] = [
+    pods::MADE,
+    pods::ENDED,
+    tasks::MADE,
+    tasks::ENDED,
+    tasks::KEPT,
+    images::KILLS,
+    keepers::KILLS,
+    daemons::KILLS,
+];
 
 /// Plays kills on one node, one after the other.
 fn play(amids: &[Amid]) {
-    let lab = Lab::new();
+    play_on(Lab::new(), amids);
+}
+
+fn play_on(lab: Lab, amids: &[Amid]) {
     for amid in amids {
         for &(step, time) in amid.at {
             (amid.run)(&lab, Kill { step, time });
@@ -66,6 +77,11 @@ fn a_container_that_a_kill_cut_off_is_made_started_and_changed_by_the_same_reque
 #[test]
 fn a_container_whose_end_a_kill_cut_off_tells_it_and_is_removed_by_the_same_request() {
     play(tasks::ENDED);
+}
+
+#[test]
+fn a_container_whose_exit_containerd_keeps_is_started_and_ended_by_the_same_request() {
+    play_on(Lab::with_store(), tasks::KEPT);
 }
 
 #[test]

@@ -1,5 +1,7 @@
-//! Stands in for another containerd: passes every call on to a real one, but says another version, lacks what it is told to lack, and
-//! can be as one whose database hangs.
+//! Stands in for another containerd: passes every call on to a real one, but says another version, lacks what it is told to lack, has
+//! a store of sandboxes as later ones have, and can be as one whose database hangs.
+
+mod store;
 
 use std::convert::Infallible;
 use std::fmt;
@@ -17,10 +19,18 @@ use tonic::service::Routes;
 use tonic::transport::{Channel, Endpoint, Server};
 use tower::ServiceExt;
 
+use self::store::Sandboxes;
+
 /// The call by which containerd says its version.
 const VERSION: &str = "/containerd.services.version.v1.Version/Version";
+/// The call by which it says what it consists of.
+const PLUGINS: &str = "/containerd.services.introspection.v1.Introspection/Plugins";
 /// The gRPC status of a call that a server does not have.
 const UNIMPLEMENTED: &str = "12";
+/// The gRPC status of a call that the front cannot make sense of.
+const INTERNAL: &str = "13";
+/// No message that the front looks into is larger, in bytes.
+const LARGEST: usize = 1 << 20;
 
 /// A front before a containerd. Dropping it closes it.
 pub struct Front {
@@ -34,6 +44,7 @@ pub struct Front {
 struct Shape {
     version: Option<String>,
     lacks: Vec<String>,
+    sandboxes: Option<Sandboxes>,
 }
 
 impl fmt::Debug for Front {
@@ -97,6 +108,17 @@ impl Front {
     pub fn lack(&self, parts: &[&str]) {
         lock(&self.shape).lacks = parts.iter().map(|part| (*part).to_owned()).collect();
     }
+
+    /// Has a store of sandboxes from now on, which is empty at first.
+    pub fn store_sandboxes(&self) {
+        lock(&self.shape).sandboxes = Some(Sandboxes::default());
+    }
+
+    /// The ids of what is in its store of sandboxes, sorted.
+    #[must_use]
+    pub fn sandboxes(&self) -> Vec<String> {
+        lock(&self.shape).sandboxes.iter().flat_map(Sandboxes::ids).collect()
+    }
 }
 
 fn lock(shape: &Mutex<Shape>) -> MutexGuard<'_, Shape> {
@@ -115,9 +137,10 @@ fn channel(socket: PathBuf) -> Channel {
 
 async fn answer(channel: Channel, shape: &Mutex<Shape>, request: Request<Body>) -> Response<Body> {
     let path = request.uri().path().to_owned();
-    let (version, lacks) = {
+    let (version, lacks, stores) = {
         let shape = lock(shape);
-        (shape.version.clone(), shape.lacks.iter().any(|part| path.contains(part)))
+        let lacks = shape.lacks.iter().any(|part| path.contains(part));
+        (shape.version.clone(), lacks, shape.sandboxes.is_some())
     };
     if lacks {
         return refusal(UNIMPLEMENTED, "this containerd does not have it");
@@ -125,10 +148,45 @@ async fn answer(channel: Channel, shape: &Mutex<Shape>, request: Request<Body>) 
     if let (VERSION, Some(version)) = (path.as_str(), version) {
         return version_answer(&version);
     }
-    match channel.oneshot(request.map(tonic::body::Body::new)).await {
-        Ok(response) => response.map(Body::new),
-        Err(error) => refusal("14", &error.to_string()),
+    if stores && path.starts_with(store::SERVICE) {
+        let message = match message(request.into_body()).await {
+            Ok(message) => message,
+            Err(error) => return refusal(INTERNAL, &error),
+        };
+        let mut shape = lock(shape);
+        let sandboxes = shape.sandboxes.as_mut().expect("nobody takes it away again");
+        return match sandboxes.answer(&path, &message) {
+            Ok(answer) => message_answer(&answer),
+            Err(code) => refusal(code, "the store of sandboxes refuses"),
+        };
     }
+    let response = match channel.oneshot(request.map(tonic::body::Body::new)).await {
+        Ok(response) => response.map(Body::new),
+        Err(error) => return refusal("14", &error.to_string()),
+    };
+    if !stores || path != PLUGINS {
+        return response;
+    }
+    match message(response.into_body()).await {
+        // What is repeated in a message may be anywhere in it.
+        Ok(plugins) => message_answer(&[plugins, store::plugin()].concat()),
+        Err(error) => refusal(INTERNAL, &error),
+    }
+}
+
+/// The one message of a gRPC body, which is not compressed.
+async fn message(body: Body) -> Result<Vec<u8>, String> {
+    let bytes = axum::body::to_bytes(body, LARGEST).await.map_err(|error| error.to_string())?;
+    // A flag and a length are before it.
+    bytes.get(5..).map(<[u8]>::to_vec).ok_or_else(|| "there is no message".to_owned())
+}
+
+/// A gRPC answer with this message.
+fn message_answer(message: &[u8]) -> Response<Body> {
+    let length = u32::try_from(message.len()).expect("messages are short");
+    let frame = [&[0][..], &length.to_be_bytes(), message].concat();
+    let response = Response::builder().header("content-type", "application/grpc").header("grpc-status", "0");
+    response.body(Body::from(frame)).expect("these headers are well-formed")
 }
 
 /// A gRPC answer that has a status only.
@@ -140,11 +198,7 @@ fn refusal(code: &str, message: &str) -> Response<Body> {
     response.body(Body::empty()).expect("these headers are well-formed")
 }
 
-/// `VersionResponse { version }` as a gRPC message: a flag, a length, and the first field.
+/// `VersionResponse { version }`.
 fn version_answer(version: &str) -> Response<Body> {
-    let length = u8::try_from(version.len()).expect("versions are short");
-    let mut frame = vec![0, 0, 0, 0, length + 2, 0x0a, length];
-    frame.extend_from_slice(version.as_bytes());
-    let response = Response::builder().header("content-type", "application/grpc").header("grpc-status", "0");
-    response.body(Body::from(frame)).expect("these headers are well-formed")
+    message_answer(&store::text(1, version))
 }

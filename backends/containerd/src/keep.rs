@@ -14,6 +14,7 @@ use crate::backend::Inner;
 use crate::client::{QUICK, call, gone_is_done};
 use crate::config::Runtime;
 use crate::record::INSTANCE;
+use crate::steps::Step;
 
 impl Inner {
     /// Has containerd keep the exit of this task. If that fails the task is as good without, but for that one case.
@@ -31,7 +32,7 @@ impl Inner {
         let kept =
             call(&format!("keep the exit of {id}"), QUICK, self.client.sandboxes().create(request)).await;
         match kept {
-            Ok(_) => {}
+            Ok(_) => switchyard_steps::reach(Step::ExitKept),
             Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
             Err(error) => self.cannot_keep(&error),
         }
@@ -49,7 +50,11 @@ impl Inner {
                 self.cannot_keep(&error);
                 Ok(())
             }
-            other => other,
+            Ok(()) => {
+                switchyard_steps::reach(Step::ExitForgotten);
+                Ok(())
+            }
+            Err(error) => Err(error),
         }
     }
 

@@ -131,6 +131,16 @@ steps! {
         ProcessKilled,
         /// It is on record that a start has failed, and what it made is still there.
         StartRefused,
+        /// It is noted on the node that a start has failed, as containerd cannot be told.
+        FailureNoted,
+        /// What a predecessor was starting is marked as what must end.
+        StartDiscarded,
+        /// The limits in force are those on record, and no mark says otherwise any more.
+        LimitsUnmarked,
+        /// containerd will keep the exit of a task.
+        ExitKept,
+        /// It keeps that no more.
+        ExitForgotten,
         /// A view of an image is made.
         ViewMade,
         /// A view of an image is mounted.

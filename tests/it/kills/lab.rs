@@ -6,6 +6,8 @@ use std::time::Duration;
 
 use switchyard_proto::cri::v1 as cri;
 use switchyard_steps::Step;
+use switchyard_tests::containerd::Upstream;
+use switchyard_tests::front::Front;
 use switchyard_tests::host::processes::{self, Process};
 use switchyard_tests::host::{cgroups, eventually};
 use switchyard_tests::image::busybox;
@@ -32,6 +34,9 @@ pub(super) struct Lab {
     /// What is there with nothing but the bystander.
     rest: Sweep,
     stored: Vec<String>,
+    /// What stands in for a later containerd, and the containerd behind it, if this is on such a one. They outlive the node, whose last
+    /// look around asks them.
+    behind: Option<(Upstream, Front)>,
 }
 
 /// A pod that nobody touches.
@@ -44,13 +49,31 @@ struct Bystander {
 
 impl Lab {
     pub(super) fn new() -> Self {
-        let node = Node::start();
+        Self::around(Node::start(), None)
+    }
+
+    /// On a containerd that has a store of sandboxes, as later ones have: in there it is said of which tasks it is to keep the exit.
+    pub(super) fn with_store() -> Self {
+        let mut behind = None;
+        let node = Node::start_configured(|root| {
+            let (socket, front) =
+                (root.run().join("containerd/containerd.sock"), root.run().join("front.sock"));
+            let upstream = Upstream::start(root, &socket);
+            let shown = Front::start(&front, &socket);
+            shown.store_sandboxes();
+            behind = Some((upstream, shown));
+            format!("[containerd]\nmode = \"external\"\naddress = {front:?}\n")
+        });
+        Self::around(node, behind)
+    }
+
+    fn around(node: Node, behind: Option<(Upstream, Front)>) -> Self {
         node.registry().push(VOLUMES, &busybox().volume("/data").build());
         node.cri().pull(&node.registry().reference(VOLUMES), None).expect("it can be pulled");
         let bystander = Bystander::start(&node);
         let rest = settled(&node);
         let stored = stored(&node);
-        Self { node, bystander, rest, stored }
+        Self { node, bystander, rest, stored, behind }
     }
 
     /// The reference of the image with a volume.
@@ -107,6 +130,9 @@ impl Lab {
         assert!(gone, "{at:?} left behind: {left:#?}\n{}", self.node.daemon().tail());
         assert_eq!(self.node.cri().pods().expect("they can be listed").len(), 1, "{at:?}");
         assert_eq!(self.node.cri().containers().expect("they can be listed").len(), 1, "{at:?}");
+        if let Some((_, front)) = &self.behind {
+            assert_eq!(front.sandboxes(), [self.bystander()], "{at:?}: the exits that are kept");
+        }
     }
 
     /// Waits until no image, blob or snapshot is stored that was not before.
@@ -145,10 +171,14 @@ impl Lab {
 
     /// Ends the bystander; then nothing at all may be left.
     pub(super) fn finish(self) {
-        let Self { node, bystander, .. } = self;
+        let Self { node, bystander, behind, .. } = self;
         node.cri().stop(&bystander.status.id, 0).expect("it can be stopped");
         assert_counted(&[&bystander.log()], "the bystander");
         drop(Pod::adopt(&node, bystander.pod, bystander.config));
+        if let Some((_, front)) = &behind {
+            assert_eq!(front.sandboxes(), [""; 0], "no exit is kept for nobody");
+        }
+        drop(node);
     }
 }
 

@@ -1,7 +1,8 @@
 //! Kills amid the requests about containers, and amid their end.
 
-use std::fs;
+use std::{fs, thread};
 
+use nix::sys::signal::{Signal, kill as signal};
 use switchyard_proto::cri::v1::{ContainerMetadata, ContainerState, LinuxContainerResources, Mount};
 use switchyard_proto::cri::v1alpha2 as old;
 use switchyard_steps::Step::*;
@@ -40,9 +41,13 @@ pub(super) const MADE: &[Amid] = &[
             (TaskMarked, 1),
         ],
     },
-    Amid { run: settle, at: &[(WaitNoted, 1), (WaitOver, 1)] },
+    Amid { run: settle, at: &[(WaitNoted, 1), (StartDiscarded, 1), (WaitOver, 1)] },
     Amid { run: start_in_vain, at: &[(StartRefused, 1)] },
-    Amid { run: update, at: &[(TaskLimitsMarked, 1), (TaskLimited, 1), (TaskLimitsRecorded, 1)] },
+    Amid { run: start_without_containerd, at: &[(FailureNoted, 1)] },
+    Amid {
+        run: update,
+        at: &[(TaskLimitsMarked, 1), (TaskLimited, 1), (TaskLimitsRecorded, 1), (LimitsUnmarked, 1)],
+    },
 ];
 
 pub(super) const ENDED: &[Amid] = &[
@@ -53,6 +58,10 @@ pub(super) const ENDED: &[Amid] = &[
     Amid { run: exec_endless, at: &[(ExecFifos, 1), (ExecCreated, 1), (ExecAsked, 1), (ExecStarted, 1)] },
     Amid { run: exec, at: &[(ExecDeleted, 1), (ExecGone, 1)] },
 ];
+
+/// On a containerd that keeps exits.
+pub(super) const KEPT: &[Amid] =
+    &[Amid { run: start, at: &[(ExitKept, 1)] }, Amid { run: stop, at: &[(ExitForgotten, 1)] }];
 
 /// An image as a volume, so that every step of making and starting is taken.
 fn image_volume(lab: &Lab) -> Mount {
@@ -161,6 +170,31 @@ fn start_in_vain(lab: &Lab, kill: Kill) {
     assert_eq!(status.state(), ContainerState::ContainerExited, "{kill:?}: {status:?}");
     assert_ne!(status.exit_code, 0, "{kill:?}");
     assert!(status.message.contains("no such file"), "{kill:?}: {status:?}");
+    drop(pod);
+    lab.assert_nothing_left(kill);
+}
+
+/// containerd dies amid a start, so that nobody can be told that it failed, and then the daemon does.
+fn start_without_containerd(lab: &Lab, kill: Kill) {
+    let pod = lab.node.pod("without");
+    let id = pod.create(&lab.node.container("main", &["sleep", "1000"]));
+    let containerd = lab.node.root().managed("containerd").expect("the daemon has started it");
+    let staged = lab.node.root().run().join("tasks").join(&id);
+    lab.dies_amid(kill, || {
+        signal(containerd, Signal::SIGSTOP).expect("it runs");
+        thread::scope(|scope| {
+            let start = scope.spawn(|| lab.node.cri().start(&id));
+            assert!(eventually(LIMIT, || staged.exists()), "nothing is made for the start");
+            signal(containerd, Signal::SIGKILL).expect("it is there");
+            start.join().expect("it does not panic")
+        })
+    });
+    let status = lab.node.cri().status(&id).expect("it has a status");
+    assert_eq!(
+        (status.state(), status.reason.as_str()),
+        (ContainerState::ContainerExited, "StartError"),
+        "{kill:?}: {status:?}"
+    );
     drop(pod);
     lab.assert_nothing_left(kill);
 }

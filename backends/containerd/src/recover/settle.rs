@@ -14,6 +14,7 @@ use super::decide::{Patience, Process, Settled, Sight, settled};
 use super::inventory::process_of;
 use crate::backend::Inner;
 use crate::client::{QUICK, call};
+use crate::steps::Step;
 use crate::task::stage::clear_stage;
 
 /// Between two looks.
@@ -85,6 +86,7 @@ impl Inner {
                 tokio::fs::write(&discarded, [])
                     .await
                     .map_err(|fault| crate::text::io_error("write", &discarded, fault))?;
+                switchyard_steps::reach(Step::StartDiscarded);
                 self.end_process(&id.to_string()).await?;
                 entry.set_cleared();
                 // Not kept for later: by then it may run, and its start has the logkeeper take the same log up again.

@@ -212,8 +212,11 @@ impl Inner {
 /// Notes a failed start for recovery where containerd cannot be told of it: whoever asked for the start is told now.
 async fn note_failure(entry: &TaskEntry, exit: &Exit) {
     let (path, text) = (entry.dirs.failed(), ExitRecord::from_core(exit, None).to_label());
-    if let Err(fault) = tokio::fs::write(&path, text).await {
-        tracing::error!(task.id = %entry.id, error = %fault, "a start that failed would be forgotten by a kill now");
+    match tokio::fs::write(&path, text).await {
+        Ok(()) => switchyard_steps::reach(Step::FailureNoted),
+        Err(fault) => {
+            tracing::error!(task.id = %entry.id, error = %fault, "a start that failed would be forgotten by a kill now");
+        }
     }
 }
 

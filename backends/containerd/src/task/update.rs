@@ -158,6 +158,9 @@ async fn unmark(entry: &TaskEntry) -> Result<()> {
     let path = entry.dirs.limiting();
     match tokio::fs::remove_file(&path).await {
         Err(fault) if fault.kind() != std::io::ErrorKind::NotFound => Err(io_error("remove", &path, fault)),
-        Ok(()) | Err(_) => Ok(()),
+        Ok(()) | Err(_) => {
+            switchyard_steps::reach(Step::LimitsUnmarked);
+            Ok(())
+        }
     }
 }
