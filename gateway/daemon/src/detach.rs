@@ -12,9 +12,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use nix::errno::Errno;
+use switchyard_process::ProcessId;
 use switchyard_steps::{Step, reach};
-
-use crate::process::ProcessId;
 
 /// The exit status that says: the file names another process that runs. The program was not started.
 pub const ALREADY_RUNNING: u8 = 3;

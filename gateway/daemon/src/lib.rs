@@ -29,7 +29,6 @@ pub mod managed;
 pub mod metrics;
 pub mod node;
 pub mod output;
-pub mod process;
 pub mod serve;
 pub mod service_manager;
 pub mod shutdown;

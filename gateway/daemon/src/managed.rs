@@ -18,15 +18,14 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use futures::future::BoxFuture;
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
+use nix::sys::signal::Signal;
+use switchyard_process::ProcessId;
 use switchyard_steps::{Step, reach};
 use tokio::process::{Child, Command};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use crate::detach::{ALREADY_RUNNING, read_pid_file};
-use crate::process::ProcessId;
 use crate::status::Condition;
 
 pub mod containerd;
@@ -376,8 +375,8 @@ async fn end(program: &Program, running: &mut Running, signals: &[Signal]) {
             break;
         }
         tracing::warn!(program = program.name, pid = running.process.pid, %signal, "ending a managed process");
-        if let Err(errno) = kill(Pid::from_raw(running.process.pid), signal) {
-            tracing::warn!(program = program.name, pid = running.process.pid, %errno, "cannot send the signal");
+        if let Err(error) = running.process.signal(signal) {
+            tracing::warn!(program = program.name, pid = running.process.pid, %error, "cannot send the signal");
         }
         // Its end shows in the next look too, so running out of time here is no fault.
         let _ = tokio::time::timeout(program.patience.end, ended(program, running)).await;

@@ -3,7 +3,7 @@
 use super::metadata;
 
 /// Our crates and what each may use of ours, dev-dependencies aside. `*` is everything.
-const LAYERS: [(&str, &[&str]); 16] = [
+const LAYERS: [(&str, &[&str]); 17] = [
     ("switchyard", &["*"]),
     ("switchyard-cgroup", &["switchyard-core"]),
     ("switchyard-cni", &["switchyard-steps"]),
@@ -15,6 +15,7 @@ const LAYERS: [(&str, &[&str]); 16] = [
             "switchyard-core",
             "switchyard-logkeeper",
             "switchyard-namespaces",
+            "switchyard-process",
             "switchyard-proto",
             "switchyard-registry",
             "switchyard-runtime-spec",
@@ -28,6 +29,7 @@ const LAYERS: [(&str, &[&str]); 16] = [
     ("switchyard-fake", &["switchyard-core"]),
     ("switchyard-logkeeper", &["switchyard-steps"]),
     ("switchyard-namespaces", &["switchyard-steps"]),
+    ("switchyard-process", &[]),
     ("switchyard-proto", &[]),
     ("switchyard-registry", &[]),
     ("switchyard-runtime-spec", &["switchyard-core"]),

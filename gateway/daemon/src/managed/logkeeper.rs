@@ -5,11 +5,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use switchyard_logkeeper::Client;
+use switchyard_process::ProcessId;
 
 use super::{Patience, Program, State, make_dir};
 use crate::channel::report;
 use crate::config::Config;
-use crate::process::ProcessId;
 
 /// How long one greeting may take.
 const LOOK_LIMIT: Duration = Duration::from_secs(5);

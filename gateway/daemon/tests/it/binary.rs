@@ -8,7 +8,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use switchyard::channel;
 use switchyard::detach::read_pid_file;
-use switchyard::process::ProcessId;
+use switchyard_process::ProcessId;
 use tempfile::TempDir;
 
 use crate::support::{Killed, exe, soon, wait_until};

@@ -10,7 +10,7 @@ use nix::unistd::Pid;
 use switchyard::config::Config;
 use switchyard::detach::read_pid_file;
 use switchyard::managed::{self, Patience, Program, State};
-use switchyard::process::ProcessId;
+use switchyard_process::ProcessId;
 use tempfile::TempDir;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;

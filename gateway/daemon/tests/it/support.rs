@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use switchyard::process::ProcessId;
+use switchyard_process::ProcessId;
 
 /// How long anything may take before a test fails.
 pub(crate) const LIMIT: Duration = Duration::from_secs(60);

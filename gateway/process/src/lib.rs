@@ -1,0 +1,170 @@
+//! Names a process for good, tells whose it is, and signals no other: a process id alone may come to mean another process.
+
+use std::fmt;
+use std::fs;
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::str::FromStr;
+
+use nix::sys::signal::Signal;
+use rustix::io::Errno;
+use rustix::process::{Pid, PidfdFlags, kill_process, pidfd_open, pidfd_send_signal};
+
+/// A process, by its id and when it began; ids are used again, pairs are not.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ProcessId {
+    /// The process id.
+    pub pid: i32,
+    /// When it began, in clock ticks since boot.
+    pub started: u64,
+}
+
+/// A text that names no process.
+#[derive(Debug, thiserror::Error)]
+#[error("{0:?} names no process: expected its id and its start time")]
+pub struct ParseProcessIdError(String);
+
+/// What the kernel tells of a process without asking the process: its memory is not read, which may take for ever.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Stat {
+    /// Which process.
+    pub id: ProcessId,
+    /// The process id of its parent.
+    pub parent: i32,
+    /// It has ended, even if its parent has not taken note of that (a zombie has).
+    pub ended: bool,
+    /// How it ended, as wait(2) tells it: of one that has ended.
+    pub status: Option<i32>,
+}
+
+// === impl Stat ===
+
+impl Stat {
+    /// What is told of the process that has this id now.
+    #[must_use]
+    pub fn of(pid: i32) -> Option<Self> {
+        Self::parse(pid, &fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
+    }
+
+    /// Reads the text of a `/proc/<pid>/stat`. Pure.
+    #[must_use]
+    pub fn parse(pid: i32, text: &str) -> Option<Self> {
+        let fields = stat_fields(text);
+        // Fields 3, 4, 22 and 52 of proc(5).
+        let ended = matches!(*fields.first()?, "Z" | "X" | "x");
+        Some(Self {
+            id: ProcessId { pid, started: fields.get(19)?.parse().ok()? },
+            parent: fields.get(1)?.parse().ok()?,
+            ended,
+            status: fields.get(49).filter(|_| ended).and_then(|status| status.parse().ok()),
+        })
+    }
+
+    /// Its exit code as a shell tells it, of one that has ended.
+    #[must_use]
+    pub fn code(&self) -> Option<i32> {
+        let status = self.status?;
+        let signal = status & 0x7f;
+        Some(if signal == 0 { (status >> 8) & 0xff } else { 128 + signal })
+    }
+}
+
+// === impl ProcessId ===
+
+impl ProcessId {
+    /// The process that has this id now, unless it has ended (a zombie has).
+    #[must_use]
+    pub fn of(pid: i32) -> Option<Self> {
+        Stat::of(pid).filter(|stat| !stat.ended).map(|stat| stat.id)
+    }
+
+    /// Whether it still runs.
+    #[must_use]
+    pub fn is_alive(&self) -> bool {
+        Self::of(self.pid) == Some(*self)
+    }
+
+    /// Sends it a signal. Nothing, and no error, if it has ended, whoever has its number by now.
+    ///
+    /// # Errors
+    /// The kernel's, such as one for want of rights.
+    pub fn signal(&self, signal: Signal) -> io::Result<()> {
+        let Some(pid) = Pid::from_raw(self.pid) else { return Ok(()) };
+        let signal = rustix::process::Signal::from_named_raw(signal as i32)
+            .expect("a named signal of one library is one of the other");
+        let sent = match pidfd_open(pid, PidfdFlags::empty()) {
+            // Looked at after taking hold: whoever bore the number then is the one that is meant.
+            Ok(held) if self.is_alive() => pidfd_send_signal(&held, signal),
+            // A kernel older than 5.3: a moment is left in which it could end and its number be given away.
+            Err(Errno::NOSYS) if self.is_alive() => kill_process(pid, signal),
+            Ok(_) | Err(Errno::NOSYS | Errno::SRCH) => Ok(()),
+            Err(fault) => Err(fault),
+        };
+        match sent {
+            Ok(()) | Err(Errno::SRCH) => Ok(()),
+            Err(fault) => Err(fault.into()),
+        }
+    }
+}
+
+impl fmt::Display for ProcessId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}", self.pid, self.started)
+    }
+}
+
+impl FromStr for ProcessId {
+    type Err = ParseProcessIdError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let fail = || ParseProcessIdError(text.to_owned());
+        let (pid, started) = text.trim().split_once(' ').ok_or_else(fail)?;
+        match (pid.parse(), started.parse()) {
+            (Ok(pid), Ok(started)) if pid > 0 => Ok(Self { pid, started }),
+            _ => Err(fail()),
+        }
+    }
+}
+
+/// Every process that can be seen. Blocks as `/proc` does, which is not for long.
+#[must_use]
+pub fn all() -> Vec<Stat> {
+    let Ok(entries) = fs::read_dir("/proc") else { return Vec::new() };
+    entries.flatten().filter_map(|entry| Stat::of(entry.file_name().to_str()?.parse().ok()?)).collect()
+}
+
+/// Whether the process that has this id is the node's own root's, as this one is: of user 0 in all its ids, in no process namespace
+/// below this one, and with the same root directory. What a container's process says of itself, in its words or its environment, is
+/// then not believed, nor what a user's does, also by a program that is set to run as root.
+///
+/// It does not read the memory of the process. Ask before reading any: a process can make whoever does that wait for ever.
+#[must_use]
+pub fn is_own_root(pid: i32) -> bool {
+    let proc = format!("/proc/{pid}");
+    fs::read_to_string(format!("{proc}/status")).is_ok_and(|status| is_root_here(&status))
+        && is_same(Path::new(&proc).join("root").as_path(), Path::new("/"))
+}
+
+/// Whether a `/proc/<pid>/status` tells of a process of root in the process namespace that `/proc` shows. Pure.
+fn is_root_here(status: &str) -> bool {
+    let words = |name: &str| {
+        let line = status.lines().find_map(|line| line.strip_prefix(name));
+        line.map(|line| line.split_whitespace().collect::<Vec<_>>()).unwrap_or_default()
+    };
+    words("Uid:") == ["0"; 4] && words("NSpid:").len() == 1
+}
+
+fn is_same(one: &Path, other: &Path) -> bool {
+    let place = |path| fs::metadata(path).map(|data| (data.dev(), data.ino())).ok();
+    place(one).is_some_and(|found| place(other) == Some(found))
+}
+
+/// The fields of a `stat` line of proc(5), from the third on: the second, the name, may itself hold spaces and brackets.
+#[must_use]
+pub fn stat_fields(stat: &str) -> Vec<&str> {
+    stat.rsplit_once(')').map_or(Vec::new(), |(_, rest)| rest.split_whitespace().collect())
+}
+
+#[cfg(test)]
+mod tests;

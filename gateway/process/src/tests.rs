@@ -1,0 +1,117 @@
+//! Processes are told apart, believed and signalled as they should be.
+
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command};
+
+use super::*;
+
+/// A process that is ended when this is dropped.
+struct Sleeper(Child);
+
+impl Sleeper {
+    fn start(command: &mut Command) -> Self {
+        Self(command.spawn().unwrap())
+    }
+
+    fn id(&self) -> ProcessId {
+        ProcessId::of(i32::try_from(self.0.id()).unwrap()).unwrap()
+    }
+
+    fn end(&mut self) {
+        self.0.kill().unwrap();
+        self.0.wait().unwrap();
+    }
+}
+
+impl Drop for Sleeper {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn sleep() -> Command {
+    let mut command = Command::new("sleep");
+    command.arg("1000");
+    command
+}
+
+#[test]
+fn a_process_is_alive_until_it_ends_even_if_nobody_reaped_it() {
+    let mut child = Sleeper::start(&mut sleep());
+    let id = child.id();
+    assert!(id.is_alive());
+    assert_eq!(id.to_string().parse::<ProcessId>().unwrap(), id);
+    let before = ProcessId { started: id.started.wrapping_sub(1), ..id };
+    assert!(!before.is_alive());
+    child.end();
+    assert!(!id.is_alive());
+}
+
+#[test]
+fn a_signal_reaches_the_process_that_is_meant_and_no_other_of_its_number() {
+    let mut child = Sleeper::start(&mut sleep());
+    let id = child.id();
+    let before = ProcessId { started: id.started.wrapping_sub(1), ..id };
+    before.signal(Signal::SIGKILL).unwrap();
+    assert!(child.0.try_wait().unwrap().is_none() && id.is_alive(), "a stranger was killed");
+    id.signal(Signal::SIGKILL).unwrap();
+    child.0.wait().unwrap();
+    id.signal(Signal::SIGKILL).unwrap();
+}
+
+#[test]
+fn a_name_with_brackets_and_spaces_does_not_shift_the_fields() {
+    assert_eq!(stat_fields("7 (a) b (c)) S 1 2"), ["S", "1", "2"]);
+}
+
+#[test]
+fn the_code_of_a_dead_process_is_read_as_a_shell_tells_it() {
+    let code = |state: &str, status: i32| {
+        let text = format!("7 (a) b) {state} 5 {} {status}", ["0"; 47].join(" "));
+        Stat::parse(7, &text).unwrap().code()
+    };
+    assert_eq!(code("Z", 9), Some(137));
+    assert_eq!(code("Z", 0x700), Some(7));
+    assert_eq!(code("Z", 0x8b), Some(139), "with a core");
+    assert_eq!(code("S", 0), None);
+    assert_eq!(Stat::parse(7, ""), None);
+}
+
+#[test]
+fn only_root_in_the_namespace_that_is_shown_is_believed() {
+    let told = |uid: &str, pid: &str| is_root_here(&format!("Name:\tx\nUid:\t{uid}\nNSpid:\t{pid}\n"));
+    assert!(told("0\t0\t0\t0", "7"));
+    assert!(!told("0\t0\t0\t0", "7\t1"), "a container's");
+    assert!(!told("100000\t100000\t100000\t100000", "7"));
+    assert!(!told("1000\t0\t0\t0", "7"), "a program that is set to run as root");
+    assert!(!is_root_here("Uid:\t0\t0\t0\t0\n"), "nothing is known of its namespace");
+    assert!(!is_root_here(""));
+}
+
+/// Needs to run as root, as all tests of real processes do.
+#[test]
+fn processes_of_others_and_those_with_another_root_are_not_our_own() {
+    let own = Sleeper::start(&mut sleep());
+    assert!(is_own_root(own.id().pid));
+    let other = Sleeper::start(sleep().uid(65_534));
+    assert!(!is_own_root(other.id().pid));
+    let inside = Sleeper::start(Command::new("unshare").args(["--pid", "--fork", "sleep", "1000"]));
+    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(10);
+    let child = loop {
+        let child = all().into_iter().find(|stat| stat.parent == inside.id().pid && !stat.ended);
+        if let Some(child) = child {
+            break child.id;
+        }
+        assert!(std::time::Instant::now() < deadline, "unshare starts no process");
+        std::thread::yield_now();
+    };
+    assert!(!is_own_root(child.pid));
+    child.signal(Signal::SIGKILL).unwrap();
+
+    let dir = tempfile::tempdir().unwrap();
+    std::os::unix::fs::symlink("/proc/self/fd", dir.path().join("x")).unwrap();
+    assert!(!is_same(dir.path(), Path::new("/")));
+    assert!(is_same(Path::new("/proc/self/root"), Path::new("/")));
+    assert!(!is_same(&dir.path().join("none"), &dir.path().join("none")));
+}
