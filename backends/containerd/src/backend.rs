@@ -101,7 +101,7 @@ pub(crate) struct Inner {
     /// Containers that a predecessor may have been starting.
     inherited: Mutex<HashSet<String>>,
     /// CNI plugins that a predecessor ran, by sandbox.
-    plugins: Mutex<HashMap<SandboxId, Vec<i32>>>,
+    plugins: Mutex<HashMap<SandboxId, Vec<switchyard_process::ProcessId>>>,
     sandboxes: Mutex<HashMap<SandboxId, Arc<SandboxEntry>>>,
     tasks: Mutex<HashMap<TaskId, Arc<TaskEntry>>>,
 }
@@ -269,7 +269,7 @@ impl Inner {
         self.inherited.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(crate) fn plugins(&self) -> MutexGuard<'_, HashMap<SandboxId, Vec<i32>>> {
+    pub(crate) fn plugins(&self) -> MutexGuard<'_, HashMap<SandboxId, Vec<switchyard_process::ProcessId>>> {
         self.plugins.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

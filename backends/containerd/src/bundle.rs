@@ -13,6 +13,7 @@ use switchyard_namespaces::tasks::unmount_tree;
 
 use crate::backend::Inner;
 use crate::config::Mode;
+use crate::container_id::ContainerId;
 use crate::recover::shims;
 use crate::sandbox::from_namespaces;
 use crate::text::remove_tree;
@@ -68,17 +69,17 @@ impl Inner {
     }
 
     /// Whether containerd has a bundle of this container; `None` if that cannot be known.
-    pub(crate) fn has_bundle(&self, id: &str) -> Option<bool> {
-        self.bundles().map(|bundles| bundles.join(id).exists())
+    pub(crate) fn has_bundle(&self, id: &ContainerId) -> Option<bool> {
+        self.bundles().map(|bundles| bundles.join(&**id).exists())
     }
 
     /// Waits until containerd has taken away what belonged to a task that it says is gone, and takes away itself what containerd
     /// has forgotten. Idempotent.
-    pub(crate) async fn bury(&self, id: &str) -> Result<()> {
+    pub(crate) async fn bury(&self, id: &ContainerId) -> Result<()> {
         let deadline = Instant::now() + PATIENCE;
         while self.has_bundle(id) == Some(true) {
             if Instant::now() > deadline {
-                tracing::warn!(id, "containerd has forgotten a bundle: removing it");
+                tracing::warn!(%id, "containerd has forgotten a bundle: removing it");
                 return self.clear_bundle(id).await;
             }
             tokio::time::sleep(LOOK).await;
@@ -87,28 +88,28 @@ impl Inner {
     }
 
     /// Ends the shim of a container that containerd does not know and removes its bundle. Idempotent.
-    pub(crate) async fn clear_bundle(&self, id: &str) -> Result<()> {
-        let Some(bundle) = self.bundles().map(|bundles| bundles.join(id)) else { return Ok(()) };
+    pub(crate) async fn clear_bundle(&self, id: &ContainerId) -> Result<()> {
+        let Some(bundle) = self.bundles().map(|bundles| bundles.join(&**id)) else { return Ok(()) };
         self.end_shims_of(id).await?;
         unmount_tree(bundle.clone()).await.map_err(from_namespaces)?;
         remove_tree(&bundle).await?;
         let namespace = &self.settings.containerd.namespace;
-        let work = Path::new("containerd/root/io.containerd.runtime.v2.task").join(namespace).join(id);
+        let work = Path::new("containerd/root/io.containerd.runtime.v2.task").join(namespace).join(&**id);
         remove_tree(&self.settings.state.join(work)).await?;
-        remove_tree(&self.settings.run.join("oci").join(namespace).join(id)).await
+        remove_tree(&self.settings.run.join("oci").join(namespace).join(&**id)).await
     }
 
     /// Ends the shim that was started for a container, unless it serves others of its pod.
-    async fn end_shims_of(&self, id: &str) -> Result<()> {
+    async fn end_shims_of(&self, id: &ContainerId) -> Result<()> {
         let forgotten = self.forgotten_shims().await?;
-        for shim in forgotten.into_iter().filter(|shim| shim.id == id) {
+        for shim in forgotten.into_iter().filter(|shim| shim.id == *id) {
             shims::end(shim, std::sync::Arc::clone(&self.cgroups)).await?;
         }
         Ok(())
     }
 
-    /// The bundles that there are, by container.
-    pub(crate) fn list_bundles(&self) -> Result<Vec<String>> {
+    /// The bundles of containers of ours that there are.
+    pub(crate) fn list_bundles(&self) -> Result<Vec<ContainerId>> {
         let Some(bundles) = self.bundles() else { return Ok(Vec::new()) };
         let entries = match std::fs::read_dir(&bundles) {
             Ok(entries) => entries,
@@ -117,8 +118,7 @@ impl Inner {
                 return Err(Error::internal(format!("list {}", bundles.display())).with_source(fault));
             }
         };
-        let names = entries.flatten().map(|entry| entry.file_name().to_string_lossy().into_owned());
-        // containerd renames a bundle to a hidden name before it removes it.
-        Ok(names.filter(|name| !name.starts_with('.')).collect())
+        // containerd renames a bundle to a hidden name before it removes it. Whatever else is there is not for us to remove.
+        Ok(entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect())
     }
 }

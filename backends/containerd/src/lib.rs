@@ -24,6 +24,7 @@ mod backend;
 mod bundle;
 mod client;
 pub mod config;
+mod container_id;
 mod dial;
 mod error;
 mod exec;

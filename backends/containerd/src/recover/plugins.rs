@@ -7,15 +7,14 @@ use std::collections::HashMap;
 use std::ffi::OsStr;
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::{Duration, Instant};
 
-use nix::errno::Errno;
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
+use nix::sys::signal::Signal;
 use switchyard_core::id::SandboxId;
 use switchyard_core::{Error, Result};
+use switchyard_process::ProcessId;
 
 use crate::backend::Inner;
 use crate::text::blocking;
@@ -30,9 +29,9 @@ impl Inner {
     pub(super) async fn take_plugins(&self) -> Result<()> {
         let pins = self.layout.all_pins();
         let found = blocking(move || Ok(plugins(&pins))).await?;
-        let mut inherited: HashMap<SandboxId, Vec<i32>> = HashMap::new();
-        for (pid, id) in found {
-            inherited.entry(id).or_default().push(pid);
+        let mut inherited: HashMap<SandboxId, Vec<ProcessId>> = HashMap::new();
+        for (process, id) in found {
+            inherited.entry(id).or_default().push(process);
         }
         *self.plugins() = inherited;
         Ok(())
@@ -40,20 +39,18 @@ impl Inner {
 
     /// Waits until the plugins that a predecessor ran for this sandbox have ended, and kills them if they do not. Idempotent.
     pub(crate) async fn plugins_ended(&self, id: SandboxId) -> Result<()> {
-        let Some(pids) = self.plugins().get(&id).cloned() else { return Ok(()) };
-        let pins = self.layout.sandbox(id).pins;
+        let Some(all) = self.plugins().get(&id).cloned() else { return Ok(()) };
         let limit = Duration::from_secs(self.settings.network.plugin_timeout_seconds.max(1));
-        if !all_ended(&pids, &pins, limit).await {
+        if !all_ended(&all, limit).await {
+            let late: Vec<_> = all.iter().filter(|process| process.is_alive()).collect();
+            let pids: Vec<_> = late.iter().map(|process| process.pid).collect();
             tracing::warn!(sandbox.id = %id, ?pids, "killing CNI plugins of a predecessor that do not end");
-            for pid in &pids {
-                match kill(Pid::from_raw(*pid), Signal::SIGKILL) {
-                    Ok(()) | Err(Errno::ESRCH) => {}
-                    Err(fault) => {
-                        return Err(Error::internal(format!("end the CNI plugin {pid}")).with_source(fault));
-                    }
-                }
+            for process in late {
+                process.signal(Signal::SIGKILL).map_err(|fault| {
+                    Error::internal(format!("end the CNI plugin {}", process.pid)).with_source(fault)
+                })?;
             }
-            if !all_ended(&pids, &pins, PATIENCE).await {
+            if !all_ended(&all, PATIENCE).await {
                 return Err(Error::unavailable(format!("CNI plugins of sandbox {id} outlive SIGKILL")));
             }
         }
@@ -62,64 +59,80 @@ impl Inner {
     }
 }
 
-async fn all_ended(pids: &[i32], pins: &Path, limit: Duration) -> bool {
+async fn all_ended(all: &[ProcessId], limit: Duration) -> bool {
     let deadline = Instant::now() + limit;
-    loop {
-        if pids.iter().all(|pid| namespace_of(*pid).is_none_or(|path| !Path::new(&path).starts_with(pins))) {
-            return true;
-        }
+    while all.iter().any(ProcessId::is_alive) {
         if Instant::now() > deadline {
             return false;
         }
         tokio::time::sleep(LOOK).await;
     }
+    true
 }
 
 /// Processes that work on a namespace of ours, and whose it is: plugins are told it in their environment, and hand that on to what they
-/// run.
-fn plugins<I: FromStr>(pins: &Path) -> Vec<(i32, I)> {
-    let Ok(entries) = fs::read_dir("/proc") else { return Vec::new() };
-    entries
-        .flatten()
-        .filter_map(|entry| {
-            let pid = entry.file_name().to_str()?.parse().ok()?;
-            let path = namespace_of(pid)?;
-            let id = Path::new(&path).strip_prefix(pins).ok()?.iter().next()?.to_str()?.parse().ok()?;
-            Some((pid, id))
-        })
-        .collect()
+/// run. They are the node's root's, as we are; what anybody else writes into an environment is not believed.
+fn plugins<I: FromStr>(pins: &Path) -> Vec<(ProcessId, I)> {
+    let plugin = |process: ProcessId| {
+        let path = switchyard_process::is_own_root(process.pid).then(|| namespace_of(process.pid))??;
+        let id = path.strip_prefix(pins).ok()?.iter().next()?.to_str()?.parse().ok()?;
+        // Looked at last: all of this is of one process.
+        process.is_alive().then_some((process, id))
+    };
+    switchyard_process::all().into_iter().filter_map(|stat| plugin(stat.id)).collect()
 }
 
 /// The namespace that a plugin works on; `None` for any other process, and for one that has ended and waits to be reaped.
-fn namespace_of(pid: i32) -> Option<std::ffi::OsString> {
+fn namespace_of(pid: i32) -> Option<PathBuf> {
     let environment = fs::read(format!("/proc/{pid}/environ")).ok()?;
     let mut lines = environment.split(|byte| *byte == 0);
     let path = lines.find_map(|line| line.strip_prefix(b"CNI_NETNS="))?;
-    Some(OsStr::from_bytes(path).to_owned())
+    Some(PathBuf::from(OsStr::from_bytes(path)))
 }
 
 #[cfg(test)]
 mod tests {
-    use std::process::Command;
+    use std::os::unix::process::CommandExt;
+    use std::process::{Child, Command};
 
     use super::*;
+
+    /// Something that runs as a user with an environment like a plugin's.
+    fn start(uid: u32, netns: &Path) -> (Child, ProcessId) {
+        let child = Command::new("sleep").arg("1000").env("CNI_NETNS", netns).uid(uid).spawn().unwrap();
+        let process = ProcessId::of(i32::try_from(child.id()).unwrap()).unwrap();
+        // The environment is that of this process until the other program has been loaded.
+        let deadline = Instant::now() + PATIENCE;
+        while namespace_of(process.pid).is_none_or(|path| path != netns) && Instant::now() < deadline {
+            std::thread::yield_now();
+        }
+        (child, process)
+    }
 
     #[tokio::test]
     async fn a_plugin_is_found_by_the_namespace_it_works_on_and_waited_for() {
         let dir = tempfile::tempdir().unwrap();
-        let mut plugin =
-            Command::new("sleep").arg("1000").env("CNI_NETNS", dir.path().join("abc/net")).spawn().unwrap();
-        let pid = i32::try_from(plugin.id()).unwrap();
-        // The environment is that of this process until the other program has been loaded.
-        let deadline = Instant::now() + PATIENCE;
-        while plugins::<String>(dir.path()).is_empty() && Instant::now() < deadline {
-            std::thread::yield_now();
-        }
-        assert_eq!(plugins::<String>(dir.path()), [(pid, "abc".to_owned())]);
+        let netns = dir.path().join("abc/net");
+        let (mut plugin, process) = start(0, &netns);
+        let (mut foreign, other) = start(65_534, &netns);
+        assert_eq!(namespace_of(other.pid), Some(netns), "it has the environment of a plugin");
+        assert_eq!(plugins::<String>(dir.path()), [(process, "abc".to_owned())]);
         assert!(plugins::<String>(&dir.path().join("other")).is_empty());
-        assert!(!all_ended(&[pid], &dir.path().join("abc"), Duration::ZERO).await);
+        assert!(!all_ended(&[process], Duration::ZERO).await);
         plugin.kill().unwrap();
         plugin.wait().unwrap();
-        assert!(all_ended(&[pid], &dir.path().join("abc"), Duration::ZERO).await);
+        assert!(all_ended(&[process], Duration::ZERO).await);
+        foreign.kill().unwrap();
+        foreign.wait().unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_plugin_that_has_ended_is_not_taken_for_another_that_bears_its_number() {
+        let dir = tempfile::tempdir().unwrap();
+        let (mut stranger, process) = start(0, &dir.path().join("abc/net"));
+        let ended = ProcessId { started: process.started.wrapping_sub(1), ..process };
+        assert!(all_ended(&[ended], Duration::ZERO).await);
+        stranger.kill().unwrap();
+        stranger.wait().unwrap();
     }
 }

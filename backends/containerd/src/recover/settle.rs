@@ -14,6 +14,7 @@ use super::decide::{Patience, Process, Settled, Sight, settled};
 use super::inventory::process_of;
 use crate::backend::Inner;
 use crate::client::{QUICK, call};
+use crate::container_id::ContainerId;
 use crate::steps::Step;
 use crate::task::stage::clear_stage;
 
@@ -24,8 +25,8 @@ impl Inner {
     /// Waits until containerd has done with what a predecessor asked of it about this container; a process may have come of it.
     /// Returns at once for any other container. What is left of it has to be ended, and is told as that again until
     /// [`Inner::has_settled`] is called: a kill amid the ending does not begin the wait anew. Cancel-safe.
-    pub(crate) async fn settle(&self, id: &str) -> Result<Settled> {
-        if !self.inherited().contains(id) {
+    pub(crate) async fn settle(&self, id: &ContainerId) -> Result<Settled> {
+        if !self.inherited().contains(&**id) {
             return Ok(Settled::Nothing);
         }
         let patience =
@@ -38,7 +39,7 @@ impl Inner {
                 (last, since) = (Some(sight), Instant::now());
             }
             if let Some(settled) = settled(sight, since.elapsed(), began.elapsed(), patience) {
-                tracing::debug!(id, ?settled, after = ?began.elapsed(), "a predecessor's call has settled");
+                tracing::debug!(%id, ?settled, after = ?began.elapsed(), "a predecessor's call has settled");
                 if settled.is_done() {
                     self.has_settled(id).await?;
                 }
@@ -72,7 +73,7 @@ impl Inner {
         let entry = self.task(id)?;
         let _turn = entry.take_turn().await;
         let discarded = entry.dirs.discarded();
-        match self.settle(&id.to_string()).await? {
+        match self.settle(&id.into()).await? {
             Settled::Runs { pid } if !discarded.exists() => {
                 let started = Started { pid, at: std::time::SystemTime::now() };
                 crate::task::mark_started(&entry, started).await?;
@@ -87,7 +88,7 @@ impl Inner {
                     .await
                     .map_err(|fault| crate::text::io_error("write", &discarded, fault))?;
                 switchyard_steps::reach(Step::StartDiscarded);
-                self.end_process(&id.to_string()).await?;
+                self.end_process(&id.into()).await?;
                 entry.set_cleared();
                 // Not kept for later: by then it may run, and its start has the logkeeper take the same log up again.
                 if let Err(error) = self.finish_log(&entry).await {

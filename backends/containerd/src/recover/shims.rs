@@ -8,20 +8,21 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::fs;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use nix::errno::Errno;
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
+use nix::sys::signal::Signal;
 use switchyard_cgroup::Group;
 use switchyard_core::{Error, Result};
+use switchyard_process::{ProcessId, Stat};
 use tokio_util::sync::CancellationToken;
 
 use crate::backend::Inner;
 use crate::client::{QUICK, call};
 use crate::config::Mode;
+use crate::container_id::ContainerId;
 use crate::health::Contact;
 use crate::text::blocking;
 
@@ -29,15 +30,13 @@ use crate::text::blocking;
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// A shim of ours.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Shim {
-    pub(crate) pid: i32,
-    /// When it was started, in ticks since boot: with its process id that names it.
-    started: u64,
+    pub(crate) process: ProcessId,
     /// The container it was started for.
-    pub(crate) id: String,
+    pub(crate) id: ContainerId,
     /// Its children: main processes of containers, and processes that outlived their parents in one.
-    pub(crate) children: Vec<i32>,
+    pub(crate) children: Vec<ProcessId>,
     /// Its bundle has been deleted.
     homeless: bool,
 }
@@ -52,12 +51,10 @@ pub(crate) struct Child {
     pub(crate) groups: String,
 }
 
-/// A process as `/proc` shows it.
+/// What a process of the node's own root says of itself. Whoever else calls itself a shim is not believed.
 #[derive(Debug, Clone)]
-struct Process {
-    pid: i32,
-    parent: i32,
-    started: u64,
+struct Said {
+    process: ProcessId,
     command: Vec<String>,
     /// Its working directory has been deleted.
     homeless: bool,
@@ -67,7 +64,7 @@ struct Process {
 #[derive(Debug, Default)]
 struct Forgotten {
     shims: Vec<Shim>,
-    bundles: BTreeSet<String>,
+    bundles: BTreeSet<ContainerId>,
 }
 
 impl Inner {
@@ -108,26 +105,33 @@ impl Inner {
         let managed = self.settings.containerd.mode == Mode::Managed;
         let mut suspect = Forgotten::default();
         for shim in orphans(shims, &ids, &pids) {
-            let again = before.shims.iter().any(|seen| (seen.pid, seen.started) == (shim.pid, shim.started));
-            if shim.homeless || (managed && again && !busy.contains(&shim.id)) {
-                tracing::warn!(pid = shim.pid, id = shim.id, "ending a shim that containerd has forgotten");
-                let id = shim.id.clone();
-                end(shim, Arc::clone(&self.cgroups)).await?;
-                self.clear_bundle(&id).await?;
-            } else if managed {
+            let again = before.shims.iter().any(|seen| seen.process == shim.process);
+            let certain = shim.homeless || (managed && again && !busy.contains(&*shim.id));
+            if certain {
+                tracing::warn!(pid = shim.process.pid, id = %shim.id, "ending a shim that containerd has forgotten");
+            }
+            // What fails is looked for again, and holds up nothing else.
+            if (certain && !done(&shim.id, self.clear_shim(&shim).await)) || (managed && !certain) {
                 suspect.shims.push(shim);
             }
         }
-        for id in bundles.into_iter().filter(|id| !ids.contains(id)) {
+        for id in bundles.into_iter().filter(|id| !ids.contains(&**id)) {
             let with_shim = suspect.shims.iter().any(|shim| shim.id == id);
-            if before.bundles.contains(&id) && !busy.contains(&id) && !with_shim {
-                tracing::warn!(id, "removing a bundle that containerd has forgotten");
-                self.clear_bundle(&id).await?;
-            } else {
+            let certain = before.bundles.contains(&id) && !busy.contains(&*id) && !with_shim;
+            if certain {
+                tracing::warn!(%id, "removing a bundle that containerd has forgotten");
+            }
+            if !certain || !done(&id, self.clear_bundle(&id).await) {
                 suspect.bundles.insert(id);
             }
         }
         Ok(suspect)
+    }
+
+    /// Ends a shim and removes its bundle.
+    async fn clear_shim(&self, shim: &Shim) -> Result<()> {
+        end(shim.clone(), Arc::clone(&self.cgroups)).await?;
+        self.clear_bundle(&shim.id).await
     }
 
     /// The shims of ours that serve no task that containerd knows.
@@ -150,8 +154,21 @@ impl Inner {
     pub(crate) async fn shims(&self) -> Result<Vec<Shim>> {
         let address = self.client.address().to_path_buf();
         let namespace = self.settings.containerd.namespace.clone();
-        blocking(move || Ok(ours(&processes(), &address, &namespace))).await
+        blocking(move || {
+            let all = switchyard_process::all();
+            let said: Vec<_> = all.iter().filter_map(|stat| said(stat.id)).collect();
+            Ok(ours(&all, &said, &address, &namespace))
+        })
+        .await
     }
+}
+
+/// Whether something has been cleared away; else it is told.
+fn done(id: &ContainerId, outcome: Result<()>) -> bool {
+    if let Err(error) = &outcome {
+        tracing::warn!(%id, error = error.report(), "what containerd has forgotten is cleared away later");
+    }
+    outcome.is_ok()
 }
 
 // === impl Shim ===
@@ -159,43 +176,23 @@ impl Inner {
 impl Shim {
     /// Its children as they are now. Blocks as `/proc` does, which is not for long.
     pub(crate) fn look_at_children(&self) -> Vec<Child> {
-        let look = |pid: &i32| {
-            let state = fields(&stat(*pid)?).first().map(|state| (*state).to_owned())?;
-            let groups = fs::read_to_string(format!("/proc/{pid}/cgroup")).ok()?;
-            Some(Child { pid: *pid, runs: !matches!(state.as_str(), "Z" | "X"), groups })
+        let look = |child: &ProcessId| {
+            let stat = Stat::of(child.pid).filter(|stat| stat.id == *child)?;
+            let groups = fs::read_to_string(format!("/proc/{}/cgroup", child.pid)).ok()?;
+            Some(Child { pid: child.pid, runs: !stat.ended, groups })
         };
         self.children.iter().filter_map(look).collect()
     }
 
     /// The exit code of a child that has ended and of which it has not taken note.
     pub(crate) fn code_of(&self, child: i32) -> Option<i32> {
-        exit_code(&stat(child)?, self.pid)
+        Stat::of(child).filter(|stat| stat.parent == self.process.pid)?.code()
     }
 
     /// Kills it alone. Nothing if it is not there any more.
     pub(crate) fn kill(&self) -> Result<()> {
-        let same = stat(self.pid)
-            .is_some_and(|text| fields(&text).get(19) == Some(&self.started.to_string().as_str()));
-        if same { signal(self.pid, Signal::SIGKILL) } else { Ok(()) }
+        signal(self.process, Signal::SIGKILL)
     }
-}
-
-fn stat(pid: i32) -> Option<String> {
-    fs::read_to_string(format!("/proc/{pid}/stat")).ok()
-}
-
-/// The fields of a `/proc/<pid>/stat` after the name, which is in parentheses and may hold anything: the state, the parent, …
-pub(crate) fn fields(stat: &str) -> Vec<&str> {
-    stat.rsplit_once(')').map(|(_, fields)| fields.split_whitespace().collect()).unwrap_or_default()
-}
-
-/// The exit code in the `stat` of a process that has ended and whose parent has not taken note of that. Pure.
-fn exit_code(stat: &str, parent: i32) -> Option<i32> {
-    let fields = fields(stat);
-    let dead = fields.first() == Some(&"Z") && fields.get(1)?.parse() == Ok(parent);
-    let status: i32 = fields.get(49).filter(|_| dead)?.parse().ok()?;
-    let signal = status & 0x7f;
-    Some(if signal == 0 { (status >> 8) & 0xff } else { 128 + signal })
 }
 
 /// Ends a shim and what it runs, and removes the cgroups of that. Idempotent.
@@ -203,36 +200,32 @@ pub(crate) async fn end(shim: Shim, cgroups: Arc<switchyard_cgroup::Reader>) -> 
     blocking(move || end_now(&shim, &cgroups)).await
 }
 
-/// Decides which processes are shims of ours. Pure.
-fn ours(processes: &[Process], address: &Path, namespace: &str) -> Vec<Shim> {
-    let mut children: BTreeMap<i32, Vec<i32>> = BTreeMap::new();
-    for process in processes {
-        children.entry(process.parent).or_default().push(process.pid);
+/// Decides which of those that have said something are shims of ours, with their children among all processes. Pure.
+fn ours(all: &[Stat], said: &[Said], address: &Path, namespace: &str) -> Vec<Shim> {
+    let mut children: BTreeMap<i32, Vec<ProcessId>> = BTreeMap::new();
+    for stat in all {
+        children.entry(stat.parent).or_default().push(stat.id);
     }
-    let flag = |process: &Process, name: &str| {
-        let mut words = process.command.iter();
+    let flag = |said: &Said, name: &str| {
+        let mut words = said.command.iter();
         words.find(|word| *word == name)?;
         words.next().cloned()
     };
-    processes
-        .iter()
-        .filter(|process| {
-            let program = process.command.first().map(PathBuf::from).unwrap_or_default();
+    said.iter()
+        .filter(|said| {
+            let program = said.command.first().map(PathBuf::from).unwrap_or_default();
             program.file_name().is_some_and(|name| name.to_string_lossy().starts_with("containerd-shim"))
         })
-        .filter(|process| flag(process, "-address").is_some_and(|found| Path::new(&found) == address))
-        .filter(|process| flag(process, "-namespace").as_deref() == Some(namespace))
+        .filter(|said| flag(said, "-address").is_some_and(|found| Path::new(&found) == address))
+        .filter(|said| flag(said, "-namespace").as_deref() == Some(namespace))
         // The helper that starts or deletes a shim has a verb at its end and is gone in a moment.
-        .filter(|process| {
-            !process.command.last().is_some_and(|last| matches!(last.as_str(), "start" | "delete"))
-        })
-        .filter_map(|process| {
+        .filter(|said| !said.command.last().is_some_and(|last| matches!(last.as_str(), "start" | "delete")))
+        .filter_map(|said| {
             Some(Shim {
-                pid: process.pid,
-                started: process.started,
-                id: flag(process, "-id")?,
-                children: children.get(&process.pid).cloned().unwrap_or_default(),
-                homeless: process.homeless,
+                process: said.process,
+                id: flag(said, "-id")?.parse().ok()?,
+                children: children.get(&said.process.pid).cloned().unwrap_or_default(),
+                homeless: said.homeless,
             })
         })
         .collect()
@@ -241,43 +234,39 @@ fn ours(processes: &[Process], address: &Path, namespace: &str) -> Vec<Shim> {
 /// Those whose id and children are no task that containerd knows. Pure.
 fn orphans(shims: Vec<Shim>, ids: &HashSet<String>, pids: &HashSet<i32>) -> Vec<Shim> {
     let known =
-        |shim: &Shim| ids.contains(&shim.id) || shim.children.iter().any(|child| pids.contains(child));
+        |shim: &Shim| ids.contains(&*shim.id) || shim.children.iter().any(|child| pids.contains(&child.pid));
     shims.into_iter().filter(|shim| !known(shim)).collect()
 }
 
-fn processes() -> Vec<Process> {
-    let Ok(entries) = fs::read_dir("/proc") else { return Vec::new() };
-    entries
-        .flatten()
-        .filter_map(|entry| {
-            let pid: i32 = entry.file_name().to_str()?.parse().ok()?;
-            let stat = stat(pid)?;
-            let fields = fields(&stat);
-            let parent = fields.get(1)?.parse().ok()?;
-            let started = fields.get(19)?.parse().ok()?;
-            let command = fs::read(entry.path().join("cmdline")).ok()?;
-            let command = command
-                .split(|byte| *byte == 0)
-                .filter(|word| !word.is_empty())
-                .map(|word| String::from_utf8_lossy(word).into_owned())
-                .collect();
-            let home = fs::read_link(entry.path().join("cwd")).unwrap_or_default();
-            let homeless = home.to_string_lossy().ends_with(" (deleted)");
-            Some(Process { pid, parent, started, command, homeless })
-        })
-        .collect()
+/// What a process says of itself, if it is to be believed.
+fn said(process: ProcessId) -> Option<Said> {
+    if !switchyard_process::is_own_root(process.pid) {
+        return None;
+    }
+    let proc = PathBuf::from(format!("/proc/{}", process.pid));
+    let command = fs::read(proc.join("cmdline")).ok()?;
+    let command = command
+        .split(|byte| *byte == 0)
+        .filter(|word| !word.is_empty())
+        .map(|word| String::from_utf8_lossy(word).into_owned())
+        .collect();
+    // Its link tells of that in words, which may also be a directory's name. One that is deleted has no names.
+    let homeless = fs::metadata(proc.join("cwd")).is_ok_and(|home| home.nlink() == 0);
+    // Looked at last: all of this is of one process.
+    process.is_alive().then_some(Said { process, command, homeless })
 }
 
 fn end_now(shim: &Shim, cgroups: &switchyard_cgroup::Reader) -> Result<()> {
-    let groups: HashSet<Group> = shim.children.iter().flat_map(|pid| groups_of(*pid, &shim.id)).collect();
+    let groups: HashSet<Group> =
+        shim.children.iter().flat_map(|child| groups_of(child.pid, &shim.id)).collect();
     for child in &shim.children {
         signal(*child, Signal::SIGKILL)?;
     }
-    signal(shim.pid, Signal::SIGTERM)?;
+    signal(shim.process, Signal::SIGTERM)?;
     let deadline = Instant::now() + PATIENCE;
-    while Path::new(&format!("/proc/{}/cmdline", shim.pid)).exists() {
+    while shim.process.is_alive() {
         if Instant::now() > deadline {
-            signal(shim.pid, Signal::SIGKILL)?;
+            signal(shim.process, Signal::SIGKILL)?;
             break;
         }
         std::thread::sleep(Duration::from_millis(10));
@@ -289,79 +278,132 @@ fn end_now(shim: &Shim, cgroups: &switchyard_cgroup::Reader) -> Result<()> {
 }
 
 /// The cgroups of a process that bear this id.
-fn groups_of(pid: i32, id: &str) -> Vec<Group> {
+fn groups_of(pid: i32, id: &ContainerId) -> Vec<Group> {
     let text = fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap_or_default();
     text.lines()
         .filter_map(|line| line.splitn(3, ':').nth(2))
-        .filter(|path| path.contains(id))
+        .filter(|path| path.contains(&**id))
         .filter_map(|path| Group::from_path(Path::new(path)).ok())
         .collect()
 }
 
-fn signal(pid: i32, signal: Signal) -> Result<()> {
-    match kill(Pid::from_raw(pid), signal) {
-        Ok(()) | Err(Errno::ESRCH) => Ok(()),
-        Err(fault) => Err(Error::internal(format!("send {signal} to process {pid}")).with_source(fault)),
-    }
+fn signal(process: ProcessId, signal: Signal) -> Result<()> {
+    let fail =
+        |fault| Error::internal(format!("send {signal} to process {}", process.pid)).with_source(fault);
+    process.signal(signal).map_err(fail)
 }
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::process::CommandExt;
+    use std::process::{Child, Command};
+
     use super::*;
 
-    fn process(pid: i32, parent: i32, command: &str) -> Process {
+    const AA: &str = "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa";
+
+    fn stat(pid: i32, parent: i32) -> Stat {
+        Stat { id: ProcessId { pid, started: 1 }, parent, ended: false, status: None }
+    }
+
+    fn said(pid: i32, command: &str) -> Said {
         let command = command.split(' ').map(str::to_owned).collect();
-        Process { pid, parent, started: 1, command, homeless: true }
+        Said { process: stat(pid, 1).id, command, homeless: true }
     }
 
-    fn shim(pid: i32, id: &str, address: &str) -> Process {
-        process(
-            pid,
-            1,
-            &format!("/usr/bin/containerd-shim-runc-v2 -namespace k8s.io -id {id} -address {address}"),
-        )
-    }
-
-    #[test]
-    fn the_code_of_a_dead_child_is_read_as_a_shell_tells_it() {
-        let line = |state: &str, parent: i32, status: i32| {
-            format!("7 (a) b) {state} {parent} {} {status}", ["0"; 47].join(" "))
-        };
-        assert_eq!(exit_code(&line("Z", 5, 9), 5), Some(137));
-        assert_eq!(exit_code(&line("Z", 5, 0x700), 5), Some(7));
-        assert_eq!(exit_code(&line("Z", 5, 0x8b), 5), Some(139), "with a core");
-        assert_eq!(exit_code(&line("S", 5, 0), 5), None);
-        assert_eq!(exit_code(&line("Z", 1, 0), 5), None);
-        assert_eq!(exit_code("", 5), None);
+    fn shim(pid: i32, id: &str, address: &str) -> Said {
+        said(pid, &format!("/usr/bin/containerd-shim-runc-v2 -namespace k8s.io -id {id} -address {address}"))
     }
 
     #[track_caller]
-    fn check(processes: &[Process], ids: &[&str], pids: &[i32], expected: &[i32]) {
+    fn check(said: &[Said], ids: &[&str], pids: &[i32], expected: &[i32]) {
         let ids = ids.iter().map(ToString::to_string).collect();
-        let shims = ours(processes, Path::new("/run/c.sock"), "k8s.io");
+        let all = [stat(10, 1), stat(11, 10)];
+        let shims = ours(&all, said, Path::new("/run/c.sock"), "k8s.io");
         let found = orphans(shims, &ids, &pids.iter().copied().collect());
-        assert_eq!(found.iter().map(|orphan| orphan.pid).collect::<Vec<_>>(), expected);
+        assert_eq!(found.iter().map(|orphan| orphan.process.pid).collect::<Vec<_>>(), expected);
     }
 
     #[test]
     fn a_shim_is_forgotten_if_neither_its_id_nor_a_child_is_a_known_task() {
-        let all = [shim(10, "aa", "/run/c.sock"), process(11, 10, "sleep 5")];
+        let all = [shim(10, AA, "/run/c.sock"), said(11, "sleep 5")];
         check(&all, &[], &[], &[10]);
-        check(&all, &["aa"], &[], &[]);
+        check(&all, &[AA], &[], &[]);
         check(&all, &[], &[11], &[]);
     }
 
     #[test]
     fn the_shims_of_others_and_what_is_no_shim_are_left_alone() {
-        let other = shim(10, "aa", "/run/containerd/containerd.sock");
-        let foreign =
-            process(12, 1, "/usr/bin/containerd-shim-runc-v2 -namespace moby -id bb -address /run/c.sock");
-        let helper = process(
-            13,
-            1,
-            "/usr/bin/containerd-shim-runc-v2 -namespace k8s.io -id cc -address /run/c.sock delete",
-        );
-        let editor = process(14, 1, "vi -namespace k8s.io -id dd -address /run/c.sock");
+        let other = shim(10, AA, "/run/containerd/containerd.sock");
+        let word = |words: &str| format!("{words} -id {AA} -address /run/c.sock");
+        let foreign = said(12, &word("/usr/bin/containerd-shim-runc-v2 -namespace moby"));
+        let helper =
+            said(13, &format!("{} delete", word("/usr/bin/containerd-shim-runc-v2 -namespace k8s.io")));
+        let editor = said(14, &word("vi -namespace k8s.io"));
         check(&[other, foreign, helper, editor], &[], &[], &[]);
+    }
+
+    #[test]
+    fn a_shim_for_what_is_no_container_of_ours_is_none_of_ours() {
+        for id in ["/etc", "../../..", "nginx", "..", &AA[1..]] {
+            check(&[shim(10, id, "/run/c.sock")], &[], &[], &[]);
+        }
+    }
+
+    /// A process that calls itself a shim, and ends when this is dropped.
+    struct Pretender(Child);
+
+    impl Pretender {
+        fn start(uid: u32, dir: &Path) -> Self {
+            let mut command = Command::new("sh");
+            let words = ["-namespace", "k8s.io", "-id", AA, "-address", "/run/c.sock"];
+            command.args(["-c", "read nothing"]).args(words).arg0("containerd-shim-runc-v2");
+            Self(command.uid(uid).current_dir(dir).stdin(std::process::Stdio::piped()).spawn().unwrap())
+        }
+
+        /// The shims that it is taken for.
+        fn taken_for(&self) -> Vec<Shim> {
+            let process = ProcessId::of(i32::try_from(self.0.id()).unwrap()).unwrap();
+            let said: Vec<_> = super::said(process).into_iter().collect();
+            ours(&[], &said, Path::new("/run/c.sock"), "k8s.io")
+        }
+    }
+
+    impl Drop for Pretender {
+        fn drop(&mut self) {
+            let _ = self.0.kill();
+            let _ = self.0.wait();
+        }
+    }
+
+    #[test]
+    fn a_users_process_is_not_believed_and_a_name_makes_no_directory_deleted() {
+        let dir = tempfile::tempdir().unwrap();
+        fs::set_permissions(dir.path(), std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+        let (named, gone) = (dir.path().join("named (deleted)"), dir.path().join("gone"));
+        for path in [&named, &gone] {
+            fs::create_dir(path).unwrap();
+        }
+        assert_eq!(Pretender::start(65_534, &gone).taken_for(), []);
+        let homeless = |pretender: &Pretender| match &pretender.taken_for()[..] {
+            [shim] => shim.homeless,
+            others => panic!("{others:?}"),
+        };
+        let (in_named, in_gone) = (Pretender::start(0, &named), Pretender::start(0, &gone));
+        assert!(!homeless(&in_named) && !homeless(&in_gone));
+        fs::remove_dir(&gone).unwrap();
+        assert!(!homeless(&in_named) && homeless(&in_gone));
+    }
+
+    #[test]
+    fn a_number_that_another_process_bears_by_now_is_not_killed() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut stranger = Pretender::start(0, dir.path());
+        let pid = i32::try_from(stranger.0.id()).unwrap();
+        let ended = ProcessId { pid, started: ProcessId::of(pid).unwrap().started.wrapping_sub(1) };
+        let shim = Shim { process: ended, id: AA.parse().unwrap(), children: vec![ended], homeless: true };
+        end_now(&shim, &switchyard_cgroup::Reader::detect().unwrap()).unwrap();
+        shim.kill().unwrap();
+        assert!(stranger.0.try_wait().unwrap().is_none(), "a stranger was killed");
     }
 }

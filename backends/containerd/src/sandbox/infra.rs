@@ -16,6 +16,7 @@ use switchyard_steps::reach;
 use super::SandboxEntry;
 use crate::backend::Inner;
 use crate::client::{SLOW, call, gone_is_done};
+use crate::container_id::ContainerId;
 use crate::error::from_status;
 use crate::layout::SandboxDirs;
 use crate::mount::unmount_all;
@@ -168,7 +169,7 @@ impl Inner {
 
     /// Ends a sandbox's infra process, if there is one, and removes its cgroup. Idempotent.
     pub(super) async fn end_infra(&self, id: SandboxId, entry: Option<&SandboxEntry>) -> Result<()> {
-        self.end_process(&id.to_string()).await?;
+        self.end_process(&id.into()).await?;
         if let Some(entry) = entry {
             let path = self.cgroup_of(entry, &id.to_string())?.path;
             self.remove_cgroup(switchyard_cgroup::Group::from_cgroups_path(&path).ok()).await;
@@ -178,7 +179,7 @@ impl Inner {
 
     /// Kills what runs under a container's id, deletes it, and waits until nothing is left of it. What a predecessor may have asked of
     /// containerd about it has settled before. Idempotent.
-    pub(crate) async fn end_process(&self, id: &str) -> Result<()> {
+    pub(crate) async fn end_process(&self, id: &ContainerId) -> Result<()> {
         let settled = self.settle(id).await?;
         self.delete_process(id).await?;
         self.forget_exit(id).await?;

@@ -125,7 +125,7 @@ impl Inner {
         };
         tracing::warn!(
             task.id = id,
-            pid = shim.pid,
+            pid = shim.process.pid,
             code,
             "killing a shim that does not answer: all that it served has ended"
         );

@@ -67,7 +67,7 @@ impl MainProcess {
 
     fn parent(&self) -> Option<u32> {
         let stat = fs::read_to_string(format!("/proc/{}/stat", self.pid)).ok()?;
-        let parent = crate::recover::shims::fields(&stat).get(1)?.parse().ok()?;
+        let parent = switchyard_process::stat_fields(&stat).get(1)?.parse().ok()?;
         // Looked at after reading: whose number it is has not changed while it runs.
         self.runs().then_some(parent)
     }

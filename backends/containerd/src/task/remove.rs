@@ -27,7 +27,7 @@ impl Inner {
         let _turn = entry.take_turn().await;
         let id = entry.id.to_string();
         if entry.may_have_process() {
-            self.end_process(&id).await?;
+            self.end_process(&entry.id.into()).await?;
             entry.set_cleared();
         }
         let (kept, location) = (entry.is_kept(), self.cgroup_location(&entry.record()));

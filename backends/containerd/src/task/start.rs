@@ -129,7 +129,7 @@ impl Inner {
         match call(&what, SLOW, self.client.tasks().create(request.clone())).await {
             Err(error) if error.kind() == ErrorKind::AlreadyExists => {
                 tracing::warn!(task.id = %entry.id, "containerd holds a remnant of this task: deleting it");
-                self.end_process(&entry.id.to_string()).await?;
+                self.end_process(&entry.id.into()).await?;
                 call(&what, SLOW, self.client.tasks().create(request)).await.map(|made| made.pid)
             }
             other => other.map(|made| made.pid),
@@ -196,7 +196,7 @@ impl Inner {
         // First the word that it never ran: whatever else is cut off, nobody takes what is left for a running task.
         self.record_exit(entry, exit, None).await?;
         switchyard_steps::reach(Step::StartRefused);
-        self.end_process(&entry.id.to_string()).await?;
+        self.end_process(&entry.id.into()).await?;
         entry.set_cleared();
         if let Err(error) = self.finish_log(entry).await {
             tracing::warn!(task.id = %entry.id, error = error.report(), "the log of a failed start is let go of later");
