@@ -146,6 +146,9 @@ pub(crate) struct TaskRecord {
     pub(crate) leaf: bool,
     /// Whether all processes must be signalled to end it, because its process namespace is not its own.
     pub(crate) shares_pid: bool,
+    /// The task whose process namespace it joins.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) target: Option<String>,
     pub(crate) resources: ResourcesRecord,
     /// What is put in place for the runtime while it makes the container.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]

@@ -195,6 +195,12 @@ impl TaskEntry {
         self.process.lock().unwrap_or_else(PoisonError::into_inner).as_ref().map(MainProcess::pid)
     }
 
+    /// The number of its main process, if that is held and has not ended: so the number is its own.
+    fn running_pid(&self) -> Option<u32> {
+        let process = self.process.lock().unwrap_or_else(PoisonError::into_inner);
+        process.as_ref().filter(|process| process.runs()).map(MainProcess::pid)
+    }
+
     /// Where its shim listens, if its main process is held and that can be found.
     pub(crate) fn shim(&self) -> Option<Address> {
         let process = self.process.lock().unwrap_or_else(PoisonError::into_inner);

@@ -178,12 +178,25 @@ impl Inner {
     }
 
     fn pid_namespace(&self, target: TaskId) -> Result<PathBuf> {
-        let started = self.task(target)?.started().ok_or_else(|| {
+        let pid = self.task(target)?.running_pid().ok_or_else(|| {
             Error::failed_precondition(format!(
-                "task {target}, whose process namespace is wanted, does not run"
+                "task {target}, whose process namespace is wanted, does not run, or not as a process that can be seen here"
             ))
         })?;
-        Ok(PathBuf::from(format!("/proc/{}/ns/pid", started.pid)))
+        Ok(PathBuf::from(format!("/proc/{pid}/ns/pid")))
+    }
+
+    /// Refuses a task whose process namespace was to be that of a task that runs no more. It is named by a number, which may be another
+    /// process's by now, and the namespace that of the node: asked before the process is made, and before anything runs in it.
+    ///
+    /// # Errors
+    /// `FailedPrecondition`.
+    pub(super) fn check_target(&self, entry: &TaskEntry) -> Result<()> {
+        let Some(target) = entry.record().target.clone() else { return Ok(()) };
+        let target = target.parse().map_err(|fault| {
+            Error::internal(format!("the record of task {}", entry.id)).with_source(fault)
+        })?;
+        self.pid_namespace(target).map(drop)
     }
 
     async fn make_task(
@@ -266,6 +279,10 @@ fn task_record(
         systemd_cgroup: plan.location.systemd,
         leaf: matches!(spec.cgroup, Some(CgroupPlacement::Leaf(_))),
         shares_pid: spec.pid != PidMode::Private,
+        target: match spec.pid {
+            PidMode::Target(target) => Some(target.to_string()),
+            PidMode::Private | PidMode::Sandbox | PidMode::Host => None,
+        },
         resources: ResourcesRecord::from_core(&spec.resources),
         staged: plan.staging.records.clone(),
         volumes: plan.staging.volumes.iter().map(|(_, volume)| volume.clone()).collect(),

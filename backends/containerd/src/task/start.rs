@@ -57,6 +57,7 @@ impl Inner {
 
     async fn launch(&self, entry: &TaskEntry) -> Result<Started> {
         self.keeper_up_for(entry)?;
+        self.check_target(entry)?;
         entry.set_launched();
         let expected_move = self.expect_move();
         let Streams { stdin, stdout, stderr, log } = self.streams(entry).await?;
@@ -84,6 +85,8 @@ impl Inner {
         self.faults.reach(Step::TaskCreated)?;
         // The process is there already, and waits to become the task's.
         self.hold_main(entry, made);
+        // It had the number all the while, so the namespace is the one that is meant.
+        self.check_target(entry)?;
         self.unstage(entry).await?;
         self.faults.reach(Step::TaskUnstaged)?;
         self.watch_oom(entry);
