@@ -1,15 +1,17 @@
 //! What a task has changed of its files, as a layer: what an overlay keeps in its upper directory, in the words of OCI images.
 
 use std::collections::HashMap;
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::fs::{self, File, Metadata};
 use std::io::{self, BufWriter, Write};
-use std::os::unix::ffi::OsStrExt;
+use std::os::fd::{AsFd, AsRawFd};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use nix::sys::stat::{major, minor};
+use rustix::fs::{CWD, Mode, OFlags, openat};
 use switchyard_core::Result;
 use switchyard_core::spec::{IdMap, UserNamespace};
 use tar::{Builder, EntryType, Header};
@@ -39,7 +41,17 @@ struct Layer<'a, W: Write> {
     until: Instant,
 }
 
-/// Writes the layer of `upper` into a file. The ids in it are those inside of `users`. Nothing changes it meanwhile. Blocks.
+/// Something below the upper directory, held so that it stays the same whatever its name comes to mean meanwhile: the task stands still,
+/// but what shares its process namespace does not, and may reach its files.
+struct Node {
+    file: File,
+    data: Metadata,
+}
+
+/// Writes the layer of `upper` into a file. The ids in it are those inside of `users`. Blocks.
+///
+/// Only what is below `upper` is read, and only regular files are opened for that: neither a link nor a FIFO that is put in the place of
+/// one leads elsewhere, or keeps this waiting.
 ///
 /// # Errors
 /// `DeadlineExceeded` after `until`.
@@ -47,32 +59,90 @@ pub(super) fn write(upper: &Path, users: Option<&UserNamespace>, into: &Path, un
     let written = || {
         let builder = Builder::new(BufWriter::new(File::create_new(into)?));
         let mut layer = Layer { builder, users, names: HashMap::new(), until };
+        let upper = Node::open(CWD, upper.as_os_str(), OFlags::DIRECTORY)?;
         let mut dirs = vec![PathBuf::new()];
         while let Some(dir) = dirs.pop() {
-            layer.directory(upper, &dir, &mut dirs)?;
+            if let Some(node) = upper.below(&dir)? {
+                layer.directory(&node, &dir, &mut dirs)?;
+            }
         }
         layer.builder.into_inner()?.flush()
     };
     written().map_err(|fault| timely("write what was changed of the files into", into, fault))
 }
 
+// === impl Node ===
+
+impl Node {
+    /// Takes hold of what bears a name, and follows no link at its end. It cannot be read or written by that alone, and so no device, FIFO or
+    /// hung file notices.
+    fn open(dir: impl AsFd, name: &OsStr, flags: OFlags) -> io::Result<Self> {
+        let flags = flags | OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let file = File::from(openat(dir, name, flags, Mode::empty())?);
+        Ok(Self { data: file.metadata()?, file })
+    }
+
+    /// The directory of this path below this one; `None` if there is none any more.
+    fn below(&self, path: &Path) -> io::Result<Option<Self>> {
+        let mut node = Self { file: self.file.try_clone()?, data: self.data.clone() };
+        for name in path {
+            node = match Self::open(&node.file, name, OFlags::DIRECTORY) {
+                Ok(node) => node,
+                Err(fault) if is_gone(&fault) => return Ok(None),
+                Err(fault) => return Err(fault),
+            };
+        }
+        Ok(Some(node))
+    }
+
+    /// A path that leads to this, whatever else bears its name by now.
+    fn path(&self) -> PathBuf {
+        PathBuf::from(format!("/proc/self/fd/{}", self.file.as_raw_fd()))
+    }
+
+    /// The names in this directory, in order.
+    fn names(&self) -> io::Result<Vec<OsString>> {
+        let entries = fs::read_dir(self.path())?;
+        let mut names = entries.map(|entry| Ok(entry?.file_name())).collect::<io::Result<Vec<_>>>()?;
+        names.sort();
+        Ok(names)
+    }
+
+    /// Where this link leads.
+    fn target(&self) -> io::Result<PathBuf> {
+        let target = rustix::fs::readlinkat(&self.file, "", Vec::new())?;
+        Ok(PathBuf::from(OsString::from_vec(target.into_bytes())))
+    }
+}
+
+/// Whether something is not there any more, or something else is in its place.
+fn is_gone(fault: &io::Error) -> bool {
+    matches!(fault.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory)
+        || fault.raw_os_error() == Some(nix::errno::Errno::ELOOP as i32)
+}
+
+// === impl Layer ===
+
 impl<W: Write> Layer<'_, W> {
     /// Writes the entries of a directory, and tells of those that are directories themselves.
-    fn directory(&mut self, upper: &Path, dir: &Path, dirs: &mut Vec<PathBuf>) -> io::Result<()> {
-        let mut entries = fs::read_dir(upper.join(dir))?.collect::<io::Result<Vec<_>>>()?;
-        entries.sort_by_key(fs::DirEntry::file_name);
-        for entry in entries {
+    fn directory(&mut self, node: &Node, dir: &Path, dirs: &mut Vec<PathBuf>) -> io::Result<()> {
+        for name in node.names()? {
             check(self.until)?;
-            let data = entry.metadata()?;
-            self.entry(&entry.path(), &dir.join(entry.file_name()), &data)?;
-            if data.is_dir() {
-                dirs.push(dir.join(entry.file_name()));
+            let below = match Node::open(&node.file, &name, OFlags::empty()) {
+                Ok(below) => below,
+                Err(fault) if is_gone(&fault) => continue,
+                Err(fault) => return Err(fault),
+            };
+            self.entry(&below, &dir.join(&name))?;
+            if below.data.is_dir() {
+                dirs.push(dir.join(&name));
             }
         }
         Ok(())
     }
 
-    fn entry(&mut self, path: &Path, name: &Path, data: &Metadata) -> io::Result<()> {
+    fn entry(&mut self, node: &Node, name: &Path) -> io::Result<()> {
+        let data = &node.data;
         let kind = data.file_type();
         if kind.is_char_device() && data.rdev() == 0 {
             let mut whiteout = OsString::from(REMOVED);
@@ -92,7 +162,7 @@ impl<W: Write> Layer<'_, W> {
             header.set_entry_type(EntryType::Link);
             return self.builder.append_link(&mut header, name, first);
         }
-        let attributes = attributes(path)?;
+        let attributes = attributes(&node.path())?;
         let kept = attributes.iter().filter(|(key, _)| !key.starts_with(OVERLAY));
         let kept: Vec<_> =
             kept.map(|(key, value)| (format!("SCHILY.xattr.{key}"), value.as_slice())).collect();
@@ -101,10 +171,10 @@ impl<W: Write> Layer<'_, W> {
         }
         if kind.is_symlink() {
             header.set_entry_type(EntryType::Symlink);
-            self.builder.append_link(&mut header, name, fs::read_link(path)?)?;
+            self.builder.append_link(&mut header, name, node.target()?)?;
         } else if kind.is_file() {
             header.set_size(data.len());
-            let content = Exact::new(File::open(path)?, data.len(), self.until);
+            let content = Exact::new(File::open(node.path())?, data.len(), self.until);
             self.builder.append_data(&mut header, name, content)?;
         } else {
             header.set_entry_type(if kind.is_dir() {
@@ -148,10 +218,10 @@ impl<W: Write> Layer<'_, W> {
     }
 }
 
-/// The extended attributes of a file; none where its file system has none.
+/// The extended attributes of what a path leads to; none where its file system has none.
 fn attributes(path: &Path) -> io::Result<HashMap<String, Vec<u8>>> {
     let mut names = vec![0_u8; ATTRIBUTES];
-    let length = match rustix::fs::llistxattr(path, &mut names[..]) {
+    let length = match rustix::fs::listxattr(path, &mut names[..]) {
         Ok(length) => length,
         Err(rustix::io::Errno::OPNOTSUPP) => 0,
         Err(fault) => return Err(fault.into()),
@@ -159,7 +229,7 @@ fn attributes(path: &Path) -> io::Result<HashMap<String, Vec<u8>>> {
     let mut all = HashMap::new();
     for name in names[..length].split(|byte| *byte == 0).filter(|name| !name.is_empty()) {
         let mut value = vec![0_u8; ATTRIBUTES];
-        let length = rustix::fs::lgetxattr(path, std::ffi::OsStr::from_bytes(name), &mut value[..])?;
+        let length = rustix::fs::getxattr(path, OsStr::from_bytes(name), &mut value[..])?;
         value.truncate(length);
         all.insert(String::from_utf8_lossy(name).into_owned(), value);
     }
@@ -255,6 +325,45 @@ mod tests {
         // The host's root is nobody inside.
         assert_eq!(seen["link"].1, u64::from(NOBODY));
         assert_eq!(seen[&long].3, "long");
+    }
+
+    /// What is read is what was seen under a name, though something else is put in its place in between.
+    #[test]
+    fn what_takes_the_place_of_a_file_or_directory_is_not_read() {
+        let dir = tempfile::tempdir().unwrap();
+        let (upper, secret) = (dir.path().join("upper"), dir.path().join("secret"));
+        fs::create_dir_all(upper.join("dir")).unwrap();
+        fs::create_dir(&secret).unwrap();
+        fs::write(secret.join("key"), "secret").unwrap();
+        fs::write(upper.join("file"), "text").unwrap();
+        fs::write(upper.join("other"), "more").unwrap();
+        let node = Node::open(CWD, upper.as_os_str(), OFlags::DIRECTORY).unwrap();
+        let [file, other] =
+            ["file", "other"].map(|name| Node::open(&node.file, name.as_ref(), OFlags::empty()).unwrap());
+        for name in ["file", "other"] {
+            fs::remove_file(upper.join(name)).unwrap();
+        }
+        symlink(secret.join("key"), upper.join("file")).unwrap();
+        nix::unistd::mkfifo(&upper.join("other"), Mode::S_IRWXU).unwrap();
+        fs::remove_dir(upper.join("dir")).unwrap();
+        symlink(&secret, upper.join("dir")).unwrap();
+
+        assert!(node.below(Path::new("dir")).unwrap().is_none());
+        let mut layer =
+            Layer { builder: Builder::new(Vec::new()), users: None, names: HashMap::new(), until: soon() };
+        layer.entry(&file, Path::new("file")).unwrap();
+        layer.entry(&other, Path::new("other")).unwrap();
+        let written = layer.builder.into_inner().unwrap();
+        let text = String::from_utf8_lossy(&written);
+        assert!(text.contains("text") && text.contains("more") && !text.contains("secret"));
+
+        // What is there from the beginning is written as what it is.
+        let into = dir.path().join("layer.tar");
+        write(&upper, None, &into, soon()).unwrap();
+        let mut archive = tar::Archive::new(File::open(&into).unwrap());
+        let kinds: Vec<_> =
+            archive.entries().unwrap().map(|entry| entry.unwrap().header().entry_type()).collect();
+        assert_eq!(kinds, [EntryType::Symlink, EntryType::Symlink, EntryType::Fifo]);
     }
 
     #[test]
