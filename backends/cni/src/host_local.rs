@@ -5,7 +5,9 @@
 use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
+use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
 use serde_json::Value;
 
@@ -14,8 +16,14 @@ use crate::conf::NetworkList;
 /// Where it keeps its files unless it is told another place.
 const DATA_DIR: &str = "/var/lib/cni/networks";
 
+/// How long its lock is tried for: it holds it for moments, unless it hangs.
+const PATIENCE: Duration = Duration::from_secs(1);
+/// Between two tries.
+const AGAIN: Duration = Duration::from_millis(10);
+
 /// Gives back the addresses of a network whose reservation is an empty file; how many there were. The plugin writes its
-/// files under a lock, which is taken here, so that none of them is one that is being written. Blocks while it is held.
+/// files under a lock, which is taken here, so that none of them is one that is being written. Where it cannot be had, nothing is given
+/// back. Blocks for moments.
 pub(crate) fn free_nameless(list: &NetworkList) -> io::Result<usize> {
     let mut freed = 0;
     for dir in directories(list) {
@@ -42,8 +50,7 @@ fn free_in(dir: &Path) -> io::Result<usize> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(0),
         Err(error) => return Err(error),
     };
-    let _lock: Flock<File> =
-        Flock::lock(lock, FlockArg::LockExclusive).map_err(|(_, errno)| io::Error::from(errno))?;
+    let _lock = lock_soon(lock, dir)?;
     let mut freed = 0;
     for entry in fs::read_dir(dir)? {
         let entry = entry?;
@@ -54,6 +61,23 @@ fn free_in(dir: &Path) -> io::Result<usize> {
         }
     }
     Ok(freed)
+}
+
+/// Takes the lock of a directory, or gives up: a plugin that hangs must not have everybody wait who removes a sandbox.
+fn lock_soon(mut file: File, dir: &Path) -> io::Result<Flock<File>> {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        file = match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
+            Ok(lock) => return Ok(lock),
+            Err((file, Errno::EWOULDBLOCK)) if Instant::now() < deadline => file,
+            Err((_, Errno::EWOULDBLOCK)) => {
+                let why = format!("the lock in {} is held for longer than {PATIENCE:?}", dir.display());
+                return Err(io::Error::new(io::ErrorKind::WouldBlock, why));
+            }
+            Err((_, errno)) => return Err(errno.into()),
+        };
+        std::thread::sleep(AGAIN);
+    }
 }
 
 /// Whether a file bears the name of an address; of IPv6 ones the colons may be written otherwise.
@@ -90,6 +114,17 @@ mod tests {
         let mut left: Vec<_> = fs::read_dir(&own).unwrap().map(|entry| entry.unwrap().file_name()).collect();
         left.sort();
         assert_eq!(left, ["10.0.0.3", "last_reserved_ip.0", "lock"]);
+    }
+
+    #[test]
+    fn a_lock_that_is_never_let_go_of_is_not_waited_for() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("lock");
+        fs::write(dir.path().join("10.0.0.2"), "").unwrap();
+        let held = Flock::lock(File::create(&path).unwrap(), FlockArg::LockExclusive).unwrap();
+        assert_eq!(free_in(dir.path()).unwrap_err().kind(), io::ErrorKind::WouldBlock);
+        drop(held);
+        assert_eq!(free_in(dir.path()).unwrap(), 1);
     }
 
     #[test]

@@ -2,7 +2,8 @@
 //!
 //! It holds one or two JSON documents: what is asked for, on disk before the first plugin runs, and the result of ADD, which is
 //! appended. The result need not be on disk: it helps plugins to undo an attachment, and one that a power cut has ended can be undone
-//! without. So a result that is cut short is one that is not known, and a file that is empty is one from before any plugin ran.
+//! without. So a result that is cut short is one that is not known; and where what is asked for is cut short itself, or is not there,
+//! no plugin has run.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, ErrorKind, Write};
@@ -90,7 +91,12 @@ impl Saved {
         };
         let damaged = |source| Error::JournalContent { path: path.to_owned(), source };
         let mut documents = serde_json::Deserializer::from_slice(&bytes).into_iter::<Value>();
-        let Some(intent) = documents.next() else { return Ok(None) };
+        let intent = match documents.next() {
+            None => return Ok(None),
+            // A kill or a full disk has cut the writing short.
+            Some(Err(fault)) if fault.is_eof() => return Ok(None),
+            Some(intent) => intent,
+        };
         let intent: Intent = intent.and_then(Intent::deserialize).map_err(damaged)?;
         if intent.version != VERSION {
             let text = format!("version {} is not {VERSION}", intent.version);
@@ -237,7 +243,7 @@ fn encode(path: &Path, document: &impl Serialize) -> Result<Vec<u8>, Error> {
 }
 
 /// Makes the file and has it on disk, its name as well: addresses stay reserved on disk, so after a power cut it has to be there.
-/// Cut short it leaves no file, or an empty one.
+/// Cut short it leaves no file, an empty one, or the beginning of what is asked for.
 fn write_durably(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
     reach(Step::JournalDrafted);

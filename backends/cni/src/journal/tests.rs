@@ -180,13 +180,30 @@ async fn a_damaged_or_newer_file_is_told_and_kept() {
     let network = bench.network(&list("1.0.0", &["one"]));
     attach_saved(&network, &path, &attachment()).await.unwrap();
     let text = fs::read_to_string(&path).unwrap();
-    for broken in ["{", &text[1..], &text.replace("\"version\":2", "\"version\":3")] {
+    for broken in [&text[1..], &text.replace("\"version\":2", "\"version\":3")] {
         fs::write(&path, broken).unwrap();
         let error = del_saved(&path, &bench.plugins(), None).await.unwrap_err();
         assert!(matches!(error, Error::JournalContent { .. }), "{error}");
         assert!(path.exists());
     }
     assert_eq!(bench.order(), ["ADD one"]);
+}
+
+#[tokio::test]
+async fn an_intent_that_was_cut_short_is_from_before_any_plugin_ran() {
+    let bench = Bench::new();
+    let path = journal(&bench);
+    bench.good("one", "10.0.0.2/24");
+    let network = bench.network(&list("1.0.0", &["one"]));
+    network.save(&path, &attachment()).await.unwrap();
+    let whole = fs::read(&path).unwrap();
+    assert!(Saved::read(&path).unwrap().is_some());
+    for length in 0..whole.len() {
+        fs::write(&path, &whole[..length]).unwrap();
+        assert_eq!(Saved::read(&path).unwrap(), None, "{length} bytes");
+    }
+    del_saved(&path, &bench.plugins(), None).await.unwrap();
+    assert!(!path.exists() && bench.order().is_empty());
 }
 
 #[tokio::test]
