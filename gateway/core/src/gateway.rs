@@ -21,6 +21,7 @@ use crate::state::TaskState;
 use crate::table::{Counts, Sandbox, Table, Task};
 use crate::turns::Turns;
 
+mod away;
 mod checkpoint;
 mod exec;
 mod image;

@@ -4,8 +4,9 @@ use std::pin::pin;
 use std::time::Duration;
 
 use futures::poll;
+use switchyard_core::backend::{Backend, BackendStatus, Condition};
 use switchyard_core::id::TaskId;
-use switchyard_core::spec::Signal;
+use switchyard_core::spec::{Signal, TaskUpdate};
 use switchyard_core::state::{ExitCause, SandboxState, TaskState};
 use switchyard_core::{Error, ErrorKind};
 use switchyard_fake::Method;
@@ -112,6 +113,34 @@ async fn what_does_not_run_is_stopped_without_a_signal() {
     node.scope.stop_task(&TaskId::random().to_string(), LONG).await.unwrap();
     assert_eq!(node.exit(ended.id).code, 0);
     assert_eq!(node.fake.count(Method::SignalTask), 0);
+    node.agrees().await;
+}
+
+#[tokio::test]
+async fn nobody_waits_for_a_start_that_an_absent_backend_cannot_bring_to_its_end() {
+    let node = Node::new().await;
+    let task = node.task(ENDLESS).await;
+    let id = task.id.to_string();
+    let hold = node.fake.hold(Method::StartTask);
+    let mut start = pin!(node.scope.start_task(&id));
+    assert!(poll!(&mut start).is_pending());
+    hold.arrived(1).await;
+    let up = node.fake.status();
+    let away = Condition::False { reason: "Away".into(), message: "containerd is away".into() };
+    node.fake.set_status(BackendStatus { runtime: away, ..up.clone() });
+    for error in [
+        node.scope.stop_task(&id, LONG).await.unwrap_err(),
+        node.scope.remove_task(&id).await.unwrap_err(),
+        node.scope.update_task(&id, TaskUpdate::default()).await.unwrap_err(),
+    ] {
+        assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+        assert!(error.to_string().contains("containerd is away"), "{error}");
+    }
+    node.fake.set_status(up);
+    hold.release();
+    start.await.unwrap();
+    node.scope.stop_task(&id, LONG).await.unwrap();
+    assert_eq!(node.exit(task.id).code, 143);
     node.agrees().await;
 }
 

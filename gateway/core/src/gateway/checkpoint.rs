@@ -22,7 +22,7 @@ impl Scope {
 }
 
 async fn checkpoint_task(gateway: Gateway, id: TaskId, spec: CheckpointSpec) -> Result<()> {
-    let _turn = gateway.shared.task_turns.take(id).await;
+    let _turn = gateway.task_turn(id).await?;
     let task = gateway.shared.table.task(id).ok_or_else(|| no_task(id))?;
     if !task.state.is_running() {
         let state = task.state.as_str();

@@ -4,10 +4,7 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use tokio::time::Instant;
-
 use super::{Gateway, NewTask, Op, Scope, Shared, gone_is_done};
-use crate::backend::Condition;
 use crate::error::{Error, ErrorKind, Result};
 use crate::flight::Decision;
 use crate::id::{SandboxId, TaskId};
@@ -188,42 +185,6 @@ impl Gateway {
         self.within_kill_limit(id, async { drop(self.exit_of(id).await) }).await
     }
 
-    /// Waits for the end of a killed task, but not for a backend that stays away: nobody can tell of the end then.
-    async fn within_kill_limit(&self, id: TaskId, ended: impl Future<Output = ()>) -> Result<()> {
-        tokio::select! {
-            ended = tokio::time::timeout(self.shared.limits.kill, ended) => ended.map_err(|_| self.outlives(id)),
-            reason = self.backend_stays_away() => Err(Error::unavailable(format!(
-                "task {id} was killed, but its end cannot be told: {reason}"
-            ))),
-        }
-    }
-
-    /// Returns, with the reason, once the backend has been away for a while without a break.
-    async fn backend_stays_away(&self) -> String {
-        let limits = &self.shared.limits;
-        let mut since = None;
-        loop {
-            // Most tasks are gone before the first look.
-            tokio::time::sleep(limits.retry_min).await;
-            match self.shared.backend.status().runtime {
-                Condition::True => since = None,
-                Condition::False { message, reason: _ } => {
-                    let since = *since.get_or_insert_with(Instant::now);
-                    if since.elapsed() >= limits.away {
-                        return message;
-                    }
-                }
-            }
-        }
-    }
-
-    fn outlives(&self, id: TaskId) -> Error {
-        let limit = self.shared.limits.kill;
-        Error::deadline(format!(
-            "task {id} was sent SIGKILL, and nobody has told of its end within {limit:?}"
-        ))
-    }
-
     pub(super) async fn remove_task(&self, id: TaskId) -> Result<()> {
         let gateway = self.clone();
         let work = move || remove_task(gateway, id);
@@ -237,11 +198,11 @@ impl Gateway {
     /// Asks a task to stop, and kills it when it still runs after `grace`. False if it runs no more.
     async fn send_kill(&self, id: TaskId, grace: Duration) -> Result<bool> {
         let shared: &Shared = &self.shared;
-        shared.task_ops.settled(&Op::Start(id)).await;
+        self.unless_away(id, shared.task_ops.settled(&Op::Start(id))).await?;
         let Some(mut task) = shared.table.task(id) else { return Ok(false) };
         if task.state == TaskState::Created {
             // A start that a predecessor was at may still come to something.
-            drop(shared.task_turns.take(id).await);
+            drop(self.task_turn(id).await?);
             let Some(now) = shared.table.task(id) else { return Ok(false) };
             task = now;
         }
@@ -427,7 +388,7 @@ async fn make_task(gateway: Gateway, sandbox: SandboxId, spec: TaskSpec) -> Resu
 async fn start_task(gateway: Gateway, id: TaskId) -> Result<()> {
     let shared: &Shared = &gateway.shared;
     let waits = shared.table.task(id).is_some_and(|task| task.state == TaskState::Created);
-    let _turn = shared.task_turns.take(id).await;
+    let _turn = gateway.task_turn(id).await?;
     let task = shared.table.task(id).ok_or_else(|| no_task(id))?;
     if waits && task.state.was_started() {
         // While this waited, the start that a predecessor was at came to something: that is the one asked for.
@@ -452,7 +413,7 @@ async fn start_task(gateway: Gateway, id: TaskId) -> Result<()> {
 
 async fn update_task(gateway: Gateway, id: TaskId, update: TaskUpdate) -> Result<()> {
     let shared: &Shared = &gateway.shared;
-    let _turn = shared.task_turns.take(id).await;
+    let _turn = gateway.task_turn(id).await?;
     let task = shared.table.task(id).ok_or_else(|| no_task(id))?;
     match task.state {
         TaskState::Created | TaskState::Running { .. } | TaskState::Stopping { .. } => {}
@@ -473,7 +434,7 @@ async fn update_task(gateway: Gateway, id: TaskId, update: TaskUpdate) -> Result
 async fn remove_task(gateway: Gateway, id: TaskId) -> Result<()> {
     let shared: &Shared = &gateway.shared;
     gateway.end_task(id, Duration::ZERO).await?;
-    let _turn = shared.task_turns.take(id).await;
+    let _turn = gateway.task_turn(id).await?;
     match shared.table.apply_task(id, TaskEvent::RemoveRequested) {
         Ok(_) => {}
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
