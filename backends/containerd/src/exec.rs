@@ -18,6 +18,7 @@ use switchyard_steps::{Step, reach};
 use crate::backend::Inner;
 use crate::image::lease::getrandom_fill;
 use crate::input::{End, Input};
+use crate::retry::Tries;
 use crate::shim::Shim;
 use crate::task::make_fifos;
 use crate::text::remove_tree;
@@ -32,9 +33,6 @@ const PREFIX: &str = "exec-";
 
 /// Between two looks whether children of one that has ended still write.
 const LOOK: Duration = Duration::from_millis(250);
-
-/// Between two tries to end one, while its task runs.
-const AGAIN: Duration = Duration::from_secs(1);
 
 /// Control over a further process; the last one to go ends it.
 struct Control {
@@ -142,16 +140,19 @@ impl Drop for Control {
         }
         let exec = Arc::clone(&self.exec);
         self.exec.inner.tracker.spawn(async move {
+            let mut tries = Tries::default();
             while let Err(error) = exec.abandon().await {
-                tracing::warn!(
-                    task.id = exec.task,
-                    error = error.report(),
-                    "a process in a task is not ended yet"
-                );
                 if !exec.is_in_running_task() {
+                    tracing::debug!(
+                        task.id = exec.task,
+                        error = error.report(),
+                        "a process has gone with its task"
+                    );
                     break;
                 }
-                tokio::time::sleep(AGAIN).await;
+                tries
+                    .failed(&exec.inner.health, &exec.task, "a process in a task is not ended", &error)
+                    .await;
             }
             // The task may have gone, and taken the process with it; its directory is ours all the same.
             if let Err(error) = remove_tree(&exec.dir).await {

@@ -40,6 +40,7 @@ mod options;
 mod probe;
 mod record;
 mod recover;
+mod retry;
 mod rootfs;
 mod sandbox;
 mod shim;

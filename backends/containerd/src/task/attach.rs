@@ -7,7 +7,6 @@
 
 use std::path::Path;
 use std::sync::{Arc, PoisonError, Weak};
-use std::time::Duration;
 
 use containerd_client::services::v1 as api;
 use nix::errno::Errno;
@@ -23,10 +22,8 @@ use super::start::from_logkeeper;
 use crate::backend::Inner;
 use crate::client::{QUICK, call, gone_is_done};
 use crate::input::{End, Input};
+use crate::retry::Tries;
 use crate::text::io_error;
-
-/// Between two tries to end an input.
-const AGAIN: Duration = Duration::from_secs(1);
 
 /// The inputs of the clients that are attached to one task.
 #[derive(Debug, Default)]
@@ -124,20 +121,17 @@ impl Inner {
         }
         let (inner, entry) = (Arc::clone(self), Arc::clone(entry));
         self.tracker.spawn(async move {
+            let (id, mut tries) = (entry.id.to_string(), Tries::default());
             while entry.exit().is_none() {
-                let request = api::CloseIoRequest {
-                    container_id: entry.id.to_string(),
-                    exec_id: String::new(),
-                    stdin: true,
-                };
+                let request =
+                    api::CloseIoRequest { container_id: id.clone(), exec_id: String::new(), stdin: true };
                 let what = format!("close the input of task {}", entry.id);
                 let Err(error) =
                     gone_is_done(call(&what, QUICK, inner.client.tasks().close_io(request)).await)
                 else {
                     return reach(Step::InputEnded);
                 };
-                tracing::warn!(task.id = %entry.id, error = error.report(), "its input is ended later");
-                tokio::time::sleep(AGAIN).await;
+                tries.failed(&inner.health, &id, "the input of a task is not ended", &error).await;
             }
         });
     }
