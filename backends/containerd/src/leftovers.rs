@@ -7,12 +7,14 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use futures::{StreamExt, stream};
+use futures::StreamExt;
+use futures::stream::FuturesUnordered;
 use switchyard_cgroup::Group;
 use switchyard_core::id::SandboxId;
 use switchyard_core::state::Exit;
 use switchyard_core::{ErrorKind, Result};
 use tokio::sync::Semaphore;
+use tokio::time::{Instant, MissedTickBehavior, interval_at};
 use tokio_util::sync::CancellationToken;
 
 use crate::backend::Inner;
@@ -72,8 +74,12 @@ impl Leftovers {
         }
     }
 
-    fn take(&self) -> Vec<Leftover> {
-        self.queue.lock().unwrap_or_else(PoisonError::into_inner).drain(..).collect()
+    fn len(&self) -> usize {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner).len()
+    }
+
+    fn next(&self) -> Option<Leftover> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner).pop_front()
     }
 }
 
@@ -99,18 +105,9 @@ impl Inner {
 
     /// Clears leftovers away until `stop`.
     pub(crate) async fn clear_leftovers(self: Arc<Self>, stop: CancellationToken) {
-        loop {
-            tokio::select! {
-                () = tokio::time::sleep(PERIOD) => {}
-                () = stop.cancelled() => return,
-            }
-            if matches!(self.health.now(), Contact::Down { .. }) {
-                continue;
-            }
-            // One that takes long, for want of an answer of its shim, does not hold up the others.
-            let taken = stream::iter(self.leftovers.take());
-            taken.for_each_concurrent(AT_ONCE, |leftover| self.try_to_clear(leftover)).await;
-        }
+        let due = || if matches!(self.health.now(), Contact::Up { .. }) { self.leftovers.len() } else { 0 };
+        let next = || self.leftovers.next().map(|leftover| self.try_to_clear(leftover));
+        in_rounds(due, next, stop).await;
     }
 
     async fn try_to_clear(&self, leftover: Leftover) {
@@ -138,9 +135,75 @@ impl Inner {
     }
 }
 
+/// Has things done, a few at once, until `stop`. In each round as many as are `due` at its beginning, so that what fails and is put back is
+/// tried again in another; one that takes long, for want of an answer of its shim, holds up no other.
+async fn in_rounds<F: Future<Output = ()>>(
+    due: impl Fn() -> usize,
+    next: impl Fn() -> Option<F>,
+    stop: CancellationToken,
+) {
+    let mut rounds = interval_at(Instant::now() + PERIOD, PERIOD);
+    rounds.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let (mut at_work, mut left) = (FuturesUnordered::new(), 0);
+    loop {
+        tokio::select! {
+            _ = rounds.tick() => left = due(),
+            Some(()) = at_work.next() => {}
+            () = stop.cancelled() => break,
+        }
+        while left > 0 && at_work.len() < AT_ONCE {
+            left -= 1;
+            at_work.extend(next());
+        }
+    }
+    // What was begun comes to its end.
+    while at_work.next().await.is_some() {}
+}
+
 #[cfg(test)]
 mod tests {
+    use std::cell::RefCell;
+
     use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn one_that_takes_long_holds_up_nothing_that_comes_later() {
+        let stop = CancellationToken::new();
+        let (queue, done) = (RefCell::new(VecDeque::from([150])), RefCell::new(Vec::new()));
+        let next = || {
+            let seconds = queue.borrow_mut().pop_front()?;
+            let done = &done;
+            Some(async move {
+                tokio::time::sleep(Duration::from_secs(seconds)).await;
+                done.borrow_mut().push(seconds);
+            })
+        };
+        let later = async {
+            tokio::time::sleep(PERIOD * 2).await;
+            queue.borrow_mut().extend([1, 2, 1, 2, 1]);
+            tokio::time::sleep(PERIOD * 4).await;
+            done.borrow_mut().sort_unstable();
+            assert_eq!(*done.borrow(), [1, 1, 1, 2, 2]);
+            stop.cancel();
+        };
+        tokio::join!(in_rounds(|| queue.borrow().len(), next, stop.clone()), later);
+        assert_eq!(done.borrow().last(), Some(&150), "what was begun comes to its end");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_fails_waits_for_another_round() {
+        let (stop, tries, began) = (CancellationToken::new(), RefCell::new(Vec::new()), Instant::now());
+        let next = || {
+            tries.borrow_mut().push(began.elapsed().as_secs());
+            Some(std::future::ready(()))
+        };
+        let later = async {
+            tokio::time::sleep(PERIOD * 3 + PERIOD / 2).await;
+            stop.cancel();
+        };
+        tokio::join!(in_rounds(|| 1, next, stop.clone()), later);
+        assert_eq!(*tries.borrow(), [1, 2, 3].map(|round| PERIOD.as_secs() * round));
+    }
 
     #[test]
     fn a_full_queue_keeps_what_it_has() {
