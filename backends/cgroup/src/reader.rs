@@ -14,7 +14,7 @@ use crate::group::Group;
 use crate::hierarchy::{CgroupMode, Hierarchy};
 use crate::oom::{OomWatch, kills};
 use crate::parse;
-use crate::remove::{remove_one, remove_tree};
+use crate::remove::{remove_one, remove_trees};
 use crate::usage::{V1Dirs, v1, v2};
 
 /// How deep groups inside a group are followed.
@@ -136,17 +136,10 @@ impl Reader {
     /// is removed. Blocks for up to a second while the kernel calls it busy, as it does shortly after a process ended.
     ///
     /// # Errors
-    /// [`Error::Busy`] if it still has processes then, [`Error::File`] for anything else the kernel says. Hierarchies
-    /// after the one that failed are tried all the same; the first failure is told.
+    /// [`Error::Busy`] if it still has processes then, [`Error::File`] for anything else the kernel says. Other hierarchies
+    /// than the one that failed are tried all the same; the first failure is told.
     pub fn remove(&self, group: &Group) -> Result<()> {
-        let mut first = Ok(());
-        for dir in self.hierarchy.dirs(group) {
-            let removed = remove_tree(&dir);
-            if first.is_ok() {
-                first = removed;
-            }
-        }
-        first
+        remove_trees(self.hierarchy.dirs(group))
     }
 
     /// Removes `group` from every hierarchy if it has neither processes nor groups inside in any; false if it has. Idempotent. Blocks
@@ -162,7 +155,7 @@ impl Reader {
             }
         }
         for dir in self.hierarchy.dirs(group) {
-            match remove_one(&dir) {
+            match remove_one(dir) {
                 Err(Error::Busy { .. }) => return Ok(false),
                 other => other?,
             }

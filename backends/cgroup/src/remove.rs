@@ -1,7 +1,8 @@
 //! Removes cgroups, groups inside groups first.
 
 use std::fs;
-use std::path::Path;
+use std::io;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use nix::errno::Errno;
@@ -9,45 +10,73 @@ use nix::errno::Errno;
 use crate::error::{Error, Result};
 use crate::reader::{MAX_DEPTH, children, is_gone};
 
-/// How often a removal is tried while the kernel says that the group is busy.
+/// How often a removal is tried while the kernel says that a group is busy.
 const ATTEMPTS: u32 = 8;
 
 /// The wait after the first attempt; each next one is twice as long, 635 ms in all.
 const FIRST_WAIT: Duration = Duration::from_millis(5);
 
-/// Removes a directory of a cgroup hierarchy with all groups below. Only `rmdir` is used: no file is ever deleted.
-pub(crate) fn remove_tree(dir: &Path) -> Result<()> {
-    remove_below(dir, MAX_DEPTH)
+/// Removes directories of cgroup hierarchies with all groups below. Only `rmdir` is used: no file is ever deleted.
+pub(crate) fn remove_trees(dirs: impl Iterator<Item = PathBuf>) -> Result<()> {
+    remove_patiently(dirs.collect(), MAX_DEPTH)
 }
 
 /// Removes a directory of a cgroup hierarchy, unless it has groups inside.
-pub(crate) fn remove_one(dir: &Path) -> Result<()> {
-    remove_below(dir, 0)
+pub(crate) fn remove_one(dir: PathBuf) -> Result<()> {
+    remove_patiently(vec![dir], 0)
+}
+
+/// Tries all of them, again and again as long as there is hope; those that are busy are waited for together. The first failure is told.
+fn remove_patiently(mut dirs: Vec<PathBuf>, depth: usize) -> Result<()> {
+    let mut outcome = Ok(());
+    let mut wait = FIRST_WAIT;
+    for attempt in 1..=ATTEMPTS {
+        let mut busy = Vec::new();
+        for dir in dirs {
+            match remove_below(&dir, depth) {
+                Ok(()) => {}
+                Err(error) if attempt < ATTEMPTS && may_pass(&error) => busy.push(dir),
+                Err(error) => outcome = outcome.and(Err(error)),
+            }
+        }
+        if busy.is_empty() {
+            break;
+        }
+        std::thread::sleep(wait);
+        wait *= 2;
+        dirs = busy;
+    }
+    outcome
 }
 
 fn remove_below(dir: &Path, depth: usize) -> Result<()> {
-    let mut wait = FIRST_WAIT;
-    let mut attempt = 1;
-    loop {
-        if depth > 0 {
-            for child in children(dir)? {
-                remove_below(&child, depth - 1)?;
-            }
+    if depth > 0 {
+        let mut below = Ok(());
+        for child in children(dir)? {
+            below = below.and(remove_below(&child, depth - 1));
         }
-        let error = match fs::remove_dir(dir) {
-            Ok(()) => return Ok(()),
-            Err(error) if is_gone(&error) => return Ok(()),
-            Err(error) => error,
-        };
-        match error.raw_os_error().map(Errno::from_raw) {
-            // The kernel lets go of a process a little after its parent was told; or somebody made a group inside.
-            Some(Errno::EBUSY | Errno::ENOTEMPTY) if attempt < ATTEMPTS => {
-                std::thread::sleep(wait);
-                wait *= 2;
-                attempt += 1;
-            }
-            Some(Errno::EBUSY) => return Err(Error::Busy { path: dir.to_owned(), source: error }),
-            Some(_) | None => return Err(Error::File { path: dir.to_owned(), source: error }),
-        }
+        below?;
     }
+    match fs::remove_dir(dir) {
+        Ok(()) => Ok(()),
+        Err(error) if is_gone(&error) => Ok(()),
+        Err(source) if errno(&source) == Some(Errno::EBUSY) => {
+            Err(Error::Busy { path: dir.to_owned(), source })
+        }
+        Err(source) => Err(Error::File { path: dir.to_owned(), source }),
+    }
+}
+
+/// Whether it may work in a moment: the kernel lets go of a process a little after its parent was told, and somebody may have made
+/// a group inside.
+fn may_pass(error: &Error) -> bool {
+    match error {
+        Error::Busy { .. } => true,
+        Error::File { source, .. } => errno(source) == Some(Errno::ENOTEMPTY),
+        Error::NoHierarchy | Error::InvalidGroup { .. } => false,
+    }
+}
+
+fn errno(error: &io::Error) -> Option<Errno> {
+    error.raw_os_error().map(Errno::from_raw)
 }
