@@ -1,7 +1,11 @@
 //! Logs on a disk that has no space or no inodes left: lines are lost, counted and told of, and no container waits.
 
-use std::fs;
+use std::fs::{self, File};
+use std::io::{BufRead, BufReader, Seek};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
 
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use switchyard_tests::host::eventually;
@@ -142,6 +146,88 @@ fn a_disk_without_inodes_keeps_the_old_log_in_use_or_costs_lines_that_are_told_o
     let (kept, lost) = account(&[&old, &log]);
     assert!(lost > 0);
     assert_eq!(kept.len() as u64 + lost, printed, "{lost} of them lost");
+}
+
+/// Reads a log along as `kubectl logs -f` does, over rotations, until `over`; the lines. A line that is not whole is read again.
+fn follow(log: &Path, over: &AtomicBool) -> Vec<String> {
+    let open = || File::open(log).map(BufReader::new);
+    let mut lines = Vec::new();
+    let mut reader = open().expect("it is there");
+    loop {
+        // Looked at first: what was written by then is read below.
+        let ends = over.load(Ordering::Acquire);
+        let inode = |file: &File| file.metadata().expect("it is open").ino();
+        let rotated = fs::metadata(log).is_ok_and(|now| now.ino() != inode(reader.get_ref()));
+        loop {
+            let mut line = String::new();
+            let len = reader.read_line(&mut line).expect("a log is text");
+            if !line.ends_with('\n') {
+                reader
+                    .seek_relative(-i64::try_from(len).expect("it is short"))
+                    .expect("it can be read again");
+                break;
+            }
+            lines.push(line.trim_end().to_owned());
+        }
+        if rotated {
+            reader = open().expect("it has just been there");
+        } else if ends {
+            return lines;
+        }
+        // What is in the buffer may have been cut off since.
+        let position = reader.stream_position().expect("it is a file");
+        reader.seek(std::io::SeekFrom::Start(position)).expect("it is a file");
+        thread::sleep(std::time::Duration::from_millis(1));
+    }
+}
+
+#[test]
+fn who_follows_a_log_on_a_full_disk_sees_whole_lines_and_the_log_goes_on_when_there_is_room() {
+    let node = Node::start();
+    let disk = Disk::mount(&node, "size=256k");
+    let filler = disk.0.join("filler");
+    fs::write(&filler, vec![0; 128 << 10]).expect("there is room for it");
+    let dir = shared_dir(&node, "followed");
+    let pod = node.pod_with("followed", |config| config.log_directory = disk.0.display().to_string());
+    let script = "n=0; until [ -e /host/end ]; do n=$((n+1)); echo line $n of a container on a full disk; \
+                  echo $n > /host/at; [ -e /host/slow ] && sleep 0.01; done; exit 0";
+    let id = pod.shell_with("main", script, |config| share(config, &dir));
+    pod.wait_log("main", |lines| !lines.is_empty());
+    let (log, old) = (pod.log_path("main"), pod.log_path("main").with_extension("log.1"));
+    let at = || fs::read_to_string(dir.join("at")).ok().and_then(|text| text.trim().parse::<u64>().ok());
+    let goes_on = |lines: u64| {
+        let goal = metric(&node, "switchyard_log_dropped_lines_total") + lines;
+        assert!(eventually(LIMIT, || at().is_some()), "it prints nothing");
+        let printed = at().unwrap_or(0) + lines;
+        let on = eventually(LIMIT, || at().is_some_and(|at| at >= printed));
+        assert!(on, "the container waits for the disk");
+        let counted = eventually(LIMIT, || metric(&node, "switchyard_log_dropped_lines_total") >= goal);
+        assert!(counted, "nothing is counted as lost");
+    };
+    let over = AtomicBool::new(false);
+    let followed = thread::scope(|scope| {
+        let follower = scope.spawn(|| follow(&log, &over));
+        goes_on(1000);
+        node.cri().reopen_log(&id).expect("the file is there");
+        goes_on(1000);
+        fs::rename(&log, &old).expect("a log can be renamed");
+        node.cri().reopen_log(&id).expect("an empty file has room");
+        goes_on(1000);
+        assert_eq!(said(&node), 1, "once is enough");
+        fs::write(dir.join("slow"), "").expect("the root can be written");
+        fs::remove_file(&filler).expect("it is ours");
+        pod.wait_log("main", |lines| lines.len() > 5);
+        fs::write(dir.join("end"), "").expect("the root can be written");
+        assert_eq!(node.cri().wait_exit(&id).exit_code, 0);
+        over.store(true, Ordering::Release);
+        follower.join().expect("a log can be read")
+    });
+    let (kept, lost) = account(&[&old, &log]);
+    assert_eq!(Some(kept.len() as u64 + lost), at(), "{lost} of them lost");
+    assert_eq!(lost, metric(&node, "switchyard_log_dropped_lines_total"));
+    let text = |file| fs::read_to_string(file).expect("it is there");
+    let whole = format!("{}{}", text(&old), text(&log));
+    assert!(followed.iter().eq(whole.lines()), "{} lines were followed", followed.len());
 }
 
 /// The counter of lost lines; 0 while there is no logkeeper to ask.
