@@ -8,6 +8,7 @@ use std::time::{Duration, SystemTime};
 
 use async_trait::async_trait;
 use containerd_client::services::v1 as api;
+use containerd_client::types;
 use switchyard_core::id::Owner;
 use switchyard_core::image::{Image, ImageId, ImageStore, PullRequest};
 use switchyard_core::stats::DiskUsage;
@@ -247,6 +248,8 @@ impl Images {
         let image = api::Image {
             name: record.name.clone(),
             labels: std::iter::once((key.clone(), String::new())).collect(),
+            // The mask leaves it as it is, but containerd 1.7 and later die of a record without one.
+            target: Some(types::Descriptor { digest: record.target.to_string(), ..Default::default() }),
             ..Default::default()
         };
         let mask = prost_types::FieldMask { paths: vec![format!("labels.{key}")] };
