@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use switchyard_proto::cri::v1 as cri;
 use switchyard_steps::{Area, Step};
@@ -15,6 +16,7 @@ pub(crate) const FACTS: &[Fact] = &[
     ("a_checkpoint_has_what_the_processes_held_and_they_go_on", a_checkpoint_has_what_processes_held),
     ("a_checkpoint_that_cannot_be_made_says_why_and_leaves_nothing", one_that_cannot_be_made),
     ("a_kill_amid_a_checkpoint_leaves_a_container_that_goes_on", a_kill_amid_a_checkpoint),
+    ("a_client_that_vanishes_amid_a_checkpoint_leaves_a_container_that_goes_on", a_client_that_vanishes),
     ("a_checkpoint_leaves_connections_as_they_are", one_with_connections),
 ];
 
@@ -192,6 +194,42 @@ fn a_kill_amid_a_checkpoint(node: &GuestNode) {
     fs::remove_file(&archive).expect("it is there");
     fs::remove_file(DROP_IN).expect("it is there");
     run(&["systemctl", "daemon-reload"]);
+}
+
+/// The checkpoint is made to its end, whoever has asked for it, or never begins.
+fn a_client_that_vanishes(node: &GuestNode) {
+    let pod = node.pod("checkpoint-left");
+    let id = pod.shell("main", SCRIPT);
+    for after in [20, 300, 1500].map(Duration::from_millis) {
+        goes_on(&pod, "main");
+        let archive = place("left");
+        let request = cri::CheckpointContainerRequest {
+            container_id: id.clone(),
+            location: archive.display().to_string(),
+            timeout: 0,
+        };
+        // Dropped amid it, as by a client that dies.
+        let left = node.cri.runtime(async |mut client| {
+            tokio::time::timeout(after, client.checkpoint_container(request))
+                .await
+                .unwrap_or_else(|_| Err(Status::cancelled("left")))
+        });
+        drop(left);
+        // One that is told to begin now does so when the one before is over.
+        let again = place("again");
+        checkpoint(node, &id, &again, 0).expect("it can be made");
+        goes_on(&pod, "main");
+        assert!(eventually(LIMIT, || !mark(&id).exists()), "{after:?}: what is left of it stays");
+        for archive in [archive, again].iter().filter(|archive| archive.exists()) {
+            assert!(names(archive).iter().any(|name| name == "checkpoint/inventory.img"), "{after:?}");
+            fs::remove_file(archive).expect("it is there");
+        }
+        assert_eq!(
+            fs::read_dir(DIR).expect("it is there").count(),
+            0,
+            "{after:?}: more than archives is left"
+        );
+    }
 }
 
 fn one_with_connections(node: &GuestNode) {

@@ -41,13 +41,16 @@ fn main() -> ExitCode {
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
     match words.as_slice() {
         ["facts", only @ ..] => facts(only),
-        ["smoke"] => {
-            println!("--exact {}", SMOKE.join(" "));
+        ["smoke", only @ ..] => {
+            let wanted = |name: &&str| only.is_empty() || only.iter().any(|word| name.contains(word));
+            let names: Vec<_> = SMOKE.into_iter().filter(wanted).collect();
+            assert!(!names.is_empty(), "no test's name has any of {only:?} in it");
+            println!("--exact {}", names.join(" "));
             ExitCode::SUCCESS
         }
         ["load", seed] => load::run(seed.parse().expect("the seed is a number")),
         ["after"] => after::run(),
-        _ => panic!("one of: facts [WORD...], smoke, load SEED, after"),
+        _ => panic!("one of: facts [WORD...], smoke [WORD...], load SEED, after"),
     }
 }
 
@@ -66,7 +69,11 @@ fn facts(only: &[&str]) -> ExitCode {
         checkpoint::FACTS,
         clock::FACTS,
     ];
-    for (name, fact) in all.concat() {
+    let all = all.concat();
+    for word in only {
+        assert!(all.iter().any(|(name, _)| name.contains(word)), "no fact's name has {word:?} in it");
+    }
+    for (name, fact) in all {
         if !only.is_empty() && !only.iter().any(|word| name.contains(word)) {
             continue;
         }
