@@ -82,6 +82,7 @@ impl GuardedListener {
 
     /// The next caller that may call. Cancel-safe.
     pub async fn accept(&mut self) -> UnixStream {
+        let mut told = false;
         loop {
             match self.listener.accept().await {
                 Ok((stream, _)) => match stream.peer_cred() {
@@ -94,7 +95,9 @@ impl GuardedListener {
                     }
                 },
                 Err(error) => {
-                    tracing::warn!(socket = %self.path().display(), %error, "cannot accept a connection");
+                    if !std::mem::replace(&mut told, true) {
+                        tracing::warn!(socket = %self.path().display(), %error, "cannot accept a connection, and tries until it can");
+                    }
                     // The reason is most likely a limit on files, which does not go away at once.
                     tokio::time::sleep(Duration::from_millis(100)).await;
                 }

@@ -356,9 +356,14 @@ async fn recover(
     processes.await;
     let processes = begin.at.elapsed();
     let (mut wait, longest) = RETRY;
+    let mut told = String::new();
     while let Err(error) = gateway.recover().await {
-        tracing::warn!(error = error.report(), again_in = ?wait, "recovery failed");
-        service_manager::status(&format!("Recovery failed: {error}"));
+        let report = error.report();
+        if told != report {
+            tracing::warn!(error = report, "recovery failed, and is tried until it succeeds");
+            service_manager::status(&format!("Recovery failed: {error}"));
+            told = report;
+        }
         tokio::time::sleep(wait).await;
         wait = (wait * 2).min(longest);
     }

@@ -103,6 +103,7 @@ impl Server {
         let held = Held::new();
         let permits = Arc::new(Semaphore::new(CONNECTIONS));
         tokio::pin!(shutdown);
+        let mut told = false;
         loop {
             let accept = async {
                 let permit = Arc::clone(&permits).acquire_owned().await;
@@ -118,6 +119,7 @@ impl Server {
                 }
                 (permit, accepted) = accept => match accepted {
                     Ok((stream, _address)) => {
+                        told = false;
                         let (keeper, asked) = (Arc::clone(&keeper), Arc::clone(&asked));
                         let held = held.clone();
                         connections.spawn(async move {
@@ -136,7 +138,9 @@ impl Server {
                         });
                     }
                     Err(error) => {
-                        tracing::warn!(%error, "cannot accept a control connection");
+                        if !std::mem::replace(&mut told, true) {
+                            tracing::warn!(%error, "cannot accept a control connection, and tries until it can");
+                        }
                         sleep(ACCEPT_PAUSE).await;
                     }
                 },

@@ -124,6 +124,7 @@ impl Server {
         let mut connections = JoinSet::new();
         let mut sweep = interval(SWEEP);
         sweep.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut told = false;
         loop {
             tokio::select! {
                 () = stop.cancelled() => break,
@@ -131,12 +132,15 @@ impl Server {
                 Some(ended) = connections.join_next() => note(ended),
                 accepted = listener.accept(), if connections.len() < config.max_connections => match accepted {
                     Ok((socket, _)) => {
+                        told = false;
                         let tls = tls.as_ref().map(|tls| tls.0.clone());
                         let (config, sessions, end) = (Arc::clone(&config), sessions.clone(), end.child_token());
                         connections.spawn(async move { connection(socket, tls, &config, &sessions, end).await });
                     }
                     Err(error) => {
-                        warn!(%error, "no streaming connection can be accepted");
+                        if !std::mem::replace(&mut told, true) {
+                            warn!(%error, "no streaming connection can be accepted: trying until one can");
+                        }
                         sleep(NO_ACCEPT).await;
                     }
                 },

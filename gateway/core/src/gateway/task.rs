@@ -297,7 +297,7 @@ impl Gateway {
         self.shared.tracker.spawn(async move {
             let shared: &Shared = &gateway.shared;
             let _turn = turn;
-            let mut pause = shared.limits.retry_min;
+            let (mut pause, mut told) = (shared.limits.retry_min, false);
             let started = loop {
                 let settled = tokio::select! {
                     settled = shared.backend.settle_task(id) => settled,
@@ -307,8 +307,12 @@ impl Gateway {
                     Ok(Some(started)) => break started,
                     Ok(None) => return,
                     Err(error) if error.kind() == ErrorKind::NotFound => return,
+                    Err(error) if told => {
+                        tracing::debug!(task.id = %id, error = error.report(), "what came of a start is still not known");
+                    }
                     Err(error) => {
-                        tracing::warn!(task.id = %id, error = error.report(), "what came of a start is looked at again");
+                        tracing::warn!(task.id = %id, error = error.report(), "what came of a start is looked at until it is known");
+                        told = true;
                     }
                 }
                 tokio::select! {

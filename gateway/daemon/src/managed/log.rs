@@ -24,13 +24,17 @@ pub(super) fn put_aside(log: &Path) -> io::Result<()> {
 
 /// Keeps the log of a process that runs from growing without end, by a look every so often. Cancel-safe.
 pub(super) async fn keep_short(log: &Path, every: Duration) -> std::convert::Infallible {
+    let mut told = false;
     loop {
         tokio::time::sleep(every).await;
         let path = log.to_owned();
         let cut = tokio::task::spawn_blocking(move || if is_long(&path) { cut(&path) } else { Ok(()) });
-        if let Ok(Err(error)) = cut.await {
-            tracing::warn!(log = %log.display(), %error, "the log of a managed process cannot be put aside");
+        let cut = cut.await;
+        let failed = matches!(cut, Ok(Err(_)));
+        if let (Ok(Err(error)), false) = (cut, told) {
+            tracing::warn!(log = %log.display(), %error, "the log of a managed process grows: it cannot be put aside");
         }
+        told = failed;
     }
 }
 
