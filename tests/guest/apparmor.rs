@@ -13,6 +13,7 @@ use crate::node::GuestNode;
 pub(crate) const FACTS: &[Fact] = &[
     ("containers_are_confined_by_the_default_profile", the_default_confines),
     ("the_default_profile_is_loaded_again_when_it_was_taken_away", the_default_is_loaded_again),
+    ("who_asks_for_the_default_profile_does_not_run_without_it", the_default_is_there_or_nothing_runs),
     ("a_profile_of_the_host_denies_what_it_denies", a_profile_of_the_host),
     ("a_profile_that_is_not_loaded_is_named", a_profile_that_is_not_loaded),
 ];
@@ -66,6 +67,42 @@ fn the_default_is_loaded_again(node: &GuestNode) {
     let _ = pod.shell("main", "cat /proc/self/attr/current");
     let lines = pod.wait_lines("main", |lines| !lines.is_empty());
     assert_eq!(lines[0], "switchyard-default (enforce)");
+}
+
+/// The program that loads profiles, away for as long as this lives.
+struct WithoutParser;
+
+const PARSER: &str = "/usr/sbin/apparmor_parser";
+const ASIDE: &str = "/usr/sbin/apparmor_parser.aside";
+
+impl WithoutParser {
+    fn new() -> Self {
+        std::fs::rename(PARSER, ASIDE).expect("it is installed");
+        Self
+    }
+}
+
+impl Drop for WithoutParser {
+    fn drop(&mut self) {
+        std::fs::rename(ASIDE, PARSER).expect("it was put aside");
+    }
+}
+
+fn the_default_is_there_or_nothing_runs(node: &GuestNode) {
+    load("profile switchyard-default { }", "--remove");
+    let pod = node.pod("unloaded");
+    let without = WithoutParser::new();
+    let mut config = node.container("main", "cat /proc/self/attr/current");
+    context(&mut config).apparmor = profile(ProfileType::RuntimeDefault, "");
+    let status = node.cri.create(&pod.id, &config, &pod.config).expect_err("it cannot be loaded");
+    assert_eq!(status.code(), tonic::Code::FailedPrecondition, "{status}");
+    assert!(status.message().contains("default AppArmor profile"), "{status}");
+    let _ = pod.shell("unset", "cat /proc/self/attr/current");
+    assert_eq!(pod.wait_lines("unset", |lines| !lines.is_empty())[0], "unconfined");
+    drop(without);
+    let id = node.cri.create(&pod.id, &config, &pod.config).expect("it can be loaded again");
+    node.cri.start(&id).expect("it can be started");
+    assert_eq!(pod.wait_lines("main", |lines| !lines.is_empty())[0], "switchyard-default (enforce)");
 }
 
 fn a_profile_of_the_host(node: &GuestNode) {

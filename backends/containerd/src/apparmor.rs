@@ -24,40 +24,47 @@ const PARSER: &str = "apparmor_parser";
 const LIMIT: Duration = Duration::from_secs(60);
 
 impl Inner {
-    /// The default profile that a task may be given now: loaded if it was not. `None` where the kernel has no AppArmor, or it cannot
-    /// be loaded, which is told in the log. Idempotent; two callers at once load it twice, which does no harm.
+    /// The default profile for what does not ask for it: without one where it cannot be loaded, which is told in the log.
     pub(crate) async fn default_profile(&self) -> Option<String> {
-        let name = self.host.apparmor.clone()?;
-        match loaded().await {
-            Some(profiles) if has(&profiles, &name) => return Some(name),
-            Some(_) | None => {}
-        }
-        match load(TEXT).await {
-            Ok(()) => {
-                tracing::info!(profile = name, "the default AppArmor profile is loaded");
-                Some(name)
-            }
-            Err(error) => {
-                tracing::warn!(
-                    profile = name,
-                    error = error.report(),
-                    "the default AppArmor profile cannot be loaded: tasks that name none are not confined by AppArmor; is the package apparmor installed?"
-                );
-                None
-            }
-        }
+        self.sure_default_profile().await.unwrap_or_else(|error| {
+            tracing::warn!(error = error.report(), "what names no AppArmor profile is not confined by one");
+            None
+        })
     }
 
-    /// The default profile, if a task with this security gets it; and a word for a profile of the host that is not there.
+    /// The default profile that a task may be given now: loaded if it was not. `None` where the kernel has no AppArmor. Idempotent; two
+    /// callers at once load it twice, which does no harm.
     ///
     /// # Errors
-    /// `FailedPrecondition` for a profile of the host that is not loaded.
+    /// `FailedPrecondition` if it is not there and cannot be loaded.
+    async fn sure_default_profile(&self) -> Result<Option<String>> {
+        let Some(name) = self.host.apparmor.clone() else { return Ok(None) };
+        match loaded().await {
+            Some(profiles) if has(&profiles, &name) => return Ok(Some(name)),
+            Some(_) | None => {}
+        }
+        load(TEXT).await.map_err(|fault| {
+            Error::failed_precondition(format!(
+                "the default AppArmor profile {name} cannot be loaded: is the package apparmor installed?"
+            ))
+            .with_source(fault)
+        })?;
+        tracing::info!(profile = name, "the default AppArmor profile is loaded");
+        Ok(Some(name))
+    }
+
+    /// The default profile, if a task with this security gets it; and a word for a profile that is asked for and not there.
+    ///
+    /// # Errors
+    /// `FailedPrecondition` for a profile of the host that is not loaded, and for the default one that cannot be: whoever names a
+    /// profile does not run without.
     pub(crate) async fn profile_for(&self, security: &Security) -> Result<Option<String>> {
         if security.privileged || self.host.apparmor.is_none() {
             return Ok(self.host.apparmor.clone());
         }
         match &security.apparmor {
-            None | Some(AppArmorProfile::RuntimeDefault) => Ok(self.default_profile().await),
+            None => Ok(self.default_profile().await),
+            Some(AppArmorProfile::RuntimeDefault) => self.sure_default_profile().await,
             Some(AppArmorProfile::Unconfined) => Ok(self.host.apparmor.clone()),
             Some(AppArmorProfile::Localhost(name)) => match loaded().await {
                 Some(profiles) if !has(&profiles, name) => Err(Error::failed_precondition(format!(
