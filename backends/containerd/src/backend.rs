@@ -34,6 +34,7 @@ use crate::config::{Runtime, Settings};
 use crate::health::{Contact, Health};
 use crate::image::{Images, Policy, Snapshotters};
 use crate::layout::Layout;
+use crate::left_groups::LeftGroups;
 use crate::leftovers::Leftovers;
 use crate::lifeline::Held;
 use crate::probe::Probes;
@@ -93,6 +94,7 @@ pub(crate) struct Inner {
     pub(crate) tracker: TaskTracker,
     pub(crate) faults: Faults,
     pub(crate) leftovers: Leftovers,
+    pub(crate) left_groups: LeftGroups,
     pub(crate) making: Making,
     pub(crate) silent: Silent,
     pub(crate) lifelines: Arc<Lifelines>,
@@ -188,6 +190,7 @@ impl Containerd {
             abilities,
             probes: Probes::default(),
             leftovers: Leftovers::default(),
+            left_groups: LeftGroups::default(),
             making: Making::default(),
             silent: Silent::default(),
             lifelines: Lifelines::new(&settings.logkeeper, tracker.clone()),
@@ -328,6 +331,7 @@ impl Backend for Containerd {
             ("network.confDir".to_owned(), inner.cni_conf.dir().display().to_string()),
         ]);
         facts.extend(inner.silent.told().map(|tasks| ("shims.silent".to_owned(), tasks)));
+        facts.extend(inner.left_groups.told().map(|groups| ("cgroups.left".to_owned(), groups)));
         BackendStatus {
             runtime: inner.health.condition(),
             network: inner.network_condition(),

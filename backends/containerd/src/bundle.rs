@@ -14,7 +14,6 @@ use switchyard_namespaces::tasks::unmount_tree;
 use crate::backend::Inner;
 use crate::config::Mode;
 use crate::container_id::ContainerId;
-use crate::recover::shims;
 use crate::sandbox::from_namespaces;
 use crate::text::remove_tree;
 
@@ -103,7 +102,7 @@ impl Inner {
     async fn end_shims_of(&self, id: &ContainerId) -> Result<()> {
         let forgotten = self.forgotten_shims().await?;
         for shim in forgotten.into_iter().filter(|shim| shim.id == *id) {
-            shims::end(shim, std::sync::Arc::clone(&self.cgroups)).await?;
+            self.end_shim(shim).await?;
         }
         Ok(())
     }

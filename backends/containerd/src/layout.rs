@@ -10,6 +10,7 @@
 //! <run>/tasks/<id>/         stdout, stderr, stdin: FIFOs; started, …       gone after a reboot
 //! <run>/stage/<id>/          mounts for the runtime while it makes a container gone after a reboot
 //! <run>/views/<key>/        mount points of image views                    gone after a reboot
+//! <run>/groups/<id>.left    cgroups of objects that are gone, busy yet     gone after a reboot
 //! ```
 
 use std::path::{Path, PathBuf};
@@ -68,6 +69,11 @@ impl Layout {
     /// One file for each container that a killed daemon was at, for as long as what came of that is not known.
     pub(crate) fn waits(&self) -> PathBuf {
         self.run.join("waits")
+    }
+
+    /// One file for each cgroup that could not be removed with its object.
+    pub(crate) fn left_groups(&self) -> PathBuf {
+        self.run.join("groups")
     }
 
     pub(crate) fn all_stages(&self) -> PathBuf {

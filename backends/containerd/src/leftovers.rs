@@ -4,12 +4,11 @@
 //! same things again should the daemon be killed meanwhile.
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use futures::StreamExt;
 use futures::stream::FuturesUnordered;
-use switchyard_cgroup::Group;
 use switchyard_core::id::SandboxId;
 use switchyard_core::state::Exit;
 use switchyard_core::{ErrorKind, Result};
@@ -22,8 +21,12 @@ use crate::health::Contact;
 use crate::sandbox::SandboxEntry;
 use crate::task::TaskEntry;
 
-/// Between two tries.
+/// Between two looks at what waits.
 const PERIOD: Duration = Duration::from_secs(2);
+/// The longest pause between two tries.
+const LONGEST: Duration = Duration::from_mins(5);
+/// How often it is told anew that something cannot be cleared away.
+const TOLD_EACH: Duration = Duration::from_hours(1);
 /// How many things are cleared away at once.
 const AT_ONCE: usize = 4;
 
@@ -34,8 +37,8 @@ const MOST: usize = 10_000;
 /// Something to clear away.
 #[derive(Debug, Clone)]
 pub(crate) enum Leftover {
-    /// A sandbox that was never finished, with what is known of it.
-    Sandbox(SandboxId, Option<Arc<SandboxEntry>>),
+    /// A sandbox that was never finished.
+    Sandbox(SandboxId, Arc<SandboxEntry>),
     /// A task that was never finished.
     Task(Arc<TaskEntry>),
     /// The process and the log of a task that has ended.
@@ -46,14 +49,25 @@ pub(crate) enum Leftover {
     Limits(Arc<TaskEntry>),
     /// What is left of a checkpoint, for which the task may stand still.
     Checkpoint(Arc<TaskEntry>),
-    /// The cgroup of a process that is gone, with something in it yet.
-    Group(Group),
+    /// The cgroup of an object that is gone, with something in it yet, by the object's id.
+    Group(String),
+}
+
+/// Something that waits to be cleared away.
+#[derive(Debug)]
+struct Waiting {
+    leftover: Leftover,
+    since: Instant,
+    /// When it is tried next.
+    due: Instant,
+    /// When it was told last that it cannot be cleared away.
+    told: Option<Instant>,
 }
 
 /// What waits to be cleared away.
 #[derive(Debug)]
 pub(crate) struct Leftovers {
-    queue: Mutex<VecDeque<Leftover>>,
+    queue: Mutex<VecDeque<Waiting>>,
     turns: Arc<Semaphore>,
 }
 
@@ -63,10 +77,61 @@ impl Default for Leftovers {
     }
 }
 
+// === impl Leftover ===
+
+impl Leftover {
+    /// What it is, for people.
+    fn what(&self) -> String {
+        match self {
+            Self::Sandbox(id, _) => format!("sandbox {id}"),
+            Self::Task(entry) => format!("task {}", entry.id),
+            Self::Ended(entry) => format!("process of task {}", entry.id),
+            Self::FailedStart(entry, _) => format!("failed start of task {}", entry.id),
+            Self::Limits(entry) => format!("limits of task {}", entry.id),
+            Self::Checkpoint(entry) => format!("checkpoint of task {}", entry.id),
+            Self::Group(id) => format!("cgroup of {id}"),
+        }
+    }
+}
+
+// === impl Waiting ===
+
+impl Waiting {
+    fn new(leftover: Leftover) -> Self {
+        let now = Instant::now();
+        Self { leftover, since: now, due: now, told: None }
+    }
+
+    /// Puts the next try off after one that failed, and says whether to tell of it: the first time, and seldom after that.
+    fn put_off(&mut self, now: Instant) -> bool {
+        self.due = now + pause_after(now.saturating_duration_since(self.since));
+        let tell = self.told.is_none_or(|told| now.saturating_duration_since(told) >= TOLD_EACH);
+        if tell {
+            self.told = Some(now);
+        }
+        tell
+    }
+}
+
+/// How long to wait for the next try of what has waited for so long: whatever is in the way, it delays the end by an eighth at most.
+fn pause_after(waited: Duration) -> Duration {
+    (waited / 8).clamp(PERIOD, LONGEST)
+}
+
+// === impl Leftovers ===
+
 impl Leftovers {
+    fn queue(&self) -> MutexGuard<'_, VecDeque<Waiting>> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Keeps something for later.
     pub(crate) fn keep(&self, leftover: Leftover) {
-        if !push(&mut self.queue.lock().unwrap_or_else(PoisonError::into_inner), leftover, MOST) {
+        self.put(Waiting::new(leftover));
+    }
+
+    fn put(&self, waiting: Waiting) {
+        if !push(&mut self.queue(), waiting, MOST) {
             tracing::error!(
                 most = MOST,
                 "too much waits to be cleared away: something is left for the next start of this daemon"
@@ -74,12 +139,16 @@ impl Leftovers {
         }
     }
 
-    fn len(&self) -> usize {
-        self.queue.lock().unwrap_or_else(PoisonError::into_inner).len()
+    /// How many are due.
+    fn due(&self, now: Instant) -> usize {
+        self.queue().iter().filter(|waiting| waiting.due <= now).count()
     }
 
-    fn next(&self) -> Option<Leftover> {
-        self.queue.lock().unwrap_or_else(PoisonError::into_inner).pop_front()
+    /// The next that is due.
+    fn next(&self, now: Instant) -> Option<Waiting> {
+        let mut queue = self.queue();
+        let at = queue.iter().position(|waiting| waiting.due <= now)?;
+        queue.remove(at)
     }
 }
 
@@ -99,33 +168,51 @@ impl Inner {
         self.tracker.spawn(async move {
             // Nobody closes it.
             let _turn = inner.leftovers.turns.acquire().await;
-            inner.try_to_clear(leftover).await;
+            inner.try_to_clear(Waiting::new(leftover)).await;
         });
     }
 
     /// Clears leftovers away until `stop`.
     pub(crate) async fn clear_leftovers(self: Arc<Self>, stop: CancellationToken) {
-        let due = || if matches!(self.health.now(), Contact::Up { .. }) { self.leftovers.len() } else { 0 };
-        let next = || self.leftovers.next().map(|leftover| self.try_to_clear(leftover));
+        let due = || match self.health.now() {
+            Contact::Up { .. } => self.leftovers.due(Instant::now()),
+            Contact::Down { .. } => 0,
+        };
+        let next = || self.leftovers.next(Instant::now()).map(|waiting| self.try_to_clear(waiting));
         in_rounds(due, next, stop).await;
     }
 
-    async fn try_to_clear(&self, leftover: Leftover) {
-        if let Err(error) = self.clear_leftover(&leftover).await {
-            tracing::warn!(error = error.report(), "something is still left behind: trying again");
-            self.leftovers.keep(leftover);
+    async fn try_to_clear(&self, mut waiting: Waiting) {
+        let what = waiting.leftover.what();
+        match self.clear_leftover(&waiting.leftover).await {
+            Ok(()) if waiting.told.is_some() => {
+                tracing::info!(what, after = ?waiting.since.elapsed(), "what was left behind is gone");
+            }
+            Ok(()) => {}
+            Err(error) => {
+                if waiting.put_off(Instant::now()) {
+                    let error = error.report();
+                    tracing::warn!(
+                        what,
+                        error,
+                        "something is still left behind: it is tried again, and told again in an hour"
+                    );
+                } else {
+                    tracing::debug!(what, error = error.report(), "something is still left behind");
+                }
+                self.leftovers.put(waiting);
+            }
         }
     }
 
     async fn clear_leftover(&self, leftover: &Leftover) -> Result<()> {
         match leftover {
-            Leftover::Sandbox(id, Some(entry)) => self.destroy_entry(*id, entry).await,
-            Leftover::Sandbox(id, None) => self.destroy_sandbox(*id).await,
+            Leftover::Sandbox(id, entry) => self.destroy_entry(*id, entry).await,
             Leftover::Task(entry) => self.destroy_task(entry).await,
             Leftover::Ended(entry) => self.clear_process(entry).await,
             Leftover::Limits(entry) => self.restore_limits(entry).await,
             Leftover::Checkpoint(entry) => self.end_checkpoint(entry).await,
-            Leftover::Group(group) => self.remove_group(group).await,
+            Leftover::Group(id) => self.clear_group(id).await,
             Leftover::FailedStart(entry, exit) => match self.undo_start(entry, exit).await {
                 // It was removed meanwhile.
                 Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
@@ -213,5 +300,47 @@ mod tests {
         assert_eq!(queue, [1, 2]);
         queue.pop_front();
         assert!(push(&mut queue, 3, 2));
+    }
+
+    #[test]
+    fn what_waits_long_is_tried_less_often_but_never_given_up() {
+        let seconds = Duration::from_secs;
+        assert_eq!(pause_after(Duration::ZERO), PERIOD);
+        assert_eq!(pause_after(seconds(16)), PERIOD);
+        assert_eq!(pause_after(seconds(160)), seconds(20));
+        assert_eq!(pause_after(seconds(1_000_000)), LONGEST);
+    }
+
+    #[test]
+    fn what_cannot_be_cleared_away_is_told_once_and_each_hour() {
+        let mut waiting = Waiting::new(Leftover::Group("x".to_owned()));
+        let begin = waiting.since;
+        let (mut now, mut tries, mut told) = (begin, 0, Vec::new());
+        while now.duration_since(begin) < TOLD_EACH * 2 {
+            tries += 1;
+            if waiting.put_off(now) {
+                told.push(now.duration_since(begin));
+            }
+            now = waiting.due;
+        }
+        assert!((20..100).contains(&tries), "{tries}");
+        assert_eq!(told.len(), 2, "{told:?}");
+    }
+
+    #[test]
+    fn only_what_is_due_is_taken() {
+        let leftovers = Leftovers::default();
+        leftovers.keep(Leftover::Group("a".to_owned()));
+        let mut later = Waiting::new(Leftover::Group("b".to_owned()));
+        later.put_off(Instant::now());
+        let due = later.due;
+        leftovers.put(later);
+        let next = |now| leftovers.next(now).map(|waiting| waiting.leftover.what());
+        let now = Instant::now();
+        assert_eq!((leftovers.due(now), leftovers.due(due)), (1, 2));
+        assert_eq!(next(now).as_deref(), Some("cgroup of a"));
+        assert_eq!(next(now), None);
+        assert_eq!(next(due).as_deref(), Some("cgroup of b"));
+        assert!(leftovers.queue().is_empty());
     }
 }

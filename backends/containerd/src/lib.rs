@@ -33,6 +33,7 @@ mod image;
 mod input;
 mod keep;
 mod layout;
+mod left_groups;
 mod leftovers;
 mod lifeline;
 mod mount;

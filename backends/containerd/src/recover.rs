@@ -57,6 +57,15 @@ enum Home {
     Unreadable,
 }
 
+/// What became of a sandbox that was found.
+#[derive(Debug)]
+enum Placed {
+    /// It is back in its place.
+    Stands(Box<Sandbox>),
+    /// It was never finished.
+    Unfinished(Arc<SandboxEntry>),
+}
+
 /// What is found, and what is left to do about it while requests are served.
 #[derive(Debug, Default)]
 struct Finding {
@@ -113,6 +122,7 @@ impl Inner {
         reach(Step::RecoverySandboxes);
         self.settle_kept().await?;
         self.end_old_waits().await?;
+        finding.clear.extend(self.take_left_groups().await?);
         phases.done("exits");
         tracing::info!(
             took = ?phases.total(),
@@ -163,14 +173,14 @@ impl Inner {
         finding: &mut Finding,
     ) {
         match found.and_then(|found| self.place_sandbox(id, found, process)) {
-            Ok(Some(sandbox)) => {
+            Ok(Placed::Stands(sandbox)) => {
                 finding.homes.insert(id, Home::Stands);
-                finding.recovered.sandboxes.push(sandbox);
+                finding.recovered.sandboxes.push(*sandbox);
             }
-            Ok(None) => {
+            Ok(Placed::Unfinished(entry)) => {
                 tracing::info!(sandbox.id = %id, "removing a sandbox that was never finished");
                 self.inherited().insert(id.to_string());
-                finding.clear.push(Leftover::Sandbox(id, None));
+                finding.clear.push(Leftover::Sandbox(id, entry));
             }
             Err(error) => {
                 finding.homes.insert(id, Home::Unreadable);
@@ -179,8 +189,8 @@ impl Inner {
         }
     }
 
-    /// Puts a sandbox back in its place; `None` if it was never finished.
-    fn place_sandbox(&self, id: SandboxId, found: FoundSandbox, process: Process) -> Result<Option<Sandbox>> {
+    /// Puts a sandbox back in its place, unless it was never finished.
+    fn place_sandbox(&self, id: SandboxId, found: FoundSandbox, process: Process) -> Result<Placed> {
         let FoundSandbox { phase, mut entry } = found;
         entry.pid = match process {
             Process::Running { pid } | Process::Unanswered { pid } => Some(pid),
@@ -194,7 +204,7 @@ impl Inner {
         let record = &entry.record;
         let infra = entry.pid.is_some() || !record.infra;
         let facts = SandboxFacts { phase, pinned: is_pinned(&entry), infra };
-        let Some(state) = sandbox_fate(facts) else { return Ok(None) };
+        let Some(state) = sandbox_fate(facts) else { return Ok(Placed::Unfinished(Arc::new(entry))) };
         let mut details = entry.details();
         if state == SandboxState::Stopped {
             (details.ips, details.pid) = (Vec::new(), None);
@@ -202,7 +212,7 @@ impl Inner {
         let sandbox =
             Sandbox { id, meta: record.meta.to_core()?, handler: record.handler.clone(), details, state };
         self.sandboxes().insert(id, Arc::new(entry));
-        Ok(Some(sandbox))
+        Ok(Placed::Stands(Box::new(sandbox)))
     }
 
     async fn recover_tasks(

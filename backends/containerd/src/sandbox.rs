@@ -160,7 +160,7 @@ impl Inner {
                 let entry = Arc::new(entry);
                 if let Err(undo) = self.destroy_entry(id, &entry).await {
                     tracing::warn!(sandbox.id = %id, error = undo.report(), "a half-made sandbox is cleared away later");
-                    self.leftovers.keep(Leftover::Sandbox(id, Some(entry)));
+                    self.leftovers.keep(Leftover::Sandbox(id, entry));
                 }
                 Err(error)
             }

@@ -16,7 +16,6 @@ use switchyard_namespaces::run_in_netns;
 
 use crate::backend::Inner;
 use crate::client::{QUICK, call};
-use crate::leftovers::Leftover;
 use crate::record::TaskRecord;
 use crate::task::TaskEntry;
 use crate::text::{blocking, io_error};
@@ -53,21 +52,6 @@ impl Inner {
                 None
             }
         }
-    }
-
-    /// Removes what a runtime has left of a cgroup. It is empty by now; one that cannot be removed yet is told, and removed later.
-    pub(crate) async fn remove_cgroup(&self, group: Option<Group>) {
-        let Some(group) = group else { return };
-        if let Err(error) = self.remove_group(&group).await {
-            tracing::warn!(error = error.report(), "a cgroup is left until it is empty");
-            self.leftovers.keep(Leftover::Group(group));
-        }
-    }
-
-    /// Removes a cgroup from every hierarchy. Idempotent.
-    pub(crate) async fn remove_group(&self, group: &Group) -> Result<()> {
-        let (cgroups, group) = (Arc::clone(&self.cgroups), group.clone());
-        blocking(move || cgroups.remove(&group).map_err(Into::into)).await
     }
 
     pub(crate) async fn task_stats(&self, ids: &[TaskId]) -> Result<BTreeMap<TaskId, TaskStats>> {

@@ -129,6 +129,12 @@ steps! {
         ShmPlaced,
         /// A process has been killed and has ended, and containerd still knows it.
         ProcessKilled,
+        /// It is on record that a cgroup stays behind, for somebody is in it.
+        GroupNoted,
+        /// Such a cgroup is gone, and still on record.
+        GroupGone,
+        /// It is on record no more.
+        GroupForgotten,
         /// It is on record that a start has failed, and what it made is still there.
         StartRefused,
         /// It is noted on the node that a start has failed, as containerd cannot be told.

@@ -1,12 +1,11 @@
 //! How containers end: codes, reasons, grace, and what an exec leaves.
 
-use std::fs;
-use std::process::Command;
 use std::time::{Duration, Instant};
 
 use switchyard_proto::cri::v1::{ContainerState, Signal};
 use switchyard_tests::cri::limits;
-use switchyard_tests::host::{cgroups, eventually, processes};
+use switchyard_tests::host::cgroups::{self, Stray};
+use switchyard_tests::host::{eventually, processes};
 use switchyard_tests::node::Node;
 use tonic::Code;
 
@@ -55,12 +54,11 @@ fn a_group_that_is_not_empty_yet_goes_when_it_is() {
     let pod = node.pod("stray");
     let id = pod.shell("main", "exec sleep 1000");
     let group = cgroups::named(&id).pop().expect("it has a control group");
-    let mut stray = Command::new("sleep").arg("60").spawn().expect("coreutils has it");
-    fs::write(group.join("cgroup.procs"), stray.id().to_string()).expect("root can move a process");
+    let stray = Stray::begin(&group);
     // The runtime may say once that it is not empty.
     let removed = eventually(LIMIT, || node.cri().stop(&id, 0).and_then(|()| node.cri().remove(&id)).is_ok());
     let stays = group.exists();
-    stray.kill().and_then(|()| stray.wait()).expect("it is ours");
+    drop(stray);
     assert!(removed && stays, "removed: {removed}, its group stays: {stays}");
     assert!(eventually(LIMIT, || cgroups::named(&id).is_empty()), "{:?}", cgroups::named(&id));
 }

@@ -3,11 +3,14 @@
 use std::{fs, thread};
 
 use nix::sys::signal::{Signal, kill as signal};
-use switchyard_proto::cri::v1::{ContainerMetadata, ContainerState, LinuxContainerResources, Mount};
+use switchyard_proto::cri::v1::{
+    ContainerMetadata, ContainerState, LinuxContainerResources, Mount, StatusRequest,
+};
 use switchyard_proto::cri::v1alpha2 as old;
 use switchyard_steps::Step::*;
 use switchyard_tests::cri::{image_spec, limits};
-use switchyard_tests::host::{cgroups, eventually, random_name};
+use switchyard_tests::host::cgroups::{self, Stray};
+use switchyard_tests::host::{eventually, random_name};
 use switchyard_tests::node::{Pod, content};
 use switchyard_tests::streams::{PIPES, Session};
 
@@ -54,6 +57,8 @@ pub(super) const ENDED: &[Amid] = &[
     Amid { run: end, at: &[(TaskExitRecorded, 1), (TaskDeleted, 1), (TaskLogFinished, 1)] },
     Amid { run: stop, at: &[(TaskExitRecorded, 1), (TaskDeleted, 1), (TaskLogFinished, 1)] },
     Amid { run: remove, at: &[(TaskSnapshotGone, 1), (TaskFilesGone, 1), (TaskForgotten, 1)] },
+    Amid { run: remove_busy, at: &[(GroupNoted, 1)] },
+    Amid { run: empty_late, at: &[(GroupGone, 1), (GroupForgotten, 1)] },
     Amid { run: attach_once, at: &[(InputTaken, 1), (InputEnded, 1)] },
     Amid { run: exec_endless, at: &[(ExecFifos, 1), (ExecCreated, 1), (ExecAsked, 1), (ExecStarted, 1)] },
     Amid { run: exec, at: &[(ExecDeleted, 1), (ExecGone, 1)] },
@@ -273,6 +278,55 @@ fn remove(lab: &Lab, kill: Kill) {
     lab.node.cri().remove(&id).expect("a removal is idempotent");
     drop(pod);
     lab.assert_nothing_left(kill);
+}
+
+/// A container that has ended, with a process of somebody else in its group.
+fn ended_and_busy(lab: &Lab, pod: &Pod<'_>) -> (String, Stray) {
+    let id = pod.shell("main", "exec sleep 1000");
+    let group = cgroups::named(&id).pop().expect("it has a control group");
+    let stray = Stray::begin(&group);
+    // The runtime may say once that it is not empty.
+    assert!(eventually(LIMIT, || lab.node.cri().stop(&id, 0).is_ok()));
+    (id, stray)
+}
+
+/// Its group stays until it is empty, and is known until then.
+fn remove_busy(lab: &Lab, kill: Kill) {
+    let pod = lab.node.pod("busy");
+    let (id, stray) = ended_and_busy(lab, &pod);
+    // The runtime may say once that the group is not empty.
+    lab.dies_amid(kill, || lab.node.cri().remove(&id).or_else(|_| lab.node.cri().remove(&id)));
+    lab.node.cri().remove(&id).expect("it can be sent again");
+    drop(pod);
+    assert!(!cgroups::named(&id).is_empty(), "{kill:?}: somebody is in it");
+    drop(stray);
+    lab.assert_nothing_left(kill);
+}
+
+/// The next daemon knows of it too, and the one after that.
+fn empty_late(lab: &Lab, kill: Kill) {
+    let pod = lab.node.pod("late");
+    let (id, stray) = ended_and_busy(lab, &pod);
+    assert!(eventually(LIMIT, || lab.node.cri().remove(&id).is_ok()), "its group is nobody's business");
+    drop(pod);
+    lab.node.daemon().kill9();
+    lab.node.daemon().restart();
+    let told = || {
+        let status =
+            lab.node.cri().runtime(async |mut client| client.status(StatusRequest { verbose: true }).await);
+        status
+            .expect("it is told")
+            .info
+            .values()
+            .any(|text| text.contains("cgroups.left") && text.contains(&id))
+    };
+    assert!(told(), "{kill:?}: it is not among the facts");
+    lab.dies_amid(kill, || {
+        drop(stray);
+        Err::<(), _>(tonic::Status::unknown("nobody was asked"))
+    });
+    lab.assert_nothing_left(kill);
+    assert!(eventually(LIMIT, || !told()), "{kill:?}: it is still among the facts");
 }
 
 /// The input of a container that has it once ends with the daemon that the client was on.

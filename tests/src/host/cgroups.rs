@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::{Child, Command};
 use std::time::Duration;
 
 use nix::sys::signal::{Signal, kill};
@@ -93,5 +94,29 @@ fn walk(dir: &Path, visit: &mut impl FnMut(&Path)) {
             visit(&entry.path());
             walk(&entry.path(), visit);
         }
+    }
+}
+
+/// A process that is none of a container's, in its control group until this is dropped.
+#[derive(Debug)]
+pub struct Stray(Child);
+
+impl Stray {
+    /// Starts one and moves it there.
+    ///
+    /// # Panics
+    /// When that cannot be done.
+    #[must_use]
+    pub fn begin(group: &Path) -> Self {
+        let stray = Self(Command::new("sleep").arg("600").spawn().expect("coreutils has it"));
+        fs::write(group.join("cgroup.procs"), stray.0.id().to_string()).expect("root can move a process");
+        stray
+    }
+}
+
+impl Drop for Stray {
+    fn drop(&mut self) {
+        // It may have been killed with the others.
+        let _ = self.0.kill().and_then(|()| self.0.wait());
     }
 }

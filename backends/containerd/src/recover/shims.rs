@@ -38,7 +38,7 @@ pub(crate) struct Shim {
     /// Its children: main processes of containers, and processes that outlived their parents in one.
     pub(crate) children: Vec<ProcessId>,
     /// Its bundle has been deleted.
-    homeless: bool,
+    pub(super) homeless: bool,
 }
 
 /// A child of a shim.
@@ -53,11 +53,11 @@ pub(crate) struct Child {
 
 /// What a process of the node's own root says of itself. Whoever else calls itself a shim is not believed.
 #[derive(Debug, Clone)]
-struct Said {
-    process: ProcessId,
-    command: Vec<String>,
+pub(super) struct Said {
+    pub(super) process: ProcessId,
+    pub(super) command: Vec<String>,
     /// Its working directory has been deleted.
-    homeless: bool,
+    pub(super) homeless: bool,
 }
 
 /// What containerd does not know, at one look.
@@ -75,19 +75,32 @@ impl Inner {
             () = self.recovered.cancelled() => {}
             () = stop.cancelled() => return,
         }
-        let mut before = Forgotten::default();
+        let (mut before, mut failures) = (Forgotten::default(), 0);
         loop {
             if matches!(self.health.now(), Contact::Up { .. }) {
                 match self.look_for_forgotten(&before).await {
-                    Ok(now) => before = now,
+                    Ok(now) => (before, failures) = (now, 0),
                     Err(error) => {
-                        tracing::warn!(error = error.report(), "forgotten shims are looked for again later");
+                        failures += 1;
+                        if failures == 1 {
+                            tracing::warn!(
+                                error = error.report(),
+                                "forgotten shims are looked for again later"
+                            );
+                        } else {
+                            tracing::debug!(
+                                error = error.report(),
+                                failures,
+                                "forgotten shims are not found"
+                            );
+                        }
                     }
                 }
             }
             // What is suspect is looked at again soon.
             let calm = before.shims.is_empty() && before.bundles.is_empty();
-            let pause = if calm { recovery.look() } else { recovery.grace() };
+            let soon = recovery.grace().saturating_mul(1_u32 << failures.min(10)).min(recovery.look());
+            let pause = if calm { recovery.look() } else { soon };
             tokio::select! {
                 () = tokio::time::sleep(pause) => {}
                 () = stop.cancelled() => return,
@@ -130,7 +143,7 @@ impl Inner {
 
     /// Ends a shim and removes its bundle.
     async fn clear_shim(&self, shim: &Shim) -> Result<()> {
-        end(shim.clone(), Arc::clone(&self.cgroups)).await?;
+        self.end_shim(shim.clone()).await?;
         self.clear_bundle(&shim.id).await
     }
 
@@ -150,13 +163,21 @@ impl Inner {
         Ok((tasks.into_iter().map(|task| task.id).collect(), pids))
     }
 
+    /// Ends a shim and what it runs, and removes the cgroups of that. Idempotent.
+    pub(crate) async fn end_shim(&self, shim: Shim) -> Result<()> {
+        let id = shim.id.clone();
+        for group in blocking(move || end_now(&shim)).await? {
+            self.remove_cgroup(&id, Some(group), None).await?;
+        }
+        Ok(())
+    }
+
     /// The shims that serve our containerd and namespace.
     pub(crate) async fn shims(&self) -> Result<Vec<Shim>> {
         let address = self.client.address().to_path_buf();
         let namespace = self.settings.containerd.namespace.clone();
         blocking(move || {
-            let all = switchyard_process::all();
-            let said: Vec<_> = all.iter().filter_map(|stat| said(stat.id)).collect();
+            let (all, said) = look();
             Ok(ours(&all, &said, &address, &namespace))
         })
         .await
@@ -195,31 +216,14 @@ impl Shim {
     }
 }
 
-/// Ends a shim and what it runs, and removes the cgroups of that. Idempotent.
-pub(crate) async fn end(shim: Shim, cgroups: Arc<switchyard_cgroup::Reader>) -> Result<()> {
-    blocking(move || end_now(&shim, &cgroups)).await
-}
-
 /// Decides which of those that have said something are shims of ours, with their children among all processes. Pure.
-fn ours(all: &[Stat], said: &[Said], address: &Path, namespace: &str) -> Vec<Shim> {
+pub(super) fn ours(all: &[Stat], said: &[Said], address: &Path, namespace: &str) -> Vec<Shim> {
     let mut children: BTreeMap<i32, Vec<ProcessId>> = BTreeMap::new();
     for stat in all {
         children.entry(stat.parent).or_default().push(stat.id);
     }
-    let flag = |said: &Said, name: &str| {
-        let mut words = said.command.iter();
-        words.find(|word| *word == name)?;
-        words.next().cloned()
-    };
     said.iter()
-        .filter(|said| {
-            let program = said.command.first().map(PathBuf::from).unwrap_or_default();
-            program.file_name().is_some_and(|name| name.to_string_lossy().starts_with("containerd-shim"))
-        })
-        .filter(|said| flag(said, "-address").is_some_and(|found| Path::new(&found) == address))
-        .filter(|said| flag(said, "-namespace").as_deref() == Some(namespace))
-        // The helper that starts or deletes a shim has a verb at its end and is gone in a moment.
-        .filter(|said| !said.command.last().is_some_and(|last| matches!(last.as_str(), "start" | "delete")))
+        .filter(|said| is_shim_of(said, address, namespace) && !is_helper(said))
         .filter_map(|said| {
             Some(Shim {
                 process: said.process,
@@ -231,11 +235,38 @@ fn ours(all: &[Stat], said: &[Said], address: &Path, namespace: &str) -> Vec<Shi
         .collect()
 }
 
+/// Whether a process is a shim, or a helper of one, that works for this containerd and namespace. Pure.
+pub(super) fn is_shim_of(said: &Said, address: &Path, namespace: &str) -> bool {
+    let program = said.command.first().map(PathBuf::from).unwrap_or_default();
+    program.file_name().is_some_and(|name| name.to_string_lossy().starts_with("containerd-shim"))
+        && flag(said, "-address").is_some_and(|found| Path::new(&found) == address)
+        && flag(said, "-namespace").as_deref() == Some(namespace)
+}
+
+/// Whether a shim is the helper that starts or deletes one: it has a verb at its end and is gone in a moment. Pure.
+pub(super) fn is_helper(said: &Said) -> bool {
+    said.command.last().is_some_and(|last| matches!(last.as_str(), "start" | "delete"))
+}
+
+/// The word after this one in a process's command. Pure.
+pub(super) fn flag(said: &Said, name: &str) -> Option<String> {
+    let mut words = said.command.iter();
+    words.find(|word| *word == name)?;
+    words.next().cloned()
+}
+
 /// Those whose id and children are no task that containerd knows. Pure.
 fn orphans(shims: Vec<Shim>, ids: &HashSet<String>, pids: &HashSet<i32>) -> Vec<Shim> {
     let known =
         |shim: &Shim| ids.contains(&*shim.id) || shim.children.iter().any(|child| pids.contains(&child.pid));
     shims.into_iter().filter(|shim| !known(shim)).collect()
+}
+
+/// All processes, and what those say of themselves that are to be believed. Blocks as `/proc` does.
+pub(super) fn look() -> (Vec<Stat>, Vec<Said>) {
+    let all = switchyard_process::all();
+    let said = all.iter().filter_map(|stat| said(stat.id)).collect();
+    (all, said)
 }
 
 /// What a process says of itself, if it is to be believed.
@@ -256,7 +287,8 @@ fn said(process: ProcessId) -> Option<Said> {
     process.is_alive().then_some(Said { process, command, homeless })
 }
 
-fn end_now(shim: &Shim, cgroups: &switchyard_cgroup::Reader) -> Result<()> {
+/// Ends a shim and what it runs; gives the cgroups of that.
+fn end_now(shim: &Shim) -> Result<HashSet<Group>> {
     let groups: HashSet<Group> =
         shim.children.iter().flat_map(|child| groups_of(child.pid, &shim.id)).collect();
     for child in &shim.children {
@@ -271,19 +303,24 @@ fn end_now(shim: &Shim, cgroups: &switchyard_cgroup::Reader) -> Result<()> {
         }
         std::thread::sleep(Duration::from_millis(10));
     }
-    for group in groups {
-        cgroups.remove(&group)?;
-    }
-    Ok(())
+    Ok(groups)
 }
 
 /// The cgroups of a process that bear this id.
-fn groups_of(pid: i32, id: &ContainerId) -> Vec<Group> {
-    let text = fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap_or_default();
-    text.lines()
-        .filter_map(|line| line.splitn(3, ':').nth(2))
-        .filter(|path| path.contains(&**id))
-        .filter_map(|path| Group::from_path(Path::new(path)).ok())
+fn groups_of(pid: i32, id: &str) -> Vec<Group> {
+    groups_in(&fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap_or_default(), id)
+}
+
+/// The same in the text of such a file. A container may have groups of its own inside of its group, which go with that. Pure.
+fn groups_in(text: &str, id: &str) -> Vec<Group> {
+    let paths = text.lines().filter_map(|line| line.splitn(3, ':').nth(2));
+    paths
+        .filter_map(|path| {
+            let named =
+                |path: &&Path| path.file_name().is_some_and(|name| name.to_string_lossy().contains(id));
+            Path::new(path).ancestors().filter(named).last()
+        })
+        .filter_map(|path| Group::from_path(path).ok())
         .collect()
 }
 
@@ -313,6 +350,13 @@ mod tests {
 
     fn shim(pid: i32, id: &str, address: &str) -> Said {
         said(pid, &format!("/usr/bin/containerd-shim-runc-v2 -namespace k8s.io -id {id} -address {address}"))
+    }
+
+    #[test]
+    fn the_groups_of_a_container_are_those_that_bear_its_id_and_not_those_inside() {
+        let text = "12:memory:/pods/aa/init.scope\n3:cpu,cpuacct:/pods/aa\n1:name=systemd:/pods/bb\n0::/\n";
+        let found: HashSet<String> = groups_in(text, "aa").iter().map(ToString::to_string).collect();
+        assert_eq!(found, HashSet::from(["/pods/aa".to_owned()]));
     }
 
     #[track_caller]
@@ -402,7 +446,7 @@ mod tests {
         let pid = i32::try_from(stranger.0.id()).unwrap();
         let ended = ProcessId { pid, started: ProcessId::of(pid).unwrap().started.wrapping_sub(1) };
         let shim = Shim { process: ended, id: AA.parse().unwrap(), children: vec![ended], homeless: true };
-        end_now(&shim, &switchyard_cgroup::Reader::detect().unwrap()).unwrap();
+        end_now(&shim).unwrap();
         shim.kill().unwrap();
         assert!(stranger.0.try_wait().unwrap().is_none(), "a stranger was killed");
     }

@@ -52,20 +52,38 @@ impl Groups {
     /// waiting who would make them anew meanwhile.
     fn release(&self, id: SandboxId, cgroups: &Reader) {
         let mut made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
-        for group in made.remove(&id).unwrap_or_default() {
-            if made.values().any(|groups| groups.contains(&group)) {
+        let groups = made.remove(&id).unwrap_or_default();
+        remove_unclaimed(&made, groups, cgroups);
+    }
+
+    /// Removes groups that a sandbox had made, which has not released them if it stands. Idempotent. Blocks as the release does.
+    pub(crate) fn release_left(&self, groups: Vec<Group>, cgroups: &Reader) {
+        remove_unclaimed(&self.made.lock().unwrap_or_else(PoisonError::into_inner), groups, cgroups);
+    }
+}
+
+/// Removes groups, the deepest first, up to one that a sandbox has, or that somebody uses.
+fn remove_unclaimed(made: &HashMap<SandboxId, Vec<Group>>, groups: Vec<Group>, cgroups: &Reader) {
+    for group in groups {
+        if made.values().any(|groups| groups.contains(&group)) {
+            break;
+        }
+        match cgroups.remove_empty(&group) {
+            Ok(true) => {}
+            // Somebody else uses it by now, and those above with it.
+            Ok(false) => break,
+            Err(fault) => {
+                tracing::warn!(%group, error = %fault, "a cgroup that was made for a sandbox is left");
                 break;
             }
-            match cgroups.remove_empty(&group) {
-                Ok(true) => {}
-                // Somebody else uses it by now, and those above with it.
-                Ok(false) => break,
-                Err(fault) => {
-                    tracing::warn!(sandbox.id = %id, error = %fault, "a cgroup above those of its tasks is left");
-                    break;
-                }
-            }
         }
+    }
+}
+
+impl SandboxEntry {
+    /// The groups above those of its tasks that it had made, the deepest first.
+    pub(crate) fn made_groups(&self) -> Vec<Group> {
+        self.record.groups.iter().filter_map(|path| Group::from_path(path).ok()).collect()
     }
 }
 
@@ -86,8 +104,7 @@ impl Inner {
     /// Takes over what a predecessor noted, if it was in this boot: no cgroup outlives one.
     pub(crate) fn adopt_groups(&self, id: SandboxId, entry: &SandboxEntry) {
         if entry.record.boot == self.boot {
-            let groups = entry.record.groups.iter().filter_map(|path| Group::from_path(path).ok()).collect();
-            self.groups.adopt(id, groups);
+            self.groups.adopt(id, entry.made_groups());
         }
     }
 
@@ -166,5 +183,22 @@ mod tests {
         std::fs::create_dir_all(dir.path().join("memory/pod/inner/theirs")).unwrap();
         groups.release(id, &reader);
         assert!(dir.path().join("memory/pod/inner/theirs").exists());
+    }
+
+    #[test]
+    fn what_was_in_use_at_the_release_goes_later_unless_a_sandbox_has_it_by_then() {
+        let (dir, reader) = node();
+        let (groups, one, two) =
+            (Groups::default(), SandboxId::from_bytes([1; 32]), SandboxId::from_bytes([2; 32]));
+        let made = groups.claim(one, group("/pod"), &reader);
+        std::fs::create_dir_all(dir.path().join("memory/pod/busy")).unwrap();
+        groups.claim(two, group("/pod"), &reader);
+        groups.release(one, &reader);
+        std::fs::remove_dir(dir.path().join("memory/pod/busy")).unwrap();
+        groups.release_left(made.clone(), &reader);
+        assert!(dir.path().join("memory/pod").exists());
+        groups.adopt(two, vec![group("/another")]);
+        groups.release_left(made, &reader);
+        assert!(!dir.path().join("memory/pod").exists());
     }
 }

@@ -171,8 +171,10 @@ impl Inner {
     pub(super) async fn end_infra(&self, id: SandboxId, entry: Option<&SandboxEntry>) -> Result<()> {
         self.end_process(&id.into()).await?;
         if let Some(entry) = entry {
-            let path = self.cgroup_of(entry, &id.to_string())?.path;
-            self.remove_cgroup(switchyard_cgroup::Group::from_cgroups_path(&path).ok()).await;
+            let id = id.to_string();
+            let path = self.cgroup_of(entry, &id)?.path;
+            let group = switchyard_cgroup::Group::from_cgroups_path(&path).ok();
+            self.remove_cgroup(&id, group, Some(entry)).await?;
         }
         Ok(())
     }

@@ -35,7 +35,8 @@ impl Inner {
             self.logkeeper.finish(&id, std::time::Duration::ZERO).await.map_err(from_logkeeper)?;
         }
         if !entry.leaf {
-            self.remove_cgroup(location).await;
+            let sandbox = self.sandbox(entry.sandbox).ok();
+            self.remove_cgroup(&id, location, sandbox.as_deref()).await?;
         }
         self.unstage(entry).await?;
         self.remove_views(entry).await?;
