@@ -7,6 +7,7 @@ mod hangs;
 mod keeper;
 mod network;
 mod registries;
+mod runtimes;
 mod shims;
 mod versions;
 

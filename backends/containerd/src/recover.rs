@@ -37,6 +37,7 @@ mod plugins;
 mod settle;
 pub(crate) mod shims;
 mod waits;
+mod work;
 
 use ask::Processes;
 pub(crate) use decide::{End, Process, Settled};

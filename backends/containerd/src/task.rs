@@ -70,6 +70,8 @@ pub(crate) struct TaskEntry {
     process_spec: OnceCell<Box<str>>,
     /// Whether a start was tried, so that containerd may have a process of it.
     launched: AtomicBool,
+    /// Whether an earlier process of it was ended.
+    ended: AtomicBool,
     /// Its end, once it is on record; clearing up may still be due.
     recorded: OnceCell<Exit>,
     /// Its end, once all is cleared up.
@@ -111,6 +113,7 @@ impl TaskEntry {
             limits_turn: Arc::new(Semaphore::new(1)),
             process_spec: OnceCell::new(),
             launched: AtomicBool::new(false),
+            ended: AtomicBool::new(false),
             recorded: OnceCell::new(),
             exit: OnceCell::new(),
         }
@@ -172,6 +175,16 @@ impl TaskEntry {
     /// Notes that containerd has no process of this task any more.
     pub(crate) fn set_cleared(&self) {
         self.launched.store(false, Ordering::Release);
+    }
+
+    /// Notes that an earlier process of this task was ended, which containerd may not have cleared up after.
+    pub(crate) fn set_ended(&self) {
+        self.ended.store(true, Ordering::Release);
+    }
+
+    /// Whether an earlier process of this task was ended.
+    fn was_ended(&self) -> bool {
+        self.ended.load(Ordering::Acquire)
     }
 
     /// Whether containerd may have a process of this task.

@@ -117,14 +117,14 @@ pub(super) const fn must_ask(exit_on_record: bool, begun: bool, started: bool) -
 pub(crate) struct Sight {
     /// What containerd says of its process.
     pub(super) process: Process,
-    /// Whether it has a bundle; `None` if that cannot be known.
-    pub(super) bundle: Option<bool>,
+    /// Whether it has a bundle, or somebody is seen at work on it; `None` if that cannot be known.
+    pub(super) work: Option<bool>,
 }
 
 /// How long a sight must last to be believed.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Patience {
-    /// A process that was made and that nobody starts; no process where bundles cannot be seen.
+    /// A process that was made and that nobody starts; no process, and nobody seen at work on one, where bundles cannot be seen.
     pub(super) grace: Duration,
     /// A process in the making.
     pub(super) limit: Duration,
@@ -137,7 +137,7 @@ pub(crate) enum Settled {
     Nothing,
     /// Less than a process that runs: it has to be ended.
     Remnant,
-    /// A bundle without a process, of which nothing has come for as long as could be waited.
+    /// Work on a process of which nothing has come for as long as could be waited.
     Forsaken,
     /// A process that runs, or did.
     Runs {
@@ -166,7 +166,7 @@ const QUIET: Duration = Duration::from_millis(200);
 /// its making asks for its start, so that call, if any, is older than the first look.
 pub(super) fn settled(sight: Sight, seen: Duration, looked: Duration, patience: Patience) -> Option<Settled> {
     let after = |wait: Duration, outcome| (seen >= wait).then_some(outcome);
-    match (sight.process, sight.bundle) {
+    match (sight.process, sight.work) {
         (Process::Running { pid }, _) => Some(Settled::Runs { pid }),
         (Process::Stopped(_), _) => Some(Settled::Runs { pid: 0 }),
         (Process::Unanswered { .. }, _) => (looked >= patience.limit).then_some(Settled::Remnant),
@@ -275,8 +275,8 @@ mod tests {
     fn a_call_has_settled_when_a_process_runs_or_nothing_more_is_to_be_expected() {
         let [short, grace, limit] = [10, 2_000, 30_000].map(Duration::from_millis);
         let patience = Patience { grace, limit };
-        let check = |process, bundle, seen, looked, expected| {
-            let sight = Sight { process, bundle };
+        let check = |process, work, seen, looked, expected| {
+            let sight = Sight { process, work };
             assert_eq!(settled(sight, seen, looked, patience), expected, "{sight:?} {seen:?} {looked:?}");
         };
         check(Process::Running { pid: 7 }, Some(true), short, short, Some(Settled::Runs { pid: 7 }));

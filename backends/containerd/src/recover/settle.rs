@@ -18,8 +18,10 @@ use crate::container_id::ContainerId;
 use crate::steps::Step;
 use crate::task::stage::clear_stage;
 
-/// Between two looks.
+/// Between two looks at a bundle.
 const LOOK: Duration = Duration::from_millis(20);
+/// Between two looks at all processes, where bundles cannot be seen.
+const LOOK_AROUND: Duration = Duration::from_millis(100);
 
 impl Inner {
     /// Waits until containerd has done with what a predecessor asked of it about this container; a process may have come of it.
@@ -34,7 +36,8 @@ impl Inner {
         let began = self.waited_since(id).await?;
         let (mut last, mut since) = (None, Instant::now());
         loop {
-            let sight = Sight { process: self.process_now(id).await?, bundle: self.has_bundle(id) };
+            let process = self.process_now(id).await?;
+            let sight = Sight { process, work: self.sees_work(id, process).await? };
             if last != Some(sight) {
                 (last, since) = (Some(sight), Instant::now());
             }
@@ -45,7 +48,20 @@ impl Inner {
                 }
                 return Ok(settled);
             }
-            tokio::time::sleep(LOOK).await;
+            tokio::time::sleep(if self.bundles().is_some() { LOOK } else { LOOK_AROUND }).await;
+        }
+    }
+
+    /// Whether containerd is at work on a container: beside one of our own its bundle tells. Beside one of others only what is seen at
+    /// work does, and that nobody is means nothing.
+    async fn sees_work(&self, id: &ContainerId, process: Process) -> Result<Option<bool>> {
+        match (self.has_bundle(id), process) {
+            (Some(known), _) => Ok(Some(known)),
+            (None, Process::None) => Ok(self.is_worked_on(id).await?.then_some(true)),
+            (
+                None,
+                Process::Created | Process::Running { .. } | Process::Stopped(_) | Process::Unanswered { .. },
+            ) => Ok(None),
         }
     }
 
@@ -90,6 +106,8 @@ impl Inner {
                 switchyard_steps::reach(Step::StartDiscarded);
                 self.end_process(&id.into()).await?;
                 entry.set_cleared();
+                entry.set_ended();
+                self.cleared_up(&id.to_string()).await?;
                 // Not kept for later: by then it may run, and its start has the logkeeper take the same log up again.
                 if let Err(error) = self.finish_log(&entry).await {
                     tracing::warn!(task.id = %id, error = error.report(), "the log of an undone start stays open");

@@ -27,6 +27,9 @@ impl Inner {
             // Somebody else stopped it, or could not undo a start.
             self.release_sandbox(id, Some(&stopped)).await?;
         }
+        if stopped.record.infra {
+            self.cleared_up(&id.to_string()).await?;
+        }
         let (mut record, dirs) = (stopped.record.clone(), stopped.dirs.clone());
         record.boot.clone_from(&self.boot);
         let mut entry = SandboxEntry { record, dirs, pid: None, released: false };

@@ -125,14 +125,17 @@ impl Inner {
     }
 
     /// Has containerd create the process; its id. A task that containerd denies to have and refuses to create is one that a break-off
-    /// left half-made inside of it: it is deleted by name, and creation tried once more.
+    /// left half-made inside of it: it is deleted by name, and creation tried once more. So is it where an earlier process was ended: what
+    /// containerd takes away late of that one is of the same name.
     async fn create_process(&self, entry: &TaskEntry, request: api::CreateTaskRequest) -> Result<u32> {
         let what = format!("create task {}", entry.id);
         let _making = self.making.begin(&request.container_id);
         match call(&what, SLOW, self.client.tasks().create(request.clone())).await {
-            Err(error) if error.kind() == ErrorKind::AlreadyExists => {
-                tracing::warn!(task.id = %entry.id, "containerd holds a remnant of this task: deleting it");
+            Err(error) if error.kind() == ErrorKind::AlreadyExists || entry.was_ended() => {
+                let report = error.report();
+                tracing::warn!(task.id = %entry.id, error = report, "containerd holds a remnant of this task: deleting it");
                 self.end_process(&entry.id.into()).await?;
+                self.cleared_up(&entry.id.to_string()).await?;
                 call(&what, SLOW, self.client.tasks().create(request)).await.map(|made| made.pid)
             }
             other => other.map(|made| made.pid),

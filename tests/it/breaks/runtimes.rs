@@ -1,0 +1,136 @@
+//! An OCI runtime that takes its time, and a daemon that is killed meanwhile: what containerd is at is waited for, seen or not.
+
+use std::cell::RefCell;
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
+use std::thread;
+use std::time::Duration;
+
+use switchyard_steps::Step;
+use switchyard_tests::containerd::Upstream;
+use switchyard_tests::host::eventually;
+use switchyard_tests::node::Node;
+use switchyard_tests::prereq;
+use switchyard_tests::root::PrivateRoot;
+
+use super::LIMIT;
+
+/// How long what is seen must last to be believed.
+const GRACE: Duration = Duration::from_millis(300);
+
+/// A runtime that stops where it is told to: runc otherwise.
+struct Runtime {
+    /// Where it is told, and tells what it was asked.
+    dir: PathBuf,
+}
+
+impl Runtime {
+    /// Installs it below a root.
+    fn install(root: &PrivateRoot) -> Self {
+        let dir = root.path().join("runtime");
+        fs::create_dir(&dir).expect("the root can be written");
+        let (at, runc) = (dir.display(), prereq::require("runc", "runc"));
+        let script = format!(
+            "#!/bin/sh\ncase \" $* \" in\n\
+             *' create '*) echo >> {at}/creating; while [ -e {at}/hold ]; do sleep 0.02; done ;;\n\
+             *' delete '*) echo >> {at}/deleting; if [ -e {at}/slow ]; then sleep 1; fi ;;\nesac\nexec {} \"$@\"\n",
+            runc.display(),
+        );
+        let program = dir.join("slow-runc");
+        fs::write(&program, script).expect("the root can be written");
+        fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).expect("it is ours");
+        Self { dir }
+    }
+
+    /// Configuration by which it is used.
+    fn config(&self) -> String {
+        format!(
+            "[recovery]\ngrace_milliseconds = {}\n[containerd.runtimes.runc]\nbinary = {:?}\n",
+            GRACE.as_millis(),
+            self.dir.join("slow-runc")
+        )
+    }
+
+    /// How many containers it was told to create.
+    fn created(&self) -> usize {
+        fs::read_to_string(self.dir.join("creating")).unwrap_or_default().lines().count()
+    }
+
+    /// Whether it was told to delete one.
+    fn deletes(&self) -> bool {
+        self.dir.join("deleting").exists()
+    }
+
+    fn set(&self, what: &str) {
+        fs::write(self.dir.join(what), "").expect("the root can be written");
+    }
+
+    fn unset(&self, what: &str) {
+        fs::remove_file(self.dir.join(what)).expect("it was set");
+    }
+}
+
+/// Several daemons have asked containerd to end what the first had begun; what it still takes away for them has the name of what the
+/// last one makes.
+#[test]
+fn a_start_waits_until_containerd_has_cleared_up_after_the_attempts_of_killed_daemons() {
+    let runtime = RefCell::new(None);
+    let node = Node::start_configured(|root| runtime.borrow_mut().insert(Runtime::install(root)).config());
+    let runtime = runtime.take().expect("it was installed with the node");
+    let pod = node.pod("again");
+    let id = pod.create(&node.container("main", &["sleep", "1000"]));
+    node.daemon().kill_at(&[(Step::TaskCreated, 1)]);
+    node.cri().start(&id).expect_err("nobody answers");
+    node.daemon().wait_killed();
+    runtime.set("slow");
+    node.daemon().restart();
+    assert!(eventually(LIMIT, || runtime.deletes()), "nobody ends what was begun");
+    for _ in 0..3 {
+        node.daemon().kill9();
+        node.daemon().restart();
+    }
+    node.cri().start(&id).expect("it can be sent again");
+    assert_eq!(runtime.created(), 2);
+    let bundle = node.root().run().join("containerd/state/io.containerd.runtime.v2.task/k8s.io").join(&id);
+    assert!(bundle.join("config.json").exists(), "its bundle was taken away");
+    assert_eq!(node.cri().sh(&id, "echo reached"), "reached");
+    runtime.unset("slow");
+}
+
+/// Beside a containerd of others bundles are nobody's business: what is at work is seen among the processes. The second container of
+/// the pod is served by the shim of the first.
+#[test]
+fn a_start_that_takes_long_is_waited_for_beside_a_containerd_of_others() {
+    let behind = RefCell::new(None);
+    let node = Node::start_configured(|root| {
+        let socket = root.run().join("containerd/containerd.sock");
+        let (upstream, runtime) = (Upstream::start(root, &socket), Runtime::install(root));
+        let config = runtime.config();
+        *behind.borrow_mut() = Some((upstream, runtime));
+        format!("[containerd]\nmode = \"external\"\naddress = {socket:?}\n{config}")
+    });
+    let behind = behind.borrow();
+    let (_, runtime) = behind.as_ref().expect("it was started with the node");
+    let pod = node.pod("patient");
+    for (number, name) in ["first", "second"].into_iter().enumerate() {
+        let id = pod.create(&node.container(name, &["sleep", "1000"]));
+        runtime.set("hold");
+        thread::scope(|scope| {
+            let cut = scope.spawn(|| node.cri().start(&id));
+            let begun = number * 2 + 1;
+            assert!(eventually(LIMIT, || runtime.created() == begun), "{name} is not made");
+            node.daemon().kill9();
+            cut.join().expect("a call does not panic").expect_err("nobody answers");
+            node.daemon().restart();
+            let again = scope.spawn(|| node.cri().start(&id));
+            // Long enough to be believed, were nobody seen at work.
+            thread::sleep(GRACE * 5);
+            assert!(!again.is_finished(), "{name}: {:?}", again.join());
+            assert_eq!(runtime.created(), begun, "{name} is made anew beside the work on it");
+            runtime.unset("hold");
+            again.join().expect("a call does not panic").expect("it can be sent again");
+        });
+        assert_eq!(node.cri().sh(&id, "echo reached"), "reached");
+    }
+}
