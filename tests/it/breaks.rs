@@ -6,6 +6,7 @@ mod disks;
 mod hangs;
 mod keeper;
 mod network;
+mod pretenders;
 mod registries;
 mod runtimes;
 mod shims;

@@ -1,12 +1,13 @@
 //! Process namespaces of pods and containers.
 
+use std::process::{Child, Command};
 use std::time::Duration;
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use switchyard_proto::cri::v1::{NamespaceMode, PodSandboxState};
+use switchyard_proto::cri::v1::{ContainerConfig, NamespaceMode, PodSandboxState};
 use switchyard_tests::cri::{context, namespaces};
-use switchyard_tests::host::{cgroups, eventually};
+use switchyard_tests::host::{cgroups, eventually, processes};
 use switchyard_tests::node::Node;
 use tonic::Code;
 
@@ -55,13 +56,7 @@ fn a_container_joins_the_processes_of_its_target() {
     let node = Node::shared();
     let pod = node.pod("target");
     let target = pod.shell("target", "exec sleep 31415");
-    let join = |id: &str| {
-        let mut config = node.container("debugger", &["sleep", "1000"]);
-        let options = context(&mut config).namespace_options.get_or_insert_default();
-        options.set_pid(NamespaceMode::Target);
-        options.target_id = id.to_owned();
-        config
-    };
+    let join = |id: &str| debugger(&node, id);
     let debugger = pod.start(&join(&target));
     assert_eq!(node.cri().sh(&debugger, "tr '\\0' ' ' < /proc/1/cmdline"), "sleep 31415 ");
     node.cri().stop(&debugger, 0).expect("it can be stopped");
@@ -71,6 +66,48 @@ fn a_container_joins_the_processes_of_its_target() {
     assert_eq!(status.code(), Code::InvalidArgument, "{status}");
     let status = pod.try_create(&join("nobody")).expect_err("its target is nobody");
     assert!(status.message().contains("target_id"), "{status}");
+}
+
+#[test]
+fn a_container_does_not_join_whoever_has_got_the_number_of_its_target() {
+    let node = Node::shared();
+    let pod = node.pod("reused");
+    let target = pod.shell("target", "exec sleep 31432");
+    let debugger = pod.create(&debugger(&node, &target));
+    let main = processes::all().into_iter().find(|process| process.command == "sleep 31432");
+    let number = main.expect("it runs").pid;
+    node.cri().stop(&target, 0).expect("it can be stopped");
+    let mut stranger = spawn_as(number);
+    let status = node.cri().start(&debugger).expect_err("its target has ended");
+    assert_eq!(status.code(), Code::FailedPrecondition, "{status}");
+    assert!(status.message().contains(&target), "{status}");
+    stranger.kill().expect("it runs");
+    stranger.wait().expect("it is a child");
+}
+
+/// The configuration of a container that joins the processes of another.
+fn debugger(node: &Node, target: &str) -> ContainerConfig {
+    let mut config = node.container("debugger", &["sleep", "1000"]);
+    let options = context(&mut config).namespace_options.get_or_insert_default();
+    options.set_pid(NamespaceMode::Target);
+    options.target_id = target.to_owned();
+    config
+}
+
+/// A process that has this number, which nobody has.
+fn spawn_as(number: i32) -> Child {
+    for _ in 0..1000 {
+        // The kernel gives the next free number, unless somebody else starts something just then.
+        let last = (number - 1).to_string();
+        std::fs::write("/proc/sys/kernel/ns_last_pid", last).expect("the kernel lets root choose numbers");
+        let mut child = Command::new("sleep").arg("1000").spawn().expect("it starts");
+        if i32::try_from(child.id()) == Ok(number) {
+            return child;
+        }
+        child.kill().expect("it runs");
+        child.wait().expect("it is a child");
+    }
+    panic!("the number {number} is not to be had");
 }
 
 #[test]
