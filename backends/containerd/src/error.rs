@@ -76,6 +76,15 @@ fn by_text(text: &str) -> ErrorKind {
     }
 }
 
+/// Whether a task was not created because the shim that it was to share had ended, or did just then. Nothing is made of it, and
+/// containerd has cleared up behind it: the next try starts a shim.
+pub(crate) fn shim_ended(error: &Error) -> bool {
+    let text = error.report();
+    let away = ["connect: no such file or directory", "connect: connection refused"];
+    (text.contains("failed to start shim") && away.iter().any(|part| text.contains(part)))
+        || text.contains("failed to create shim task: ttrpc: closed")
+}
+
 /// The text that containerd gave.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
@@ -105,6 +114,21 @@ mod tests {
         for (code, text, kind) in cases {
             assert_eq!(from_status("do it", Status::new(code, text)).kind(), kind, "{text}");
         }
+    }
+
+    #[test]
+    fn a_shim_that_ended_is_told_from_one_that_cannot_start() {
+        let ended = |text: &str| shim_ended(&from_status("create task 1", Status::unknown(text)));
+        // Of containerd 1.6, and of those since 1.7.
+        assert!(ended(
+            "failed to start shim: start failed: dial unix /run/containerd/s/ab: connect: no such file or directory"
+        ));
+        assert!(ended(
+            "failed to start shim: start failed: failed to create TTRPC connection: dial unix /run/containerd/s/ab: connect: connection refused"
+        ));
+        assert!(ended("failed to create shim task: ttrpc: closed: unknown"));
+        assert!(!ended("failed to start shim: mkdir /run/x: no such file or directory"));
+        assert!(!ended("failed to create shim task: OCI runtime create failed: connect: connection refused"));
     }
 
     #[test]

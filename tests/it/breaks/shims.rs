@@ -1,5 +1,8 @@
 //! A container's shim hangs or dies: nobody else is held up, and what became of the container is told.
 
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use nix::sys::signal::{Signal, kill};
@@ -7,6 +10,7 @@ use nix::unistd::Pid;
 use switchyard_proto::cri::v1::{ContainerState, StatusRequest};
 use switchyard_tests::host::{eventually, processes};
 use switchyard_tests::node::Node;
+use switchyard_tests::prereq;
 use tonic::Code;
 
 use super::{AT_ONCE, Frozen, LIMIT, assert_nothing_new, refused, retry, shim};
@@ -200,4 +204,54 @@ fn a_shim_that_dies_ends_its_container_which_is_told_and_leaves_nothing() {
     for pod in [&dead, &silent] {
         assert_eq!(pod.output("echo more", |_| {}), "more");
     }
+}
+
+/// The tasks of a pod share a shim, which ends with the last of them. Here it does after it was chosen for another task, and before
+/// containerd speaks to it.
+#[test]
+fn a_start_that_meets_the_end_of_its_pods_shim_goes_through() {
+    let dir = std::cell::OnceCell::new();
+    let node = Node::start_configured(|root| {
+        let dir = dir.get_or_init(|| root.path().join("shims"));
+        format!("[containerd]\nbinary = {:?}\n", slow_shims(dir))
+    });
+    let dir = dir.get().expect("it is made before the node starts");
+    let pod = node.pod("ends");
+    let first = pod.shell("first", "exec sleep 31440");
+    let second = pod.create(&node.container("second", &["sh", "-c", "echo runs; exec sleep 31441"]));
+    let shim = shim(&node, &first);
+    std::fs::write(dir.join("hold"), "").expect("it can be written");
+    std::thread::scope(|scope| {
+        let start = scope.spawn(|| node.cri().start(&second));
+        let held = eventually(LIMIT, || dir.join("held").exists());
+        node.cri().stop(&first, 0).expect("it can be stopped");
+        let ended = eventually(LIMIT, || processes::find(shim).is_none_or(|process| process.zombie));
+        std::fs::remove_file(dir.join("hold")).expect("it is there");
+        assert!(held && ended, "the shim was chosen: {held}; it ended: {ended}");
+        start.join().expect("a call does not panic").expect("the task gets a shim of its own");
+    });
+    pod.wait_log("second", |lines| lines.len() == 1 && lines[0].ends_with(" F runs"));
+    let status = node.cri().status(&second).expect("it has a status");
+    assert_eq!(status.state(), ContainerState::ContainerRunning, "{status:?}");
+    let log = std::fs::read_to_string(node.root().daemon_log()).expect("the daemon writes a log");
+    assert!(log.contains("the pod's shim ended just now"), "{}", node.daemon().tail());
+}
+
+/// A containerd whose shims tell of their start, with the address in hand, only once the file `hold` in `dir` is gone; its path.
+fn slow_shims(dir: &Path) -> PathBuf {
+    let real = |name: &str| prereq::require(name, "containerd").display().to_string();
+    std::fs::create_dir(dir).expect("it can be made");
+    let shim = format!(
+        "#!/bin/sh\nfor verb; do :; done\n[ \"$verb\" = start ] || exec {real} \"$@\"\nanswer=$({real} \"$@\") || exit\n\
+         while [ -e {dir}/hold ]; do : >{dir}/held; sleep 0.05; done\nprintf %s \"$answer\"\n",
+        real = real("containerd-shim-runc-v2"),
+        dir = dir.display(),
+    );
+    let containerd = format!("#!/bin/sh\nPATH={}:$PATH exec {} \"$@\"\n", dir.display(), real("containerd"));
+    for (name, text) in [("containerd-shim-runc-v2", shim), ("containerd", containerd)] {
+        let path = dir.join(name);
+        std::fs::write(&path, text).expect("it can be written");
+        std::fs::set_permissions(&path, Permissions::from_mode(0o755)).expect("it can be run");
+    }
+    dir.join("containerd")
 }

@@ -18,10 +18,14 @@ use switchyard_logkeeper as logkeeper;
 use super::TaskEntry;
 use crate::backend::Inner;
 use crate::client::{QUICK, SLOW, call};
+use crate::error::shim_ended;
 use crate::leftovers::Leftover;
 use crate::record::{ExitRecord, OutputRecord, to_ns};
 use crate::steps::Step;
 use crate::text::{blocking, io_error};
+
+/// How often a creation is tried again that met what others left or took away.
+const CREATE_AGAIN: u32 = 3;
 
 /// Where output goes that nobody wants.
 const NULL: &str = "/dev/null";
@@ -126,19 +130,27 @@ impl Inner {
 
     /// Has containerd create the process; its id. A task that containerd denies to have and refuses to create is one that a break-off
     /// left half-made inside of it: it is deleted by name, and creation tried once more. So is it where an earlier process was ended: what
-    /// containerd takes away late of that one is of the same name.
+    /// containerd takes away late of that one is of the same name. The tasks of a pod share a shim, which ends with the last of them: one
+    /// that it ended under the hands of is created in the next shim.
     async fn create_process(&self, entry: &TaskEntry, request: api::CreateTaskRequest) -> Result<u32> {
         let what = format!("create task {}", entry.id);
         let _making = self.making.begin(&request.container_id);
-        match call(&what, SLOW, self.client.tasks().create(request.clone())).await {
-            Err(error) if error.kind() == ErrorKind::AlreadyExists || entry.was_ended() => {
-                let report = error.report();
-                tracing::warn!(task.id = %entry.id, error = report, "containerd holds a remnant of this task: deleting it");
-                self.end_process(&entry.id.into()).await?;
-                self.cleared_up(&entry.id.to_string()).await?;
-                call(&what, SLOW, self.client.tasks().create(request)).await.map(|made| made.pid)
+        let (mut more, mut cleared) = (CREATE_AGAIN, false);
+        loop {
+            match call(&what, SLOW, self.client.tasks().create(request.clone())).await {
+                Err(error) if more > 0 && shim_ended(&error) => {
+                    tracing::info!(task.id = %entry.id, error = error.report(), "the pod's shim ended just now: trying the next");
+                    more -= 1;
+                }
+                Err(error) if !cleared && (error.kind() == ErrorKind::AlreadyExists || entry.was_ended()) => {
+                    let report = error.report();
+                    tracing::warn!(task.id = %entry.id, error = report, "containerd holds a remnant of this task: deleting it");
+                    self.end_process(&entry.id.into()).await?;
+                    self.cleared_up(&entry.id.to_string()).await?;
+                    cleared = true;
+                }
+                other => return other.map(|made| made.pid),
             }
-            other => other.map(|made| made.pid),
         }
     }
 
