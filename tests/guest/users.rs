@@ -6,10 +6,9 @@ use std::path::Path;
 
 use switchyard_proto::cri::v1 as cri;
 use switchyard_tests::cri::namespaces;
-use switchyard_tests::host::eventually;
 
 use crate::Fact;
-use crate::node::{GuestNode, GuestPod, LIMIT, cgroup_file};
+use crate::node::{GuestNode, GuestPod, cgroup_file};
 
 pub(crate) const FACTS: &[Fact] = &[
     ("handlers_tell_what_they_can_do_and_do_it", handlers_tell_what_they_can_do),
@@ -35,12 +34,8 @@ fn features(node: &GuestNode, handler: &str) -> cri::RuntimeHandlerFeatures {
 
 fn handlers_tell_what_they_can_do(node: &GuestNode) {
     for handler in ["", "runc", "crun"] {
-        // They are asked in the background.
-        let all = || {
-            let features = features(node, handler);
-            features.user_namespaces && features.recursive_read_only_mounts
-        };
-        assert!(eventually(LIMIT, all), "{handler:?}: {:?}", features(node, handler));
+        let features = features(node, handler);
+        assert!(features.user_namespaces && features.recursive_read_only_mounts, "{handler:?}: {features:?}");
     }
 }
 

@@ -8,8 +8,8 @@ use async_trait::async_trait;
 use switchyard_cgroup as cgroup;
 use switchyard_cni as cni;
 use switchyard_core::backend::{
-    Backend, BackendStatus, CgroupDriver, ExecProcess, Handler, Inspection, Recovered, SandboxDetails,
-    SandboxStats, Started, TaskDetails,
+    Backend, BackendStatus, CgroupDriver, Condition, ExecProcess, Handler, Inspection, Recovered,
+    SandboxDetails, SandboxStats, Started, TaskDetails,
 };
 use switchyard_core::id::{Owner, SandboxId, TaskId};
 use switchyard_core::image::ImageStore;
@@ -240,8 +240,12 @@ impl Inner {
         let runtimes = self.settings.containerd.runtimes.values();
         let runc_like = runtimes.filter(|runtime| runtime.type_ == RUNC_TYPE);
         let binaries: Vec<String> = runc_like.map(|runtime| runtime.binary.clone()).collect();
+        let (state, run) = (self.layout.state(), self.layout.run());
+        self.probes.remember(&binaries, run).await;
+        self.probes.ask(&binaries, state, run).await;
+        // The containerd that has come meanwhile is none that was replaced.
+        contact.mark_unchanged();
         loop {
-            self.probes.ask(&binaries, self.layout.state(), self.layout.run()).await;
             let anew = async {
                 while contact.changed().await.is_ok() {
                     if matches!(*contact.borrow_and_update(), Contact::Up { .. }) {
@@ -254,9 +258,21 @@ impl Inner {
                 () = anew => {
                     self.layers.forget_roots();
                     self.abilities.refresh(&self.client).await;
+                    self.probes.ask(&binaries, state, run).await;
                 }
                 () = stop.cancelled() => return,
             }
+        }
+    }
+
+    /// Whether pods can be run. Clients take what handlers can do from an answer that says so: it is not said before that is known.
+    fn runtime_condition(&self) -> Condition {
+        match self.health.condition() {
+            Condition::True if !self.probes.are_in() => Condition::False {
+                reason: "AskingRuntimes".to_owned(),
+                message: "the OCI runtimes are being asked what they can do".to_owned(),
+            },
+            condition @ (Condition::True | Condition::False { .. }) => condition,
         }
     }
 
@@ -333,7 +349,7 @@ impl Backend for Containerd {
         facts.extend(inner.silent.told().map(|tasks| ("shims.silent".to_owned(), tasks)));
         facts.extend(inner.left_groups.told().map(|groups| ("cgroups.left".to_owned(), groups)));
         BackendStatus {
-            runtime: inner.health.condition(),
+            runtime: inner.runtime_condition(),
             network: inner.network_condition(),
             version,
             cgroup_driver: match inner.host.cgroup_driver {

@@ -10,7 +10,8 @@
 //! <run>/tasks/<id>/         stdout, stderr, stdin: FIFOs; started, …       gone after a reboot
 //! <run>/stage/<id>/          mounts for the runtime while it makes a container gone after a reboot
 //! <run>/views/<key>/        mount points of image views                    gone after a reboot
-//! <run>/groups/<id>.left    cgroups of objects that are gone, busy yet     gone after a reboot
+//! <run>/groups/<id>.left   cgroups of objects that are gone, busy yet   gone after a reboot
+//! <run>/probe.json          what runtimes can do, as far as is known   gone after a reboot
 //! ```
 
 use std::path::{Path, PathBuf};

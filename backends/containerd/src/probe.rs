@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use nix::mount::{MsFlags, mount};
+use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use switchyard_core::{Error, Result};
 use switchyard_namespaces::{PROGRAM, with_own_mounts};
@@ -29,6 +30,8 @@ const LOOK: Duration = Duration::from_millis(3);
 const NOTIFY: &str = "NOTIFY_SOCKET";
 /// The name of our directories for trials.
 const PLACE: &str = "probe";
+/// The file with the answers, for the next daemon of this boot.
+const ANSWERS: &str = "probe.json";
 
 /// What is known of the runtimes and the node. Clones share it.
 #[derive(Debug, Clone, Default)]
@@ -37,7 +40,7 @@ pub(crate) struct Probes {
     asked: Arc<watch::Sender<bool>>,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 struct Known {
     runtimes: BTreeMap<String, Can>,
     /// Why ids cannot be mapped here; nothing if they can.
@@ -45,7 +48,7 @@ struct Known {
 }
 
 /// What a runtime can do.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub(crate) struct Can {
     /// Mounts that are read-only all the way down.
     pub(crate) recursive_readonly: bool,
@@ -72,6 +75,23 @@ impl Probes {
     /// Why ids cannot be mapped on this node; nothing if they can.
     pub(crate) fn no_mapping(&self) -> Option<String> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner).no_mapping.clone()
+    }
+
+    /// Whether everybody has been asked once, by us or by the daemon before us.
+    pub(crate) fn are_in(&self) -> bool {
+        *self.asked.borrow()
+    }
+
+    /// Takes over what the daemon before us learned in this boot, so that a restart need not ask before it can tell. What was replaced
+    /// meanwhile is told right as soon as it has been asked.
+    pub(crate) async fn remember(&self, binaries: &[String], run: &Path) {
+        let Ok(text) = tokio::fs::read(run.join(ANSWERS)).await else { return };
+        // One that a kill has left half-written is as good as none.
+        let Ok(told) = serde_json::from_slice::<Known>(&text) else { return };
+        if binaries.iter().all(|binary| told.runtimes.contains_key(binary)) {
+            *self.known.lock().unwrap_or_else(PoisonError::into_inner) = told;
+            self.asked.send_replace(true);
+        }
     }
 
     /// Waits until everybody has been asked once, but not for ever. Cancel-safe.
@@ -102,6 +122,12 @@ impl Probes {
             self.known.lock().unwrap_or_else(PoisonError::into_inner).runtimes.insert(binary.clone(), can);
         }
         self.asked.send_replace(true);
+        let answers = self.known.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let (path, text) = (run.join(ANSWERS), json!(answers).to_string());
+        if let Err(fault) = tokio::fs::write(&path, text).await {
+            let error = io_error("write", &path, fault);
+            tracing::warn!(error = error.report(), "the next daemon has to ask what runtimes can do");
+        }
     }
 
     async fn ask_one(&self, binary: &str, run: &Path) -> Can {

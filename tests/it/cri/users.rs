@@ -1,8 +1,8 @@
 //! Pods with a user namespace of their own.
 
 use std::fs;
-use std::os::unix::fs::MetadataExt;
-use std::time::Duration;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::PathBuf;
 
 use switchyard_proto::cri::v1::{
     Capability, ContainerConfig, ContainerMetadata, IdMapping, Int64Value, Mount, NamespaceMode,
@@ -10,14 +10,13 @@ use switchyard_proto::cri::v1::{
 };
 use switchyard_proto::cri::v1alpha2 as old;
 use switchyard_tests::cri::{context, image_spec, namespaces};
-use switchyard_tests::host::{eventually, random_name};
+use switchyard_tests::host::random_name;
 use switchyard_tests::image::{LayerBuilder, busybox};
 use switchyard_tests::node::{Node, Pod};
+use switchyard_tests::prereq;
 
 /// What the root inside is on the host.
 const ROOT: u32 = 200_000;
-/// How long the daemon may take to find out what its runtimes can do.
-const LIMIT: Duration = Duration::from_secs(20);
 
 fn map() -> Vec<IdMapping> {
     vec![IdMapping { container_id: 0, host_id: ROOT, length: 65_536 }]
@@ -43,7 +42,7 @@ fn can(node: &Node, handler: &str) -> bool {
 #[test]
 fn root_inside_is_nobody_outside_and_has_all_that_it_needs() {
     let node = Node::start();
-    assert!(eventually(LIMIT, || can(&node, "")), "Debian's runc can make them");
+    assert!(can(&node, ""), "Debian's runc can make them");
     let pod = pod(&node, "users", NamespaceMode::Container);
     let dir = node.root().path().join(format!("host-{}", random_name()));
     fs::create_dir(&dir).expect("the root can be written");
@@ -85,7 +84,7 @@ fn root_inside_is_nobody_outside_and_has_all_that_it_needs() {
 #[test]
 fn a_named_volume_has_the_same_owners_with_and_without_a_user_namespace() {
     let node = Node::start();
-    assert!(eventually(LIMIT, || can(&node, "")), "Debian's runc can make them");
+    assert!(can(&node, ""), "Debian's runc can make them");
     let seed = LayerBuilder::default().dir("data", 0o755).file("data/seed", "seeded\n", 0o644).build();
     node.registry().push("users/named:1", &busybox().layer(seed).build());
     let reference = node.registry().reference("users/named:1");
@@ -182,8 +181,7 @@ fn images_volumes_users_and_shared_processes_are_as_in_any_other_pod() {
 #[test]
 fn a_handler_that_has_no_user_namespaces_says_so_and_refuses_them() {
     let node = Node::start_with("[containerd.runtimes.none]\nbinary = \"/bin/false\"\n", |_| {});
-    assert!(eventually(LIMIT, || can(&node, "runc")));
-    assert!(!can(&node, "none"));
+    assert!(can(&node, "runc") && !can(&node, "none"));
     let mut config = node.pod_config("none");
     namespaces(&mut config).userns_options =
         Some(UserNamespace { mode: NamespaceMode::Pod.into(), uids: map(), gids: map() });
@@ -193,4 +191,30 @@ fn a_handler_that_has_no_user_namespaces_says_so_and_refuses_them() {
     let status = node.cri().run_pod(&config).expect_err("the host's network is not its root's");
     assert!(status.message().contains("userns_options"), "{status}");
     node.assert_clean();
+}
+
+/// A kubelet takes what handlers can do from the first answer that says the runtime is ready, and refuses pods by it.
+#[test]
+fn a_node_that_is_ready_knows_what_its_handlers_can_do_also_after_a_restart() {
+    let mut dir = PathBuf::new();
+    let node = Node::start_configured(|root| {
+        dir = root.path().join("runtime");
+        fs::create_dir(&dir).expect("the root can be written");
+        let (runtime, real) = (dir.join("runtime"), prereq::require("runc", "runc"));
+        let script = format!(
+            "#!/bin/sh\n[ \"$1\" = features ] && sleep 2; while [ \"$1\" = features ] && [ -e {dir}/hang ]; do sleep 0.1; done\nexec {real} \"$@\"\n",
+            dir = dir.display(),
+            real = real.display(),
+        );
+        fs::write(&runtime, script).expect("the root can be written");
+        fs::set_permissions(&runtime, fs::Permissions::from_mode(0o755)).expect("it is ours");
+        format!("[containerd.runtimes.runc]\nbinary = {runtime:?}\n")
+    });
+    assert!(can(&node, "runc"), "{}", node.daemon().tail());
+    // The next daemon is told nothing before the test ends; it knows from the one before.
+    fs::write(dir.join("hang"), "").expect("the root can be written");
+    node.daemon().kill9();
+    node.daemon().restart();
+    assert!(can(&node, "runc"), "{}", node.daemon().tail());
+    fs::remove_file(dir.join("hang")).expect("it is there");
 }
