@@ -1,20 +1,25 @@
 //! Every step of every sequence fails once, on a real containerd: what was made is undone, and what failed can be repeated.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::sync::Arc;
+use std::time::Duration;
 
+use switchyard_containerd::Settings;
 use switchyard_contract::Fixture;
 use switchyard_core::backend::Backend;
 use switchyard_core::id::{Owner, SandboxId, TaskId};
 use switchyard_core::image::{Credentials, PullRequest};
 use switchyard_core::spec::{
-    Mount, MountSource, Output, Propagation, Resources, SandboxNetwork, SandboxPid, SandboxSpec, Signal,
-    TaskSpec,
+    CheckpointSpec, Mount, MountSource, Output, Propagation, Resources, SandboxNetwork, SandboxPid,
+    SandboxSpec, Signal, TaskSpec,
 };
 use switchyard_core::state::{ExitCause, TaskState};
 use switchyard_steps::{Area, Step};
-use switchyard_tests::host::cgroups;
+use switchyard_tests::host::{cgroups, eventually};
 use switchyard_tests::image::busybox;
+use switchyard_tests::prereq;
 use switchyard_tests::world::World;
 
 /// The steps of making a sandbox that has everything.
@@ -61,8 +66,20 @@ const TASK_STARTED: [Step; 7] = [
 const TASK_LIMITED: [Step; 3] = [Step::TaskLimitsMarked, Step::TaskLimited, Step::TaskLimitsRecorded];
 /// The steps of its end.
 const TASK_REAPED: [Step; 3] = [Step::TaskExitRecorded, Step::TaskDeleted, Step::TaskLogFinished];
+/// The steps of writing a running one into an archive.
+const CHECKPOINT_MADE: [Step; 6] = [
+    Step::CheckpointBegun,
+    Step::CheckpointPaused,
+    Step::CheckpointDumped,
+    Step::CheckpointLayered,
+    Step::CheckpointResumed,
+    Step::CheckpointNamed,
+];
 /// The steps of removing it.
 const TASK_REMOVED: [Step; 3] = [Step::TaskSnapshotGone, Step::TaskFilesGone, Step::TaskForgotten];
+
+/// How long a task may take to go on.
+const LIMIT: Duration = Duration::from_secs(20);
 
 /// An image with a volume, so that every step of making a task is taken.
 const IMAGE: &str = "library/volumes:latest";
@@ -74,7 +91,11 @@ struct Lab {
 
 impl Lab {
     async fn new() -> Self {
-        let world = tokio::task::block_in_place(World::new);
+        Self::with(|_| {}).await
+    }
+
+    async fn with(change: impl FnOnce(&mut Settings)) -> Self {
+        let world = tokio::task::block_in_place(|| World::with(change));
         world.registry().push(IMAGE, &busybox().volume("/data").build());
         let backend = world.backend();
         backend.recover().await.expect("a fresh world can be recovered");
@@ -158,12 +179,13 @@ fn every_step_has_its_test() {
         &TASK_STARTED[..],
         &TASK_LIMITED[..],
         &TASK_REAPED[..],
+        &CHECKPOINT_MADE[..],
         &TASK_REMOVED[..],
     ]
     .concat()
     .into_iter()
     .collect();
-    let can_fail = |step: &&Step| matches!(step.area(), Area::Sandbox | Area::Task);
+    let can_fail = |step: &&Step| matches!(step.area(), Area::Sandbox | Area::Task | Area::Checkpoint);
     assert_eq!(tested, Step::ALL.iter().filter(can_fail).copied().collect());
 }
 
@@ -282,7 +304,7 @@ async fn a_change_of_limits_that_fails_can_be_repeated() {
         let in_force: Vec<_> = cgroups::named(&id.to_string())
             .iter()
             .filter_map(|group| {
-                let file = |name: &str| std::fs::read_to_string(group.join(name)).ok();
+                let file = |name: &str| fs::read_to_string(group.join(name)).ok();
                 file("memory.limit_in_bytes").or_else(|| file("memory.max"))
             })
             .collect();
@@ -307,8 +329,65 @@ async fn an_end_that_cannot_be_recorded_is_not_lost() {
         assert!((exit.code, &exit.cause) == (7, &ExitCause::Exited), "{step:?}: {exit:?}");
         lab.backend.remove_task(id).await.expect("a task that has ended can be removed");
     }
-    let log = std::fs::read_to_string(lab.world.root().log_dir().join("task/0.log")).expect("there is a log");
+    let log = fs::read_to_string(lab.world.root().log_dir().join("task/0.log")).expect("there is a log");
     assert_eq!(log.matches("last words").count(), TASK_REAPED.len(), "{log}");
+}
+
+/// Kernels of other machines are too new for Debian's criu, so what it writes is a word here; `tests/guest/checkpoint.rs` has it all.
+const RUNTIME: &str = r#"#!/bin/sh
+for word; do [ "$word" = checkpoint ] && found=yes; done
+[ "$found" ] || exec runc "$@"
+while [ $# -gt 0 ]; do
+    [ "$1" != --image-path ] || { mkdir -p "$2" && echo processes > "$2/inventory.img"; }
+    shift
+done
+"#;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_checkpoint_that_fails_leaves_a_task_that_goes_on_and_can_be_repeated() {
+    let _ = prereq::require("criu", "criu");
+    let lab = Lab::with(|settings| {
+        let path = settings.run.join("runc-with-word");
+        fs::create_dir_all(&settings.run).expect("the root can be written");
+        fs::write(&path, RUNTIME).expect("the root can be written");
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).expect("it was just written");
+        let runtime = settings.containerd.runtimes.get_mut("runc").expect("every world has it");
+        runtime.binary = path.to_str().expect("it is ASCII").to_owned();
+    });
+    let lab = lab.await;
+    let sandbox = lab.sandbox().await;
+    let id = lab.task(sandbox, &["sh", "-c", "while :; do echo moves; sleep 0.05; done"]).await;
+    lab.backend.start_task(id).await.expect("a task can be started");
+    // It has another child each time.
+    let mut before = lab.world.leftovers().await;
+    before.push("in a control group of the root".to_owned());
+    let log = lab.world.root().log_dir().join("task/0.log");
+    let written = || fs::metadata(&log).map_or(0, |data| data.len());
+    let archives = lab.world.root().path().join("archives");
+    fs::create_dir(&archives).expect("the root can be written");
+    let spec = CheckpointSpec {
+        location: archives.join("one.tar"),
+        limit: Duration::from_secs(60),
+        notes: BTreeMap::new(),
+    };
+    for step in CHECKPOINT_MADE {
+        lab.fail(step);
+        lab.backend.checkpoint_task(id, &spec).await.expect_err("it is to fail");
+        lab.assert_reached(step);
+        let so_far = written();
+        assert!(eventually(LIMIT, || written() > so_far), "{step:?}: the task stands still");
+        lab.assert_only(&before).await;
+        assert!(!lab.world.settings().state.join("tasks").join(id.to_string()).join("checkpoint").exists());
+        // Nobody takes away an archive that is whole, and it is never replaced.
+        let names = || fs::read_dir(&archives).expect("it is there").count();
+        assert_eq!(names(), usize::from(step == Step::CheckpointNamed), "{step:?}");
+        if step == Step::CheckpointNamed {
+            fs::remove_file(&spec.location).expect("it is there");
+        }
+        lab.backend.checkpoint_task(id, &spec).await.expect("it can be repeated");
+        fs::remove_file(&spec.location).expect("it was made");
+    }
+    lab.backend.signal_task(id, Signal::KILL).await.expect("a task can be killed");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -58,10 +58,20 @@ impl World {
     /// If a prerequisite is missing (its package is named) or something does not start.
     #[must_use]
     pub fn new() -> Self {
+        Self::with(|_| {})
+    }
+
+    /// The same with other settings of the backend.
+    ///
+    /// # Panics
+    /// As [`World::new`].
+    #[must_use]
+    pub fn with(change: impl FnOnce(&mut Settings)) -> Self {
         let root = PrivateRoot::new();
         let registry = Registry::start();
         registry.push(IMAGE, &busybox().build());
-        let settings = settings(&root);
+        let mut settings = settings(&root);
+        change(&mut settings);
         let containerd = Upstream::start(&root, &settings.address);
         let keeper = Keeper::start(&root, &settings);
         let faults = Faults::default();

@@ -18,13 +18,13 @@ use switchyard_core::id::TaskId;
 use switchyard_core::spec::CheckpointSpec;
 use switchyard_core::{Error, ErrorKind, Result};
 use switchyard_proto::containerd::runc::v1 as runc;
-use switchyard_steps::{Step, reach};
 use tokio::time::Instant;
 
 use super::TaskEntry;
 use crate::backend::{Inner, RUNC_TYPE};
 use crate::client::{call, describe_mount};
 use crate::record::OutputRecord;
+use crate::steps::Step;
 use crate::text::{blocking, io_error, make_dir, remove_tree};
 
 mod archive;
@@ -62,10 +62,10 @@ impl Inner {
         self.clear_checkpoint(&entry).await?;
         let dumped = self.dump(&entry, deadline).await;
         let made = match (dumped, self.go_on(&entry).await) {
-            (Ok(()), Ok(())) => {
-                reach(Step::CheckpointResumed);
-                self.write_archive(&entry, spec, draft, deadline).await
-            }
+            (Ok(()), Ok(())) => match self.faults.reach(Step::CheckpointResumed) {
+                Ok(()) => self.write_archive(&entry, spec, draft, deadline).await,
+                Err(error) => Err(error),
+            },
             (Err(error), Ok(())) => Err(error),
             (Err(error), Err(still)) => {
                 tracing::warn!(task.id = %id, error = still.report(), "a task stands still, and is told to go on until it does");
@@ -120,19 +120,18 @@ impl Inner {
         // It holds all secrets of the task.
         builder.mode(0o700);
         builder.create(&dir).await.map_err(|fault| io_error("make directory", &dir, fault))?;
-        reach(Step::CheckpointBegun);
+        self.faults.reach(Step::CheckpointBegun)?;
         entry.set_still(true);
         let request = api::PauseTaskRequest { container_id: id.clone() };
         self.of_shim(&id, &format!("pause task {id}"), self.client.tasks().pause(request)).await?;
-        reach(Step::CheckpointPaused);
+        self.faults.reach(Step::CheckpointPaused)?;
         self.dump_processes(&id, &dir, deadline).await?;
-        reach(Step::CheckpointDumped);
+        self.faults.reach(Step::CheckpointDumped)?;
         let upper = upper_of(&self.mounts_of(entry).await?)?;
         let users = self.sandbox(entry.sandbox)?.users().map(|users| users.map);
         let until = deadline.into_std();
         blocking(move || layer::write(&upper, users.as_ref(), &dir.join(LAYER), until)).await?;
-        reach(Step::CheckpointLayered);
-        Ok(())
+        self.faults.reach(Step::CheckpointLayered)
     }
 
     async fn dump_processes(&self, id: &str, dir: &Path, deadline: Instant) -> Result<()> {
@@ -224,8 +223,7 @@ impl Inner {
         parts.push(Part::Directory(IMAGES.to_owned(), dir.join(IMAGES)));
         let until = deadline.into_std();
         blocking(move || draft.fill(&parts, until)?.finish()).await?;
-        reach(Step::CheckpointNamed);
-        Ok(())
+        self.faults.reach(Step::CheckpointNamed)
     }
 }
 
