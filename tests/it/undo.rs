@@ -63,7 +63,8 @@ const TASK_STARTED: [Step; 7] = [
     Step::TaskMarked,
 ];
 /// The steps of changing its limits.
-const TASK_LIMITED: [Step; 3] = [Step::TaskLimitsMarked, Step::TaskLimited, Step::TaskLimitsRecorded];
+const TASK_LIMITED: [Step; 4] =
+    [Step::TaskLimitsMarked, Step::TaskScored, Step::TaskLimited, Step::TaskLimitsRecorded];
 /// The steps of its end.
 const TASK_REAPED: [Step; 3] = [Step::TaskExitRecorded, Step::TaskDeleted, Step::TaskLogFinished];
 /// The steps of writing a running one into an archive.
@@ -294,12 +295,23 @@ async fn a_change_of_limits_that_fails_can_be_repeated() {
     let lab = Lab::new().await;
     let sandbox = lab.sandbox().await;
     let id = lab.task(sandbox, &["sleep", "1000"]).await;
-    lab.backend.start_task(id).await.expect("a task can be started");
-    for (step, megabytes) in TASK_LIMITED.into_iter().zip([64, 80, 96]) {
-        let limits = Resources { memory_limit_bytes: Some(megabytes << 20), ..Resources::default() };
+    let pid = lab.backend.start_task(id).await.expect("a task can be started").pid;
+    let score = || {
+        let text = std::fs::read_to_string(format!("/proc/{pid}/oom_score_adj")).expect("it runs");
+        text.trim().parse::<i32>().expect("it is a number")
+    };
+    for (step, megabytes) in TASK_LIMITED.into_iter().zip([64, 80, 96, 112]) {
+        let limits = Resources {
+            memory_limit_bytes: Some(megabytes << 20),
+            oom_score_adj: Some(400 + i32::try_from(megabytes).expect("it is small")),
+            ..Resources::default()
+        };
+        let before = score();
         lab.fail(step);
         assert!(lab.backend.update_task(id, &(&limits).into()).await.is_err(), "{step:?}");
         lab.assert_reached(step);
+        let on_record = step == Step::TaskLimitsRecorded;
+        assert_eq!(Some(score()), if on_record { limits.oom_score_adj } else { Some(before) }, "{step:?}");
         lab.backend.update_task(id, &(&limits).into()).await.expect("a change can be repeated");
         let in_force: Vec<_> = cgroups::named(&id.to_string())
             .iter()
@@ -309,6 +321,7 @@ async fn a_change_of_limits_that_fails_can_be_repeated() {
             })
             .collect();
         assert_eq!(in_force, [format!("{}\n", megabytes << 20)], "{step:?}");
+        assert_eq!(Some(score()), limits.oom_score_adj, "{step:?}");
     }
     lab.backend.signal_task(id, Signal::KILL).await.expect("a task can be killed");
 }

@@ -31,6 +31,12 @@ pub enum Error {
         /// What is wrong with it.
         why: &'static str,
     },
+    /// Its processes fork faster than they can be gone through.
+    #[error("processes of cgroup {group} are forked faster than they can be changed")]
+    Restless {
+        /// The cgroup.
+        group: String,
+    },
     /// It still has processes after all attempts to remove it.
     #[error("cgroup {} still has processes; kill them first", path.display())]
     Busy {
@@ -46,7 +52,7 @@ impl From<Error> for switchyard_core::Error {
     fn from(error: Error) -> Self {
         let kind = match &error {
             Error::File { .. } => ErrorKind::Internal,
-            Error::NoHierarchy => ErrorKind::Unavailable,
+            Error::NoHierarchy | Error::Restless { .. } => ErrorKind::Unavailable,
             Error::InvalidGroup { .. } => ErrorKind::InvalidArgument,
             Error::Busy { .. } => ErrorKind::FailedPrecondition,
         };

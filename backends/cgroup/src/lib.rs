@@ -4,7 +4,7 @@
 //! small files in the kernel's memory and take microseconds; removal may take a bounded while. Everything here blocks.
 //!
 //! - [`Hierarchy`] says where the hierarchies are mounted.
-//! - [`Reader`] reads usage and processes, and removes.
+//! - [`Reader`] reads usage and processes, changes their scores, and removes.
 //! - [`Pass`] reads what is dearer than usage, of many groups at once.
 //! - [`Moves`] has the kernel ready for a process that is about to be put into a cgroup.
 //! - [`OomWatch`] keeps an eye on a cgroup that may be gone by the time its end is told.
@@ -24,6 +24,7 @@ pub mod parse;
 pub mod process;
 mod reader;
 mod remove;
+mod score;
 mod usage;
 
 pub use detail::{Pass, device_name};

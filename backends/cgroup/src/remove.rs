@@ -73,7 +73,7 @@ fn may_pass(error: &Error) -> bool {
     match error {
         Error::Busy { .. } => true,
         Error::File { source, .. } => errno(source) == Some(Errno::ENOTEMPTY),
-        Error::NoHierarchy | Error::InvalidGroup { .. } => false,
+        Error::NoHierarchy | Error::InvalidGroup { .. } | Error::Restless { .. } => false,
     }
 }
 

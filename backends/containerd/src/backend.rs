@@ -14,7 +14,7 @@ use switchyard_core::backend::{
 use switchyard_core::id::{Owner, SandboxId, TaskId};
 use switchyard_core::image::ImageStore;
 use switchyard_core::spec::{
-    CgroupPlacement, CheckpointSpec, ExecSpec, SandboxSpec, Signal, TaskSpec, TaskUpdate,
+    CgroupPlacement, CheckpointSpec, ExecSpec, Resources, SandboxSpec, Signal, TaskSpec, TaskUpdate,
 };
 use switchyard_core::state::Exit;
 use switchyard_core::stats::{InterfaceStats, TaskMetrics, TaskStats};
@@ -430,7 +430,7 @@ impl Backend for Containerd {
         self.inner.remove_task(id).await
     }
 
-    async fn update_task(&self, id: TaskId, update: &TaskUpdate) -> Result<()> {
+    async fn update_task(&self, id: TaskId, update: &TaskUpdate) -> Result<Resources> {
         self.inner.update_task(id, update).await
     }
 

@@ -150,6 +150,9 @@ pub(crate) struct TaskRecord {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) target: Option<String>,
     pub(crate) resources: ResourcesRecord,
+    /// The score that its runtime gives a new process, if that is not the one of its limits: they were changed since it was started.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) made_score: Option<i32>,
     /// What is put in place for the runtime while it makes the container.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) staged: Vec<StagedRecord>,
@@ -387,6 +390,11 @@ impl ResourcesRecord {
             oom_score_adj,
             unified,
         }
+    }
+
+    /// The score for the out-of-memory killer.
+    pub(crate) const fn score(&self) -> Option<i32> {
+        self.oom_score_adj
     }
 
     pub(crate) fn to_core(&self) -> Resources {

@@ -28,6 +28,7 @@ mod hung;
 mod oom;
 mod process;
 mod remove;
+mod score;
 pub(crate) mod stage;
 mod start;
 mod update;

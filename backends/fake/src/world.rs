@@ -334,13 +334,13 @@ impl State {
         }
     }
 
-    pub(crate) fn update_task(&mut self, id: TaskId, update: &TaskUpdate) -> Result<()> {
+    pub(crate) fn update_task(&mut self, id: TaskId, update: &TaskUpdate) -> Result<Resources> {
         let TaskUpdate { resources, annotations } = update;
         let task = self.tasks.get_mut(&id).ok_or_else(|| no_task(id))?;
         check_limits(resources)?;
         task.details.resources = resources.clone();
         task.annotations.extend(annotations.clone());
-        Ok(())
+        Ok(resources.clone())
     }
 
     pub(crate) fn lose(&mut self, id: TaskId, reason: &str) -> Result<()> {

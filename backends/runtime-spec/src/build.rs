@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use serde_json::Value;
+use switchyard_core::spec::Resources;
 use switchyard_core::{Error, Result};
 
 use crate::input::Input;
@@ -36,6 +37,8 @@ pub const DEFAULT_READONLY_PATHS: [&str; 5] =
 pub struct Built {
     /// The spec, `config.json`.
     pub spec: Value,
+    /// The limits that the spec has: those asked for, as far as this node can set them.
+    pub limits: Resources,
     /// What was left out or changed because this node cannot do it; for the log and the task's events.
     pub warnings: Vec<String>,
     /// Paths of the host that must be given the spec's `linux.mountLabel` before the task starts.
@@ -61,10 +64,11 @@ pub fn build(input: &Input<'_>) -> Result<Built> {
     }
     let selinux = labels::selinux(security, input.sandbox.selinux.as_ref(), input.host)?;
     let (process_label, mount_label) = selinux.map(|labels| (labels.process, labels.mount)).unzip();
-    let process = process(input, process_label, &mut warnings)?;
+    let limits = resources::granted(&task.resources, input.host, &mut warnings)?;
+    let process = process(input, limits.oom_score_adj, process_label, &mut warnings)?;
     let made = mounts::of_task(input)?;
     let devices = devices::of_task(task, input.fs)?;
-    let mut resources = resources::linux_resources(&task.resources, input.host, &mut warnings)?;
+    let mut resources = resources::linux_resources(&limits, input.host, &mut warnings)?;
     resources.devices = devices.rules;
     resources.block_io = throttles::block_io(task, input.host, input.fs)?;
     resources.network = network::priorities(task, input.sandbox, input.host, input.fs)?;
@@ -99,7 +103,7 @@ pub fn build(input: &Input<'_>) -> Result<Built> {
         let oci::Spec { process, mounts, linux, hooks, .. } = &mut spec;
         cdi::apply(&edits, cdi::Target { process, mounts, linux, hooks }, input.fs)?;
     }
-    Ok(Built { spec: to_value(&spec)?, warnings, relabel: made.relabel, id_mapped: made.id_mapped })
+    Ok(Built { spec: to_value(&spec)?, limits, warnings, relabel: made.relabel, id_mapped: made.id_mapped })
 }
 
 /// Refuses ids that the sandbox's user namespace does not have: the runtime's own words for that are hard to read.
@@ -129,17 +133,13 @@ pub(crate) fn to_value(part: &impl serde::Serialize) -> Result<Value> {
 
 fn process(
     input: &Input<'_>,
+    oom_score_adj: Option<i32>,
     selinux_label: Option<String>,
     warnings: &mut Vec<String>,
 ) -> Result<oci::Process> {
     let task = input.task;
     let security = &task.security;
     let environment = environment::of_task(task, input.image, &input.sandbox.hostname, warnings)?;
-    let oom_score_adj = task
-        .resources
-        .oom_score_adj
-        .map(|asked| limits::oom_score_adj(asked, input.host, warnings))
-        .transpose()?;
     Ok(oci::Process {
         terminal: task.stdio.tty,
         user: input.user.to_oci(),

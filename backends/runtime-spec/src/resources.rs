@@ -4,6 +4,7 @@ use switchyard_core::spec::{HugepageLimit, Resources};
 use switchyard_core::{Error, Result};
 
 use crate::input::{CgroupVersion, Host};
+use crate::limits::oom_score_adj;
 use crate::oci::{LinuxCpu, LinuxHugepageLimit, LinuxMemory, LinuxPids, LinuxResources};
 
 /// The limits of a new task, or of an update of a running one; what was not asked for is absent.
@@ -23,6 +24,26 @@ pub fn linux_resources(asked: &Resources, host: &Host, warnings: &mut Vec<String
         network: None,
         hugepage_limits: hugepages(&asked.hugepages, host, warnings)?,
         unified: unified(asked, host)?,
+    })
+}
+
+/// Limits as this node puts them in force: those of [`linux_resources`], and the score that can be set.
+///
+/// What is left out or cut is told by a warning and is not among them, so that asking for them gives the same without one.
+///
+/// # Errors
+/// Those of [`linux_resources`]; `InvalidArgument` for a score that nobody can have.
+pub fn granted(asked: &Resources, host: &Host, warnings: &mut Vec<String>) -> Result<Resources> {
+    let made = linux_resources(asked, host, warnings)?;
+    let score = asked.oom_score_adj.map(|score| oom_score_adj(score, host, warnings)).transpose()?;
+    let hugepages = made.hugepage_limits.into_iter();
+    Ok(Resources {
+        memory_swap_limit_bytes: made.memory.and_then(|memory| memory.swap),
+        hugepages: hugepages
+            .map(|LinuxHugepageLimit { page_size, limit }| HugepageLimit { page_size, limit_bytes: limit })
+            .collect(),
+        oom_score_adj: score,
+        ..asked.clone()
     })
 }
 
@@ -285,6 +306,29 @@ mod tests {
         let host = Host { hugepage_sizes: vec!["2MB".to_owned()], ..bare_host() };
         check(&host, &asked, &json!({ "hugepageLimits": [{ "pageSize": "2MB", "limit": 0 }] }), 1);
         refused(&host, &with(|r| r.hugepages = vec![limit("2M", 0)]), "hugepages");
+    }
+
+    #[test]
+    fn what_is_granted_is_what_is_in_force_and_can_be_asked_for_again() {
+        let host = Host { swap_accounting: false, oom_score_adj: 0, capabilities: Vec::new(), ..bare_host() };
+        let asked = with(|r| {
+            r.cpu_shares = Some(512);
+            (r.memory_limit_bytes, r.memory_swap_limit_bytes) = (Some(100), Some(200));
+            r.hugepages = vec![HugepageLimit { page_size: "1GB".to_owned(), limit_bytes: 1 << 30 }];
+            r.oom_score_adj = Some(-500);
+        });
+        let mut warnings = Vec::new();
+        let granted_now = granted(&asked, &host, &mut warnings).unwrap();
+        let expected = with(|r| {
+            (r.cpu_shares, r.memory_limit_bytes, r.oom_score_adj) = (Some(512), Some(100), Some(0));
+        });
+        assert_eq!((&granted_now, warnings.len()), (&expected, 3), "{warnings:?}");
+        let mut none = Vec::new();
+        assert_eq!(granted(&granted_now, &host, &mut none).unwrap(), expected);
+        assert_eq!(none, Vec::<String>::new());
+        let memory = with(|r| r.memory_limit_bytes = Some(100));
+        let no_swap = granted(&memory, &bare_host(), &mut none).unwrap();
+        assert_eq!(no_swap.memory_swap_limit_bytes, Some(100), "memory and no word about swap means no swap");
     }
 
     #[test]

@@ -131,11 +131,12 @@ pub trait Backend: Send + Sync + 'static {
     /// The task can be removed again.
     async fn remove_task(&self, id: TaskId) -> Result<()>;
 
-    /// Sets a task's limits to exactly these, now (if it runs) and for its next start, and adds these annotations.
+    /// Sets a task's limits to exactly these, now (if it runs) and for its next start, and adds these annotations. Gives the limits
+    /// that are in force then: what the node cannot do is not among them.
     ///
     /// # Errors
     /// The old limits are still in force and on record.
-    async fn update_task(&self, id: TaskId, update: &TaskUpdate) -> Result<()>;
+    async fn update_task(&self, id: TaskId, update: &TaskUpdate) -> Result<Resources>;
 
     /// Removes an owner's volume of this name, with all that is in it. Idempotent: one that is not there is removed.
     ///

@@ -11,7 +11,7 @@ use switchyard_core::backend::{
 };
 use switchyard_core::id::{Owner, SandboxId, TaskId};
 use switchyard_core::image::{Image, ImageId, ImageStore, PullRequest};
-use switchyard_core::spec::{CheckpointSpec, ExecSpec, SandboxSpec, Signal, TaskSpec, TaskUpdate};
+use switchyard_core::spec::{CheckpointSpec, ExecSpec, Resources, SandboxSpec, Signal, TaskSpec, TaskUpdate};
 use switchyard_core::state::Exit;
 use switchyard_core::stats::{DiskUsage, InterfaceStats, TaskMetrics, TaskStats};
 use switchyard_core::stream::{AttachSpec, Attachment, Dialled};
@@ -157,7 +157,7 @@ impl Backend for Counted {
         self.inner.remove_task(id).await
     }
 
-    async fn update_task(&self, id: TaskId, update: &TaskUpdate) -> Result<()> {
+    async fn update_task(&self, id: TaskId, update: &TaskUpdate) -> Result<Resources> {
         self.inner.update_task(id, update).await
     }
 

@@ -78,6 +78,91 @@ fn a_container_that_waits_to_be_started_takes_changes_along() {
 }
 
 #[test]
+fn a_score_that_is_changed_is_that_of_all_processes_that_have_not_chosen_their_own() {
+    let node = Node::start();
+    let pod = node.pod("rescored");
+    let script = "(echo 900 > /proc/self/oom_score_adj; exec sleep 1001) & sleep 1002 & exec sleep 1003";
+    let id = pod.shell_with("main", script, |config| limits(config).oom_score_adj = 500);
+    let shown = "for p in $(pidof sleep); do echo $(cat /proc/$p/oom_score_adj); done | sort";
+    let scores = || node.cri().sh(&id, shown);
+    let settled = |expected: &str| {
+        let reached = eventually(Duration::from_secs(10), || scores() == expected);
+        assert!(reached, "{} instead of {expected}", scores());
+    };
+    let told = || {
+        let status = node.cri().status(&id).expect("it has a status");
+        status.resources.and_then(|all| all.linux).expect("limits are told").oom_score_adj
+    };
+    let change = |oom_score_adj| LinuxContainerResources { oom_score_adj, ..Default::default() };
+    settled("500\n500\n900");
+    node.cri().update(&id, change(600)).expect("it can be changed");
+    assert_eq!((scores().as_str(), told()), ("600\n600\n900", 600));
+    let fresh = || node.cri().sh(&id, "sleep 0.2; cat /proc/self/oom_score_adj");
+    assert_eq!(fresh(), "600", "a command that is run in it has the score of before");
+    node.daemon().kill9();
+    node.daemon().restart();
+    assert_eq!((fresh().as_str(), told()), ("600", 600));
+    node.cri().update(&id, change(500)).expect("it can be changed back");
+    assert_eq!((scores().as_str(), fresh().as_str(), told()), ("500\n500\n900", "500", 500));
+}
+
+#[test]
+fn a_score_that_is_changed_before_the_start_is_there_from_the_start() {
+    let node = Node::shared();
+    let pod = node.pod("prescored");
+    let mut config = node.container("main", &["sleep", "1000"]);
+    limits(&mut config).oom_score_adj = 500;
+    let id = pod.create(&config);
+    let change = LinuxContainerResources { oom_score_adj: 700, ..Default::default() };
+    node.cri().update(&id, change).expect("it can be changed");
+    node.cri().start(&id).expect("it can be started");
+    assert_eq!(node.cri().sh(&id, "cat /proc/1/oom_score_adj; cat /proc/self/oom_score_adj"), "700\n700");
+}
+
+#[test]
+fn what_this_node_cannot_do_is_not_told_as_if_it_were_in_force() {
+    use switchyard_proto::cri::v1::HugepageLimit;
+    let node = Node::shared();
+    let pod = node.pod("granted");
+    // No kernel has pages of this size.
+    let pages = || vec![HugepageLimit { page_size: "3MB".into(), limit: 3 << 20 }];
+    let id = pod.shell_with("main", "exec sleep 1000", |config| {
+        let limits = limits(config);
+        (limits.memory_limit_in_bytes, limits.memory_swap_limit_in_bytes) = (64 * MIB, 96 * MIB);
+        (limits.oom_score_adj, limits.hugepage_limits) = (-998, pages());
+    });
+    let score = || node.cri().sh(&id, "cat /proc/1/oom_score_adj").parse::<i64>().expect("it is a number");
+    let swap = || {
+        let groups = cgroups::named(&id);
+        let read = |name: &str| groups.iter().find_map(|dir| fs::read_to_string(dir.join(name)).ok());
+        let number = |text: String| text.trim().parse::<i64>().expect("it is a number");
+        let above = |text: String| number(text) + number(read("memory.max").expect("it is limited"));
+        read("memory.memsw.limit_in_bytes")
+            .map(number)
+            .or_else(|| read("memory.swap.max").map(above))
+            .unwrap_or(0)
+    };
+    let told = || {
+        node.cri().status(&id).expect("it has a status").resources.and_then(|all| all.linux).expect("told")
+    };
+    let agree = |when: &str| {
+        let told = told();
+        assert_eq!((told.oom_score_adj, told.memory_swap_limit_in_bytes), (score(), swap()), "{when}");
+        assert_eq!(told.hugepage_limits, [], "{when}");
+    };
+    agree("at creation");
+    let change = LinuxContainerResources {
+        oom_score_adj: -990,
+        memory_limit_in_bytes: 128 * MIB,
+        hugepage_limits: pages(),
+        ..Default::default()
+    };
+    node.cri().update(&id, change).expect("memory alone can be raised above the sum");
+    assert_eq!(told().memory_limit_in_bytes, 128 * MIB);
+    agree("after a change");
+}
+
+#[test]
 fn annotations_of_a_change_are_on_record_for_the_runtime_and_not_in_the_status() {
     let node = Node::shared();
     let pod = node.pod("annotated");

@@ -1,5 +1,6 @@
 //! Kills amid the requests about containers, and amid their end.
 
+use std::path::Path;
 use std::{fs, thread};
 
 use nix::sys::signal::{Signal, kill as signal};
@@ -49,7 +50,13 @@ pub(super) const MADE: &[Amid] = &[
     Amid { run: start_without_containerd, at: &[(FailureNoted, 1)] },
     Amid {
         run: update,
-        at: &[(TaskLimitsMarked, 1), (TaskLimited, 1), (TaskLimitsRecorded, 1), (LimitsUnmarked, 1)],
+        at: &[
+            (TaskLimitsMarked, 1),
+            (TaskScored, 1),
+            (TaskLimited, 1),
+            (TaskLimitsRecorded, 1),
+            (LimitsUnmarked, 1),
+        ],
     },
 ];
 
@@ -208,12 +215,15 @@ fn start_without_containerd(lab: &Lab, kill: Kill) {
 fn update(lab: &Lab, kill: Kill) {
     let pod = lab.node.pod("update");
     let (before, after) = (64 << 20, 96 << 20);
-    let id =
-        pod.shell_with("main", "exec sleep 1000", |config| limits(config).memory_limit_in_bytes = before);
-    let wanted = LinuxContainerResources { memory_limit_in_bytes: after, ..Default::default() };
+    let id = pod.shell_with("main", "exec sleep 1000", |config| {
+        (limits(config).memory_limit_in_bytes, limits(config).oom_score_adj) = (before, 500);
+    });
+    let wanted =
+        LinuxContainerResources { memory_limit_in_bytes: after, oom_score_adj: 600, ..Default::default() };
     let told = || {
         let status = lab.node.cri().status(&id).expect("it has a status");
-        status.resources.and_then(|limits| limits.linux).expect("limits are told").memory_limit_in_bytes
+        let limits = status.resources.and_then(|limits| limits.linux).expect("limits are told");
+        (limits.memory_limit_in_bytes, limits.oom_score_adj)
     };
     lab.dies_amid(kill, || lab.node.cri().update(&id, wanted.clone()));
     let file = cgroups::named(&id)
@@ -221,12 +231,17 @@ fn update(lab: &Lab, kill: Kill) {
         .flat_map(|group| [group.join("memory.limit_in_bytes"), group.join("memory.max")])
         .find(|file| file.exists())
         .expect("its memory is limited");
-    let in_force = || fs::read_to_string(&file).expect("it was just found").trim().to_owned();
-    assert!([before, after].contains(&told()), "{kill:?}: {}", told());
-    let agree = eventually(LIMIT, || in_force() == told().to_string());
-    assert!(agree, "{kill:?}: {} is told, and {} in force", told(), in_force());
+    let procs = file.with_file_name("cgroup.procs");
+    let number = |file: &Path| -> i64 {
+        fs::read_to_string(file).expect("it is there").trim().parse().expect("it is one number")
+    };
+    let score = || number(Path::new(&format!("/proc/{}/oom_score_adj", number(&procs))));
+    let in_force = || (number(&file), score());
+    assert!([(before, 500), (after, 600)].contains(&told()), "{kill:?}: {:?}", told());
+    let agree = eventually(LIMIT, || in_force() == told());
+    assert!(agree, "{kill:?}: {:?} is told, and {:?} in force", told(), in_force());
     lab.node.cri().update(&id, wanted).expect("it can be sent again");
-    assert_eq!((told(), in_force()), (after, after.to_string()), "{kill:?}");
+    assert_eq!((told(), in_force()), ((after, 600), (after, 600)), "{kill:?}");
     drop(pod);
     lab.assert_nothing_left(kill);
 }

@@ -7,34 +7,44 @@ use serde_json::{Map, Value};
 use switchyard_core::id::TaskId;
 use switchyard_core::spec::{Resources, TaskUpdate};
 use switchyard_core::{Error, ErrorKind, Result};
-use switchyard_runtime_spec::resources::linux_resources;
+use switchyard_runtime_spec::resources::{granted, linux_resources};
 
 use super::TaskEntry;
+use super::score::Rescore;
 use crate::backend::Inner;
 use crate::client::{QUICK, RESOURCES_TYPE, SPEC_TYPE, call, gone_is_done, json_any};
 use crate::leftovers::Leftover;
-use crate::record::{self, ResourcesRecord};
+use crate::record::{self, ResourcesRecord, TaskRecord};
 use crate::steps::Step;
 use crate::text::io_error;
+
+/// A change of limits, as far as this node can do it.
+struct Change {
+    /// The limits that are in force afterwards, as the task model and as the runtime take them.
+    resources: Resources,
+    limits: Value,
+    annotations: BTreeMap<String, String>,
+    /// What becomes of the score of its processes.
+    score: Option<Rescore>,
+    /// The spec before it.
+    spec: Value,
+}
 
 impl Inner {
     /// First in force, then on record; if the record fails the old limits are put in force again. A mark says meanwhile that the two may
     /// differ: whoever finds it puts those on record in force.
-    pub(crate) async fn update_task(&self, id: TaskId, update: &TaskUpdate) -> Result<()> {
-        let TaskUpdate { resources, annotations } = update;
+    pub(crate) async fn update_task(&self, id: TaskId, update: &TaskUpdate) -> Result<Resources> {
         let entry = self.task(id)?;
         let _turn = entry.take_limits_turn().await;
-        let limits = self.oci_limits(resources)?;
+        let change = self.plan_change(&entry, update).await?;
         if !entry.runs() {
-            return self.put_on_record(&entry, update, &limits).await;
+            self.put_on_record(&entry, &change).await?;
+            return Ok(change.resources);
         }
-        mark(&entry).await?;
-        let changed = async {
-            self.faults.reach(Step::TaskLimitsMarked)?;
-            self.enforce(id, &limits, annotations).await?;
-            self.put_on_record(&entry, update, &limits).await
+        mark(&entry, change.score).await?;
+        let Err(error) = self.change(&entry, &change).await else {
+            return unmark(&entry).await.map(|()| change.resources);
         };
-        let Err(error) = changed.await else { return unmark(&entry).await };
         // Who did not answer now would not do so at once either, and may still come to change them.
         if matches!(error.kind(), ErrorKind::DeadlineExceeded | ErrorKind::Unavailable) {
             self.leftovers.keep(Leftover::Limits(entry));
@@ -45,10 +55,37 @@ impl Inner {
         Err(error)
     }
 
-    async fn put_on_record(&self, entry: &TaskEntry, update: &TaskUpdate, limits: &Value) -> Result<()> {
+    async fn plan_change(&self, entry: &TaskEntry, update: &TaskUpdate) -> Result<Change> {
+        let mut asked = update.resources.clone();
+        let (handler, before) = {
+            let record = entry.record();
+            (record.handler.clone(), record.resources.score())
+        };
+        if entry.runs() && asked.oom_score_adj != before && !self.makes_processes_here(&handler) {
+            tracing::warn!(task.id = %entry.id, "a score stays: the processes are not this node's");
+            asked.oom_score_adj = before;
+        }
+        let (resources, limits) = self.limits_of(&asked)?;
+        let spec = self.stored_spec(&entry.id.to_string()).await?;
+        let pid = entry.started().map(|started| started.pid);
+        let score = Rescore::plan(&spec, pid, resources.oom_score_adj);
+        Ok(Change { resources, limits, annotations: update.annotations.clone(), score, spec })
+    }
+
+    async fn change(&self, entry: &TaskEntry, change: &Change) -> Result<()> {
+        self.faults.reach(Step::TaskLimitsMarked)?;
+        self.enforce(entry.id, &change.limits, &change.annotations).await?;
+        if let Some(score) = change.score {
+            self.rescore(entry, score).await?;
+            self.faults.reach(Step::TaskScored)?;
+        }
+        self.put_on_record(entry, change).await
+    }
+
+    async fn put_on_record(&self, entry: &TaskEntry, change: &Change) -> Result<()> {
         self.faults.reach(Step::TaskLimited)?;
-        self.record_update(entry, update, limits).await?;
-        entry.record().resources = ResourcesRecord::from_core(&update.resources);
+        let record = self.record_change(entry, change).await?;
+        *entry.record() = record;
         self.faults.reach(Step::TaskLimitsRecorded)
     }
 
@@ -60,20 +97,27 @@ impl Inner {
 
     async fn put_back(&self, entry: &TaskEntry) -> Result<()> {
         if entry.runs() {
-            let limits = self.oci_limits(&entry.record().resources.to_core())?;
+            let on_record = entry.record().resources.to_core();
+            let (_, limits) = self.limits_of(&on_record)?;
             gone_is_done(self.enforce(entry.id, &limits, &BTreeMap::new()).await)?;
+            if let Some(score) = marked(entry).await? {
+                self.rescore(entry, score.settled(on_record.oom_score_adj)).await?;
+            }
         }
         unmark(entry).await
     }
 
-    fn oci_limits(&self, resources: &Resources) -> Result<Value> {
+    /// The limits that this node can set of those asked for, and the same for the runtime.
+    fn limits_of(&self, asked: &Resources) -> Result<(Resources, Value)> {
         let mut warnings = Vec::new();
-        let limits = linux_resources(resources, &self.host, &mut warnings)?;
+        let resources = granted(asked, &self.host, &mut warnings)?;
+        let limits = linux_resources(&resources, &self.host, &mut warnings)?;
         for warning in warnings {
             tracing::warn!(warning, "a limit is not set in full");
         }
-        serde_json::to_value(limits)
-            .map_err(|fault| Error::internal("limits cannot be written").with_source(fault))
+        let limits = serde_json::to_value(limits)
+            .map_err(|fault| Error::internal("limits cannot be written").with_source(fault))?;
+        Ok((resources, limits))
     }
 
     /// Has the runtime put limits in force; the annotations are for runtimes that know what to make of them.
@@ -92,40 +136,55 @@ impl Inner {
         self.of_shim(&id, &what, self.client.tasks().update(request)).await.map(drop)
     }
 
-    async fn record_update(&self, entry: &TaskEntry, update: &TaskUpdate, limits: &Value) -> Result<()> {
-        let mut spec = self.stored_spec(&entry.id.to_string()).await?;
+    /// Gives the record as it is afterwards.
+    async fn record_change(&self, entry: &TaskEntry, change: &Change) -> Result<TaskRecord> {
+        let mut spec = change.spec.clone();
         let stored = spec
             .pointer_mut("/linux/resources")
             .ok_or_else(|| Error::internal(format!("the stored spec of task {} has no limits", entry.id)))?;
         // Device rules are no limits, and those of block devices never change: they stay.
         let kept = ["devices", "blockIO"].map(|key| (key, stored.get(key).cloned()));
-        *stored = limits.clone();
+        *stored = change.limits.clone();
         if let Some(stored) = stored.as_object_mut() {
             stored.extend(kept.into_iter().filter_map(|(key, value)| Some((key.to_owned(), value?))));
         }
-        if !update.annotations.is_empty()
+        if let (Some(score), Some(process)) =
+            (change.score, spec.get_mut("process").and_then(Value::as_object_mut))
+        {
+            process.insert("oomScoreAdj".to_owned(), score.to.into());
+        }
+        if !change.annotations.is_empty()
             && let Some(spec) = spec.as_object_mut()
         {
             let stored = spec.entry("annotations").or_insert_with(|| Value::Object(Map::new()));
             if let Some(stored) = stored.as_object_mut() {
                 let fresh =
-                    update.annotations.iter().map(|(key, value)| (key.clone(), Value::from(value.as_str())));
+                    change.annotations.iter().map(|(key, value)| (key.clone(), Value::from(value.as_str())));
                 stored.extend(fresh);
             }
         }
         let mut fresh = entry.record().clone();
-        fresh.resources = ResourcesRecord::from_core(&update.resources);
+        fresh.resources = ResourcesRecord::from_core(&change.resources);
+        if let Some(score) = change.score.filter(|_| entry.runs()) {
+            // Its runtime goes on to give the first one.
+            fresh.made_score = fresh.made_score.or(Some(score.from)).filter(|made| *made != score.to);
+        }
         let container = api::Container {
             id: entry.id.to_string(),
             spec: Some(json_any(SPEC_TYPE, &spec)),
             extensions: std::iter::once((record::EXTENSION.to_owned(), record::encode(&fresh))).collect(),
             ..Default::default()
         };
-        self.update_container(container, vec!["spec".to_owned(), format!("extensions.{}", record::EXTENSION)])
-            .await
+        self.update_container(
+            container,
+            vec!["spec".to_owned(), format!("extensions.{}", record::EXTENSION)],
+        )
+        .await?;
+        Ok(fresh)
     }
 
-    /// The part of a task's spec that says how a process is made in it; it never changes.
+    /// The part of a task's spec that says how a process is made in it. It never changes but for the score, which a runtime takes from
+    /// what it has on record itself.
     pub(crate) async fn stored_process(&self, entry: &TaskEntry) -> Result<Value> {
         let id = entry.id.to_string();
         let read = || async { Ok::<_, Error>(self.stored_spec(&id).await?["process"].to_string().into()) };
@@ -148,10 +207,21 @@ impl Inner {
     }
 }
 
-/// Notes that the limits in force may not be those on record.
-async fn mark(entry: &TaskEntry) -> Result<()> {
+/// Notes that the limits in force may not be those on record, nor the scores.
+async fn mark(entry: &TaskEntry, score: Option<Rescore>) -> Result<()> {
     let path = entry.dirs.limiting();
-    tokio::fs::write(&path, []).await.map_err(|fault| io_error("write", &path, fault))
+    let text = score.map(Rescore::to_text).unwrap_or_default();
+    tokio::fs::write(&path, text).await.map_err(|fault| io_error("write", &path, fault))
+}
+
+/// The change of the score that a mark tells of. One that is torn was written before anything was changed.
+async fn marked(entry: &TaskEntry) -> Result<Option<Rescore>> {
+    let path = entry.dirs.limiting();
+    match tokio::fs::read_to_string(&path).await {
+        Ok(text) => Ok(Rescore::parse(&text)),
+        Err(fault) if fault.kind() == std::io::ErrorKind::NotFound => Ok(None),
+        Err(fault) => Err(io_error("read", &path, fault)),
+    }
 }
 
 async fn unmark(entry: &TaskEntry) -> Result<()> {

@@ -431,8 +431,8 @@ async fn update_task(gateway: Gateway, id: TaskId, update: TaskUpdate) -> Result
     }
     let TaskUpdate { resources, annotations } = update;
     let update = TaskUpdate { resources: task.details.resources.merged(&resources), annotations };
-    shared.backend.update_task(id, &update).await?;
-    shared.table.set_resources(id, update.resources)
+    let in_force = shared.backend.update_task(id, &update).await?;
+    shared.table.set_resources(id, in_force)
 }
 
 async fn remove_task(gateway: Gateway, id: TaskId) -> Result<()> {

@@ -43,7 +43,8 @@ pub struct HugepageLimit {
 }
 
 impl Resources {
-    /// These limits changed by `update`: what `update` does not name stays.
+    /// These limits changed by `update`: what `update` does not name stays, but for a sum of memory and swap that the new memory
+    /// limit leaves no room for, or that allowed no swap: it becomes the new limit.
     #[must_use]
     pub fn merged(&self, update: &Self) -> Self {
         let Self {
@@ -75,7 +76,7 @@ impl Resources {
             cpuset_cpus: cpuset_cpus.or_else(|| self.cpuset_cpus.clone()),
             cpuset_mems: cpuset_mems.or_else(|| self.cpuset_mems.clone()),
             memory_limit_bytes: memory_limit_bytes.or(self.memory_limit_bytes),
-            memory_swap_limit_bytes: memory_swap_limit_bytes.or(self.memory_swap_limit_bytes),
+            memory_swap_limit_bytes: memory_swap_limit_bytes.or_else(|| self.swap_beside(memory_limit_bytes)),
             memory_reservation_bytes: memory_reservation_bytes.or(self.memory_reservation_bytes),
             memory_swappiness: memory_swappiness.or(self.memory_swappiness),
             pids_limit: pids_limit.or(self.pids_limit),
@@ -83,5 +84,61 @@ impl Resources {
             oom_score_adj: oom_score_adj.or(self.oom_score_adj),
             unified: merged_unified,
         }
+    }
+    /// The sum of memory and swap beside a new memory limit.
+    fn swap_beside(&self, memory: Option<i64>) -> Option<i64> {
+        let (sum, Some(memory)) = (self.memory_swap_limit_bytes?, memory) else {
+            return self.memory_swap_limit_bytes;
+        };
+        let fits = sum == -1 || (memory != -1 && sum >= memory);
+        Some(if Some(sum) == self.memory_limit_bytes || !fits { memory } else { sum })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The sum after a change of memory alone.
+    #[track_caller]
+    fn check(memory: i64, sum: Option<i64>, update: i64, expected: Option<i64>) {
+        let with = |memory, sum| Resources {
+            memory_limit_bytes: memory,
+            memory_swap_limit_bytes: sum,
+            ..Resources::default()
+        };
+        let merged = with(Some(memory), sum).merged(&with(Some(update), None));
+        assert_eq!(merged, with(Some(update), expected));
+    }
+
+    #[test]
+    fn without_swap_there_is_none_beside_a_new_memory_limit_either() {
+        check(64, Some(64), 96, Some(96));
+        check(64, Some(64), 32, Some(32));
+        check(64, None, 96, None);
+        check(-1, Some(-1), 64, Some(64));
+    }
+
+    #[test]
+    fn a_sum_stays_while_the_memory_limit_fits_into_it() {
+        check(64, Some(128), 96, Some(128));
+        check(64, Some(128), 128, Some(128));
+        check(64, Some(128), 32, Some(128));
+        check(64, Some(-1), 96, Some(-1));
+        check(64, Some(128), 256, Some(256));
+        check(64, Some(128), -1, Some(-1));
+    }
+
+    #[test]
+    fn a_change_of_anything_else_leaves_the_sum() {
+        let before = Resources {
+            memory_limit_bytes: Some(64),
+            memory_swap_limit_bytes: Some(128),
+            ..Resources::default()
+        };
+        let shares = Resources { cpu_shares: Some(100), ..Resources::default() };
+        assert_eq!(before.merged(&shares).memory_swap_limit_bytes, Some(128));
+        let swap = Resources { memory_swap_limit_bytes: Some(96), ..Resources::default() };
+        assert_eq!(before.merged(&swap).memory_swap_limit_bytes, Some(96));
     }
 }

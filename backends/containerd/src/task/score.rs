@@ -1,0 +1,98 @@
+//! Changing the score that a running task's processes have for the out-of-memory killer. No runtime does that: it is written here.
+
+use std::sync::Arc;
+
+use serde_json::Value;
+use switchyard_core::Result;
+
+use super::TaskEntry;
+use crate::backend::Inner;
+use crate::text::blocking;
+
+/// A change of the score.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Rescore {
+    pub(super) from: i32,
+    pub(super) to: i32,
+}
+
+// === impl Rescore ===
+
+impl Rescore {
+    /// The change from what a stored spec says, or its process has where that says nothing; `None` if nothing is to be changed.
+    pub(super) fn plan(spec: &Value, pid: Option<u32>, to: Option<i32>) -> Option<Self> {
+        let stored = spec.pointer("/process/oomScoreAdj").and_then(Value::as_i64);
+        let from = match stored {
+            Some(score) => i32::try_from(score).ok()?,
+            None => score_of(pid?)?,
+        };
+        to.filter(|to| *to != from).map(|to| Self { from, to })
+    }
+
+    pub(super) fn to_text(self) -> String {
+        format!("{} {}", self.from, self.to)
+    }
+
+    pub(super) fn parse(text: &str) -> Option<Self> {
+        let (from, to) = text.trim().split_once(' ')?;
+        Some(Self { from: from.parse().ok()?, to: to.parse().ok()? })
+    }
+
+    /// What makes of this change the one that the record tells: itself, or its undoing.
+    pub(super) fn settled(self, on_record: Option<i32>) -> Self {
+        if on_record == Some(self.to) { self } else { Self { from: self.to, to: self.from } }
+    }
+}
+
+/// The score of a process; `None` if it is gone.
+fn score_of(pid: u32) -> Option<i32> {
+    std::fs::read_to_string(format!("/proc/{pid}/oom_score_adj")).ok()?.trim().parse().ok()
+}
+
+impl Inner {
+    /// Gives the processes of a task that have the one score the other. Those that have chosen their own keep it. Idempotent.
+    pub(super) async fn rescore(&self, entry: &TaskEntry, change: Rescore) -> Result<()> {
+        let Some(group) = self.cgroup_location(&entry.record()) else { return Ok(()) };
+        let cgroups = Arc::clone(&self.cgroups);
+        let Rescore { from, to } = change;
+        blocking(move || cgroups.rescore(&group, from, to).map_err(Into::into)).await
+    }
+
+    /// Gives a process that was just made in a task the score that the task has by now: its runtime knows only that of the beginning.
+    pub(crate) async fn rescore_newcomers(&self, entry: &TaskEntry) -> Result<()> {
+        let (made, wanted) = {
+            let record = entry.record();
+            (record.made_score, record.resources.score())
+        };
+        let (Some(from), Some(to)) = (made, wanted) else { return Ok(()) };
+        self.rescore(entry, Rescore { from, to }).await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_change_begins_with_what_is_stored_and_is_none_if_that_is_wanted() {
+        let spec = json!({ "process": { "oomScoreAdj": 500 } });
+        assert_eq!(Rescore::plan(&spec, None, Some(700)), Some(Rescore { from: 500, to: 700 }));
+        assert_eq!(Rescore::plan(&spec, None, Some(500)), None);
+        assert_eq!(Rescore::plan(&spec, None, None), None);
+        let own = std::process::id();
+        let change = Rescore::plan(&json!({}), Some(own), Some(1000)).expect("this process has a score");
+        assert_eq!((Some(change.from), change.to), (score_of(own), 1000));
+    }
+
+    #[test]
+    fn whoever_finds_a_mark_goes_to_what_is_on_record() {
+        let change = Rescore { from: 500, to: -7 };
+        let read = Rescore::parse(&change.to_text());
+        assert_eq!(read, Some(change));
+        assert_eq!(change.settled(Some(-7)), change);
+        assert_eq!(change.settled(Some(500)), Rescore { from: -7, to: 500 });
+        assert_eq!(Rescore::parse(""), None);
+    }
+}
