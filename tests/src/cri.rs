@@ -15,6 +15,8 @@ use tonic::{Response, Status};
 
 use crate::host::eventually;
 
+mod node;
+
 /// How long one call may take.
 const CALL_LIMIT: Duration = Duration::from_secs(90);
 /// How long a container may take to end by itself.
@@ -417,21 +419,6 @@ impl Cri {
     pub fn remove_image(&self, reference: &str) -> Result<(), Status> {
         let request = cri::RemoveImageRequest { image: Some(image_spec(reference)) };
         self.images(async |mut client| client.remove_image(request).await).map(drop)
-    }
-
-    /// The condition of the node that `Status` gives under this name.
-    ///
-    /// # Errors
-    /// The status of the call.
-    ///
-    /// # Panics
-    /// When the node has no such condition.
-    pub fn condition(&self, name: &str) -> Result<cri::RuntimeCondition, Status> {
-        let answer =
-            self.runtime(async |mut client| client.status(cri::StatusRequest { verbose: false }).await)?;
-        let conditions = answer.status.unwrap_or_default().conditions;
-        let found = conditions.into_iter().find(|condition| condition.r#type == name);
-        Ok(found.unwrap_or_else(|| panic!("the node has no condition {name}")))
     }
 
     /// Waits until the container has ended; its status then.

@@ -14,7 +14,7 @@ use switchyard_core::backend::{
 use switchyard_core::id::{Owner, SandboxId, TaskId};
 use switchyard_core::image::ImageStore;
 use switchyard_core::spec::{
-    CgroupPlacement, CheckpointSpec, ExecSpec, Resources, SandboxSpec, Signal, TaskSpec, TaskUpdate,
+    CgroupPlacement, CheckpointSpec, ExecSpec, Resources, SandboxSpec, Signal, Subnet, TaskSpec, TaskUpdate,
 };
 use switchyard_core::state::Exit;
 use switchyard_core::stats::{InterfaceStats, TaskMetrics, TaskStats};
@@ -40,6 +40,7 @@ use crate::lifeline::Held;
 use crate::probe::Probes;
 use crate::rootfs::Rootfs;
 use crate::sandbox::groups::Groups;
+use crate::sandbox::ranges::Ranges;
 use crate::sandbox::{SandboxEntry, infra, kernel_text};
 use crate::shim::Lifelines;
 use crate::stats::Layers;
@@ -83,6 +84,7 @@ pub(crate) struct Inner {
     pub(crate) logkeeper: switchyard_logkeeper::Client,
     pub(crate) cni_conf: cni::ConfDir,
     pub(crate) cni_plugins: cni::Plugins,
+    pub(crate) ranges: Arc<Ranges>,
     pub(crate) cgroups: Arc<cgroup::Reader>,
     moves: Arc<cgroup::Moves>,
     pub(crate) layers: Layers,
@@ -181,6 +183,7 @@ impl Containerd {
                 settings.network.bin_dirs.clone(),
                 cni::Limits { plugin: limit, undo: limit },
             ),
+            ranges: Arc::new(Ranges::load(layout.ranges())),
             moves: Arc::new(cgroup::Moves::new(cgroups.hierarchy().clone())),
             cgroups: Arc::new(cgroups),
             layers: Layers::default(),
@@ -346,6 +349,7 @@ impl Backend for Containerd {
             ("stateDir".to_owned(), inner.settings.state.display().to_string()),
             ("network.confDir".to_owned(), inner.cni_conf.dir().display().to_string()),
         ]);
+        facts.extend(inner.ranges.told().map(|ranges| ("network.ranges".to_owned(), ranges)));
         facts.extend(inner.silent.told().map(|tasks| ("shims.silent".to_owned(), tasks)));
         facts.extend(inner.left_groups.told().map(|groups| ("cgroups.left".to_owned(), groups)));
         BackendStatus {
@@ -432,6 +436,10 @@ impl Backend for Containerd {
 
     async fn update_task(&self, id: TaskId, update: &TaskUpdate) -> Result<Resources> {
         self.inner.update_task(id, update).await
+    }
+
+    async fn set_ranges(&self, owner: Owner, ranges: Vec<Subnet>) -> Result<()> {
+        self.inner.ranges.set(owner, ranges).await
     }
 
     async fn remove_volume(&self, owner: Owner, name: &str) -> Result<()> {

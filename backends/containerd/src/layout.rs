@@ -5,6 +5,7 @@
 //! <state>/infra/            root file system of infra processes            made anew
 //! <state>/tasks/<id>/       volumes/<n>/, checkpoint/                      outlives a reboot
 //! <state>/volumes/          named volumes, by owner and name              outlives a reboot
+//! <state>/ranges.json       what addresses owners want                outlives a reboot
 //! <run>/sandboxes/<id>/     shm/                                           gone after a reboot
 //! <run>/ns/<id>/            user, net, ipc, uts, pid: pinned namespaces        gone after a reboot
 //! <run>/tasks/<id>/         stdout, stderr, stdin: FIFOs; started, …       gone after a reboot
@@ -99,6 +100,10 @@ impl Layout {
 
     pub(crate) fn volumes(&self) -> PathBuf {
         self.state.join("volumes")
+    }
+
+    pub(crate) fn ranges(&self) -> PathBuf {
+        self.state.join("ranges.json")
     }
 
     pub(crate) fn sandbox(&self, id: SandboxId) -> SandboxDirs {

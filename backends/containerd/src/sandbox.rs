@@ -32,6 +32,7 @@ pub(crate) mod groups;
 use infra::unpin_pid;
 pub(crate) mod infra;
 mod network;
+pub(crate) mod ranges;
 mod start;
 pub(crate) use network::from_cni;
 
@@ -214,7 +215,7 @@ impl Inner {
         let plan = async {
             match &spec.network {
                 SandboxNetwork::Pod(network) => {
-                    self.plan_attachment(id, network, &dirs, &wanted_ips).await.map(Some)
+                    self.plan_attachment(id, spec, network, &dirs, &wanted_ips).await.map(Some)
                 }
                 SandboxNetwork::Host | SandboxNetwork::Isolated | SandboxNetwork::Joined(_) => Ok(None),
             }

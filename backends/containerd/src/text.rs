@@ -5,6 +5,7 @@ use std::io;
 use std::path::Path;
 
 use switchyard_core::{Error, ErrorKind, Result};
+use switchyard_namespaces::files::write_atomic;
 
 /// The error of a file operation, with what was being done to which file.
 pub(crate) fn io_error(doing: &str, path: &Path, fault: io::Error) -> Error {
@@ -31,6 +32,14 @@ pub(crate) fn says_full(text: &str) -> bool {
     const FULL: [&str; 2] = ["no space left on device", "disk quota exceeded"];
     let text = text.to_lowercase();
     FULL.iter().any(|part| text.contains(part))
+}
+
+/// Writes a small file, so that a reader sees the old one or the new one, and the new one is on disk afterwards. Blocks.
+pub(crate) fn write_kept(path: &Path, bytes: &[u8], mode: u32) -> Result<()> {
+    write_atomic(path, bytes, mode).map_err(crate::sandbox::from_namespaces)?;
+    let dir = path.parent().unwrap_or(Path::new("/"));
+    let synced = [path, dir].into_iter().try_for_each(|part| std::fs::File::open(part)?.sync_all());
+    synced.map_err(|fault| io_error("sync", path, fault))
 }
 
 /// Removes a directory tree; one that is gone is removed.

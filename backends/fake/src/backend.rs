@@ -9,7 +9,9 @@ use switchyard_core::backend::{
 };
 use switchyard_core::id::{Owner, SandboxId, TaskId};
 use switchyard_core::image::ImageStore;
-use switchyard_core::spec::{CheckpointSpec, ExecSpec, Resources, SandboxSpec, Signal, TaskSpec, TaskUpdate};
+use switchyard_core::spec::{
+    CheckpointSpec, ExecSpec, Resources, SandboxSpec, Signal, Subnet, TaskSpec, TaskUpdate,
+};
 use switchyard_core::state::Exit;
 use switchyard_core::stats::{InterfaceStats, TaskMetrics, TaskStats};
 use switchyard_core::stream::{AttachSpec, Attachment, Dialled};
@@ -119,6 +121,14 @@ impl Backend for Fake {
 
     async fn update_task(&self, id: TaskId, update: &TaskUpdate) -> Result<Resources> {
         self.session.act(Method::UpdateTask, id, || self.world.lock().update_task(id, update)).await
+    }
+
+    async fn set_ranges(&self, owner: Owner, ranges: Vec<Subnet>) -> Result<()> {
+        let set = || {
+            self.world.lock().ranges.insert(owner, ranges);
+            Ok(())
+        };
+        self.session.act(Method::SetRanges, owner.as_str(), set).await
     }
 
     async fn remove_volume(&self, owner: Owner, name: &str) -> Result<()> {

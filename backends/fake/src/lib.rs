@@ -21,8 +21,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use switchyard_core::backend::{BackendStatus, CgroupDriver, Condition, Handler};
-use switchyard_core::id::{SandboxId, TaskId};
-use switchyard_core::spec::Signal;
+use switchyard_core::id::{Owner, SandboxId, TaskId};
+use switchyard_core::spec::{Signal, Subnet};
 use switchyard_core::state::{Exit, ExitCause};
 use switchyard_core::{Error, Result};
 
@@ -257,6 +257,12 @@ impl Fake {
     #[must_use]
     pub fn annotations(&self, task: TaskId) -> BTreeMap<String, String> {
         self.world.lock().tasks.get(&task).map(|task| task.annotations.clone()).unwrap_or_default()
+    }
+
+    /// The ranges that an owner named last.
+    #[must_use]
+    pub fn ranges(&self, owner: Owner) -> Vec<Subnet> {
+        self.world.lock().ranges.get(&owner).cloned().unwrap_or_default()
     }
 
     /// How many further processes run in all tasks.

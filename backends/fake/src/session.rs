@@ -25,6 +25,8 @@ pub enum Method {
     StartSandbox,
     /// [`Backend::remove_volume`](switchyard_core::backend::Backend::remove_volume).
     RemoveVolume,
+    /// [`Backend::set_ranges`](switchyard_core::backend::Backend::set_ranges).
+    SetRanges,
     /// [`Backend::remove_sandbox`](switchyard_core::backend::Backend::remove_sandbox).
     RemoveSandbox,
     /// [`Backend::create_task`](switchyard_core::backend::Backend::create_task).

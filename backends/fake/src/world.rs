@@ -11,7 +11,7 @@ use switchyard_core::backend::{Recovered, ResolvedUser, SandboxDetails, Started,
 use switchyard_core::id::{Owner, SandboxId, TaskId};
 use switchyard_core::spec::{
     Meta, Mount, MountSource, Output, Resources, SandboxNetwork, SandboxPid, SandboxSpec, Signal, Stdin,
-    TaskSpec, TaskUpdate, UserRef, UserSpec, is_volume_name,
+    Subnet, TaskSpec, TaskUpdate, UserRef, UserSpec, is_volume_name,
 };
 use switchyard_core::state::{Exit, ExitCause, SandboxState, TaskState};
 use switchyard_core::table::{Sandbox, Task, no_sandbox, no_task};
@@ -39,6 +39,7 @@ pub(crate) struct State {
     pub(crate) sandboxes: BTreeMap<SandboxId, FakeSandbox>,
     pub(crate) tasks: BTreeMap<TaskId, FakeTask>,
     pub(crate) images: Images,
+    pub(crate) ranges: BTreeMap<Owner, Vec<Subnet>>,
     pub(crate) processes: Arc<AtomicUsize>,
 }
 

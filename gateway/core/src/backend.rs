@@ -25,7 +25,7 @@ use async_trait::async_trait;
 use crate::error::Result;
 use crate::id::{Owner, SandboxId, TaskId};
 use crate::image::{ImageId, ImageStore};
-use crate::spec::{CheckpointSpec, ExecSpec, Resources, SandboxSpec, Signal, TaskSpec, TaskUpdate};
+use crate::spec::{CheckpointSpec, ExecSpec, Resources, SandboxSpec, Signal, Subnet, TaskSpec, TaskUpdate};
 use crate::state::Exit;
 use crate::stats::{InterfaceStats, TaskMetrics, TaskStats, Usage};
 use crate::stream::{AttachSpec, Attachment, Dialled, Sink, Source};
@@ -91,6 +91,13 @@ pub trait Backend: Send + Sync + 'static {
     /// # Errors
     /// `NotFound`; what was put down before is kept.
     async fn amend_sandbox(&self, id: SandboxId, note: &[u8]) -> Result<()>;
+
+    /// Keeps the ranges that an owner wants the addresses of its sandboxes from, in place of those it named before. Networks that take
+    /// their ranges from outside use them for sandboxes that are made from now on, also after a restart. Idempotent.
+    ///
+    /// # Errors
+    /// Those named before are kept.
+    async fn set_ranges(&self, owner: Owner, ranges: Vec<Subnet>) -> Result<()>;
 
     /// Makes a task, ready to be started.
     ///

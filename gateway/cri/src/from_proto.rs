@@ -21,7 +21,7 @@ mod signal;
 pub(crate) use container::{Parent, container};
 pub(crate) use image::pull_request;
 pub(crate) use resources::{check as check_limits, update};
-pub(crate) use sandbox::sandbox;
+pub(crate) use sandbox::{ranges, sandbox};
 
 /// A part without which a message means nothing.
 fn required<T>(field: impl Display, value: Option<T>) -> Result<T> {

@@ -97,7 +97,7 @@ impl cri::runtime_service_server::RuntimeService for Runtime {
         &self,
         request: Request<cri::UpdateRuntimeConfigRequest>,
     ) -> Answer<cri::UpdateRuntimeConfigResponse> {
-        answer(request, |request| async move { Ok(node::update_config(request)) }).await
+        answer(request, |request| self.update_config(request)).await
     }
 
     // --- sandboxes ---

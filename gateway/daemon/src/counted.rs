@@ -11,7 +11,9 @@ use switchyard_core::backend::{
 };
 use switchyard_core::id::{Owner, SandboxId, TaskId};
 use switchyard_core::image::{Image, ImageId, ImageStore, PullRequest};
-use switchyard_core::spec::{CheckpointSpec, ExecSpec, Resources, SandboxSpec, Signal, TaskSpec, TaskUpdate};
+use switchyard_core::spec::{
+    CheckpointSpec, ExecSpec, Resources, SandboxSpec, Signal, Subnet, TaskSpec, TaskUpdate,
+};
 use switchyard_core::state::Exit;
 use switchyard_core::stats::{DiskUsage, InterfaceStats, TaskMetrics, TaskStats};
 use switchyard_core::stream::{AttachSpec, Attachment, Dialled};
@@ -131,6 +133,10 @@ impl Backend for Counted {
 
     async fn start_task(&self, id: TaskId) -> Result<Started> {
         self.inner.start_task(id).await
+    }
+
+    async fn set_ranges(&self, owner: Owner, ranges: Vec<Subnet>) -> Result<()> {
+        self.inner.set_ranges(owner, ranges).await
     }
 
     async fn remove_volume(&self, owner: Owner, name: &str) -> Result<()> {

@@ -246,6 +246,8 @@ steps! {
         PluginDeleted,
         /// The journal is removed.
         JournalRemoved,
+        /// The ranges of addresses that an owner named are on disk.
+        RangesKept,
     }
     /// What a predecessor left is taken up.
     Recovery {

@@ -2,10 +2,12 @@
 
 use std::fs;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
+use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
 use std::time::Duration;
 
-use switchyard_proto::cri::v1::{NamespaceMode, PortMapping, StatusRequest};
+use serde_json::{Value, json};
+use switchyard_proto::cri::v1::{DnsConfig, NamespaceMode, PortMapping, StatusRequest};
 use switchyard_tests::cri::namespaces;
 use switchyard_tests::host::eventually;
 use switchyard_tests::node::Node;
@@ -55,6 +57,59 @@ fn pods_of_a_dual_stack_network_have_two_addresses() {
     let second: IpAddr = network.additional_ips[0].ip.parse().expect("it is an address");
     assert!(first.is_ipv4() && second.is_ipv6(), "{network:?}");
     assert!(answers((first, 80).into()) && answers((second, 80).into()), "{}", pod.text("main"));
+}
+
+/// Lets the bridge of a node be made by a plugin that keeps what it was given, in a network that takes its ranges from outside.
+fn note_what_is_given(root: &PrivateRoot) -> String {
+    let dir = root.path().join("cni/noting");
+    fs::create_dir_all(&dir).expect("the root can be written");
+    let script = format!(
+        "#!/bin/sh\ncat > '{0}'/$CNI_COMMAND\nexec {1}/bridge < '{0}'/$CNI_COMMAND\n",
+        dir.display(),
+        prereq::CNI_BIN_DIR
+    );
+    let plugin = dir.join("noting");
+    fs::write(&plugin, script).expect("the root can be written");
+    fs::set_permissions(&plugin, fs::Permissions::from_mode(0o755)).expect("it is ours");
+    let file = root.cni_conf().join("10-test.conflist");
+    let text = fs::read(&file).expect("the root has written it");
+    let mut list: Value = serde_json::from_slice(&text).expect("it is JSON");
+    let bridge = &mut list["plugins"][0];
+    bridge["type"] = json!("noting");
+    bridge["capabilities"] = json!({ "dns": true, "cgroupPath": true, "ipRanges": true });
+    bridge["ipam"].as_object_mut().expect("it is an object").remove("ranges");
+    fs::write(&file, list.to_string()).expect("the root can be written");
+    format!("[network]\nbin_dirs = [{dir:?}, {:?}]\n", prereq::CNI_BIN_DIR)
+}
+
+#[test]
+fn a_network_gets_the_ranges_the_resolver_and_the_cgroup_that_it_asks_for() {
+    let node = Node::start_configured(note_what_is_given);
+    let subnet = node.root().network().subnet();
+    node.cri().name_ranges(&subnet).expect("it is a range");
+    node.daemon().kill9();
+    node.daemon().restart();
+    let mut config = node.pod_config("ranged");
+    let words = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect();
+    config.dns_config = Some(DnsConfig {
+        servers: words(&["10.0.0.10"]),
+        searches: words(&["cluster.local"]),
+        options: words(&["ndots:5"]),
+    });
+    let parent = config.linux.clone().unwrap_or_default().cgroup_parent;
+    let pod = node.run(config);
+    let ip: Ipv4Addr = pod.ip().parse().expect("it is an address");
+    assert!(node.root().network().contains(ip), "{ip} is not of {subnet}");
+    let given = fs::read(node.root().path().join("cni/noting/ADD")).expect("the plugin was run");
+    let given: Value = serde_json::from_slice(&given).expect("it is JSON");
+    let expected = json!({
+        "dns": { "servers": ["10.0.0.10"], "searches": ["cluster.local"], "options": ["ndots:5"] },
+        "cgroupPath": parent,
+        "ipRanges": [[{ "subnet": subnet }]],
+    });
+    assert_eq!(given["runtimeConfig"], expected);
+    let status = node.cri().name_ranges("10.0.0.0/40").expect_err("it is no range");
+    assert_eq!(status.code(), Code::InvalidArgument, "{status}");
 }
 
 #[test]
@@ -148,7 +203,7 @@ fn a_network_configuration_that_breaks_or_goes_is_told_and_one_that_comes_is_use
 
 /// The name that a configuration gives its network.
 fn network_name(conflist: &str) -> String {
-    let list: serde_json::Value = serde_json::from_str(conflist).expect("it is JSON");
+    let list: Value = serde_json::from_str(conflist).expect("it is JSON");
     list["name"].as_str().expect("it has a name").to_owned()
 }
 

@@ -3,7 +3,7 @@
 use std::net::{Ipv4Addr, TcpListener};
 
 use switchyard_proto::cri::v1 as cri;
-use switchyard_steps::Step::*;
+use switchyard_steps::Step::{self, *};
 use switchyard_tests::cri::namespaces;
 use switchyard_tests::node::Pod;
 
@@ -42,6 +42,7 @@ pub(super) const MADE: &[Amid] = &[
         run: recover,
         at: &[(RecoveryLooked, 1), (RecoveryTasks, 1), (RecoverySandboxes, 1), (RecoveryDebris, 1)],
     },
+    Amid { run: name_ranges, at: &[(FileDrafted, 1), (FileNamed, 1), (RangesKept, 1)] },
 ];
 
 pub(super) const ENDED: &[Amid] = &[
@@ -164,6 +165,22 @@ fn amend_pod(lab: &Lab, kill: Kill) {
     assert!(lab.node.cri().pod_info(pod.id()).contains("\"cpu_shares\":700"), "{kill:?}");
     amend().expect("it can be sent again");
     assert_removable(lab, kill, pod);
+}
+
+/// What was named is known afterwards, whether it was answered or not, once it is on disk.
+fn name_ranges(lab: &Lab, kill: Kill) {
+    // Each time others, for what is known already is not written again.
+    let ranges = format!(
+        "10.9.{}.0/24",
+        Step::ALL.iter().position(|step| *step == kill.step).expect("it is one") % 256
+    );
+    let name = || lab.node.cri().name_ranges(&ranges);
+    let known = || lab.node.cri().node_info("config").contains(&format!("kubernetes: {ranges}"));
+    lab.dies_amid(kill, name);
+    assert_eq!(known(), kill.step != FileDrafted, "{kill:?}");
+    name().expect("it can be sent again");
+    assert!(known(), "{kill:?}");
+    lab.assert_nothing_left(kill);
 }
 
 #[track_caller]

@@ -1,12 +1,11 @@
 //! What is found out or made once, when the backend is set up.
 
 use switchyard_core::Result;
-use switchyard_namespaces::files::write_atomic;
 use switchyard_runtime_spec as runtime_spec;
 
 use crate::config::Driver;
 use crate::image::lease::getrandom_fill;
-use crate::text::io_error;
+use crate::text::{io_error, write_kept};
 
 /// The name of this gateway among those that may share a containerd: made once, kept in its state directory.
 pub(super) fn instance(state: &std::path::Path) -> Result<String> {
@@ -20,11 +19,8 @@ pub(super) fn instance(state: &std::path::Path) -> Result<String> {
     let mut random = [0; 6];
     getrandom_fill(&mut random);
     let name = hex::encode(random);
-    write_atomic(&path, name.as_bytes(), 0o600).map_err(crate::sandbox::from_namespaces)?;
     // Objects that bear the name are on disk before long: without it nobody would know them as ours after a power cut.
-    let synced =
-        [path.as_path(), state].into_iter().try_for_each(|part| std::fs::File::open(part)?.sync_all());
-    synced.map_err(|fault| io_error("sync", &path, fault))?;
+    write_kept(&path, name.as_bytes(), 0o600)?;
     Ok(name)
 }
 

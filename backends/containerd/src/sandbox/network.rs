@@ -7,7 +7,9 @@ use serde_json::{Map, Value};
 use switchyard_cni::{self as cni, Attachment, Capabilities};
 use switchyard_core::backend::Condition;
 use switchyard_core::id::SandboxId;
-use switchyard_core::spec::{Bandwidth, ID_PLACEHOLDER, PodNetwork, PortMapping, Protocol};
+use switchyard_core::spec::{
+    Bandwidth, CgroupPlacement, Dns, ID_PLACEHOLDER, PodNetwork, PortMapping, Protocol, SandboxSpec, Subnet,
+};
 use switchyard_core::{Error, ErrorKind, Result};
 use switchyard_namespaces::Ns;
 
@@ -31,12 +33,14 @@ impl Inner {
     pub(super) async fn plan_attachment(
         &self,
         id: SandboxId,
+        spec: &SandboxSpec,
         network: &PodNetwork,
         dirs: &SandboxDirs,
         wanted: &[IpAddr],
     ) -> Result<Planned> {
         let loaded = self.cni_conf.load().map_err(from_cni)?;
-        let attachment = attachment(id, network, dirs, wanted);
+        let mut attachment = attachment(id, network, dirs, wanted);
+        offer(&mut attachment.capabilities, spec, &self.ranges.of(spec.meta.owner));
         let network = cni::Network::new(Arc::clone(&loaded.list), self.cni_plugins.clone());
         network.save(&dirs.cni_journal(), &attachment).await.map_err(from_cni)?;
         Ok(Planned { network, attachment })
@@ -132,6 +136,20 @@ fn attachment(id: SandboxId, network: &PodNetwork, dirs: &SandboxDirs, wanted: &
             ..Capabilities::default()
         },
     }
+}
+
+/// Adds what is for plugins that ask for it: the resolver's configuration and the cgroup parent that were asked for, and the ranges that
+/// the owner wants its addresses from, one of each.
+fn offer(capabilities: &mut Capabilities, spec: &SandboxSpec, ranges: &[Subnet]) {
+    capabilities.dns = spec.dns.as_ref().map(|Dns { servers, searches, options }| cni::Dns {
+        servers: servers.clone(),
+        searches: searches.clone(),
+        options: options.clone(),
+    });
+    let (CgroupPlacement::Parent(group) | CgroupPlacement::Leaf(group)) = &spec.cgroup;
+    capabilities.cgroup_path = Some(group.display().to_string()).filter(|path| !path.is_empty());
+    let pool = |range: &Subnet| vec![cni::IpRange { subnet: range.to_string(), ..cni::IpRange::default() }];
+    capabilities.ip_ranges = ranges.iter().map(pool).collect();
 }
 
 fn port_mapping(port: &PortMapping) -> cni::PortMapping {

@@ -8,11 +8,22 @@ use super::{Gateway, Op, Scope, Shared, gone_is_done};
 use crate::error::{Error, Result};
 use crate::flight::Decision;
 use crate::id::SandboxId;
-use crate::spec::SandboxSpec;
+use crate::spec::{SandboxSpec, Subnet};
 use crate::state::{SandboxEvent, SandboxState};
 use crate::table::Sandbox;
 
 impl Scope {
+    /// Names the ranges that this owner's sandboxes are to get their addresses from. Idempotent. Cancel-safe: the work goes on.
+    ///
+    /// # Errors
+    /// Those of [`Backend::set_ranges`](crate::backend::Backend::set_ranges).
+    pub async fn set_ranges(&self, ranges: Vec<Subnet>) -> Result<()> {
+        self.gateway.ready()?;
+        let (gateway, owner) = (self.gateway.clone(), self.owner);
+        let work = async move { gateway.shared.backend.set_ranges(owner, ranges).await };
+        self.gateway.tracked(format!("change of the ranges of {owner}"), work).await
+    }
+
     /// Makes a sandbox ready. Idempotent under its name: the same request joins the one in flight or gets the sandbox that it made.
     /// Cancel-safe: the work goes on, and a retry finds it.
     ///

@@ -8,7 +8,7 @@ use std::time::SystemTime;
 use switchyard_core::id::Owner;
 use switchyard_core::spec::{
     Bandwidth, CgroupPlacement, DEFAULT_SHM_BYTES, Dns, ID_PLACEHOLDER, IpcMode, Meta, PodNetwork,
-    PortMapping, Protocol, SandboxNetwork, SandboxSpec, SelinuxLabel,
+    PortMapping, Protocol, SandboxNetwork, SandboxSpec, SelinuxLabel, Subnet,
 };
 use switchyard_core::{Error, Result};
 use switchyard_proto::cri::v1 as cri;
@@ -220,6 +220,18 @@ fn ports(mappings: Vec<cri::PortMapping>) -> Result<Vec<PortMapping>> {
         ports.push(PortMapping { protocol, container_port, host_port, host_ip });
     }
     Ok(ports)
+}
+
+/// The ranges of pods' addresses, one for each family.
+pub(crate) fn ranges(pod_cidr: &str) -> Result<Vec<Subnet>> {
+    let range = |text: &str| {
+        let wrong = || {
+            let why = format!("{text:?} is no range such as \"10.1.0.0/24\"");
+            Error::invalid("runtime_config.network_config.pod_cidr", why)
+        };
+        text.trim().parse().map_err(|_| wrong())
+    };
+    pod_cidr.split(',').filter(|_| !pod_cidr.is_empty()).map(range).collect()
 }
 
 fn bandwidth(annotations: &BTreeMap<String, String>) -> Result<Option<Bandwidth>> {

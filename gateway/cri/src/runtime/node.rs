@@ -1,9 +1,10 @@
 //! Version, status and configuration of the node.
 
+use switchyard_core::Result;
 use switchyard_proto::cri::v1 as cri;
 
 use super::Runtime;
-use crate::to_proto;
+use crate::{from_proto, to_proto};
 
 /// The version of the kubelet's side of CRI; a constant that kubelets check, whatever version the API has.
 const KUBE_API_VERSION: &str = "0.1.0";
@@ -20,16 +21,24 @@ pub(crate) fn version(request: cri::VersionRequest, api: &str) -> cri::VersionRe
     }
 }
 
-/// CRI v1 UpdateRuntimeConfig. Addresses come from the network plugin's own configuration, so there is nothing to do.
-pub(super) fn update_config(request: cri::UpdateRuntimeConfigRequest) -> cri::UpdateRuntimeConfigResponse {
-    let cri::UpdateRuntimeConfigRequest { runtime_config } = request;
-    if let Some(network) = runtime_config.and_then(|config| config.network_config) {
-        tracing::info!(pod_cidr = network.pod_cidr, "the kubelet named the range of pod addresses");
-    }
-    cri::UpdateRuntimeConfigResponse {}
-}
-
 impl Runtime {
+    /// CRI v1 UpdateRuntimeConfig: the ranges of pods' addresses, for networks that take them from outside. No word on them changes
+    /// nothing.
+    pub(super) async fn update_config(
+        &self,
+        request: cri::UpdateRuntimeConfigRequest,
+    ) -> Result<cri::UpdateRuntimeConfigResponse> {
+        let cri::UpdateRuntimeConfigRequest { runtime_config } = request;
+        let network = runtime_config.and_then(|config| config.network_config).unwrap_or_default();
+        let cri::NetworkConfig { pod_cidr } = network;
+        let ranges = from_proto::ranges(&pod_cidr)?;
+        if !ranges.is_empty() {
+            self.scope.set_ranges(ranges).await?;
+            tracing::info!(pod_cidr, "the range of pods' addresses is named");
+        }
+        Ok(cri::UpdateRuntimeConfigResponse {})
+    }
+
     /// CRI v1 Status. Answers also before recovery.
     pub(super) fn node_status(&self, request: cri::StatusRequest) -> cri::StatusResponse {
         let cri::StatusRequest { verbose } = request;

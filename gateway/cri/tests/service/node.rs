@@ -1,5 +1,6 @@
 //! The node as a whole: who it says it is, and what it does not serve.
 
+use switchyard_core::id::Owner;
 use switchyard_fake::Fake;
 use switchyard_proto::cri::v1 as cri;
 use tonic::Code;
@@ -34,15 +35,29 @@ async fn status_has_both_conditions_and_info_only_when_asked() {
 }
 
 #[tokio::test]
-async fn the_cgroup_driver_is_told_and_changes_of_the_network_are_taken() {
+async fn the_cgroup_driver_is_told_and_ranges_of_addresses_are_handed_on() {
     let mut node = Node::new().await;
     let config =
         node.runtime.runtime_config(cri::RuntimeConfigRequest {}).await.expect("it answers").into_inner();
     assert_eq!(config.linux.expect("it is set").cgroup_driver(), cri::CgroupDriver::Cgroupfs);
-    let network_config = Some(cri::NetworkConfig { pod_cidr: "10.0.0.0/24".to_owned() });
-    let change =
-        cri::UpdateRuntimeConfigRequest { runtime_config: Some(cri::RuntimeConfig { network_config }) };
-    node.runtime.update_runtime_config(change).await.expect("it is taken");
+    let change = |pod_cidr: &str| {
+        let network_config = Some(cri::NetworkConfig { pod_cidr: pod_cidr.to_owned() });
+        cri::UpdateRuntimeConfigRequest { runtime_config: Some(cri::RuntimeConfig { network_config }) }
+    };
+    let named = |node: &Node| node.fake.ranges(Owner::Kubernetes).iter().map(ToString::to_string).collect();
+    for (pod_cidr, expected) in [
+        ("10.0.0.0/24", &["10.0.0.0/24"][..]),
+        ("10.1.0.0/24,fd00:1::/64", &["10.1.0.0/24", "fd00:1::/64"]),
+        ("", &["10.1.0.0/24", "fd00:1::/64"]),
+    ] {
+        node.runtime.update_runtime_config(change(pod_cidr)).await.expect("it is taken");
+        let named: Vec<String> = named(&node);
+        assert_eq!(named, expected, "{pod_cidr}");
+    }
+    for wrong in ["10.0.0.0", "10.0.0.0/24,", "fd00::/200"] {
+        let refused = node.runtime.update_runtime_config(change(wrong)).await;
+        assert_eq!(code(refused), Code::InvalidArgument, "{wrong}");
+    }
 }
 
 #[tokio::test]
