@@ -360,6 +360,7 @@ impl Backend for Containerd {
                 runtime_spec::CgroupDriver::Systemd => CgroupDriver::Systemd,
                 runtime_spec::CgroupDriver::Fs => CgroupDriver::Cgroupfs,
             },
+            network_config: inner.network_config(),
             facts,
         }
     }

@@ -159,6 +159,12 @@ pub(crate) struct TaskRecord {
     /// Its named volumes, by their paths below the directory of all.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) volumes: Vec<String>,
+    /// The directories that its image declares as volumes.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) image_volumes: Vec<PathBuf>,
+    /// The images that it has as volumes.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) volume_images: Vec<String>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -341,6 +347,8 @@ impl TaskRecord {
         TaskDetails {
             image_id: ImageId::new(self.image_id.clone()),
             image_ref: self.image_ref.clone(),
+            image_volumes: self.image_volumes.clone(),
+            volume_images: self.volume_images.iter().cloned().map(ImageId::new).collect(),
             user: ResolvedUser { uid: self.uid, gid: self.gid, groups: self.groups.clone() },
             stop_signal: Signal::new(self.stop_signal).unwrap_or(Signal::TERM),
             resources: self.resources.to_core(),

@@ -86,6 +86,7 @@ impl Fake {
                 network: Condition::True,
                 version: concat!("fake ", env!("CARGO_PKG_VERSION")).into(),
                 cgroup_driver: CgroupDriver::Cgroupfs,
+                network_config: String::new(),
                 facts: BTreeMap::new(),
             },
             handlers: vec![Handler {

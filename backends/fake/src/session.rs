@@ -151,6 +151,7 @@ impl Method {
             | Self::UpdateTask
             | Self::CheckpointTask => true,
             Self::Recover
+            | Self::SetRanges
             | Self::SignalTask
             | Self::WaitTask
             | Self::Exec

@@ -9,6 +9,7 @@ use std::time::SystemTime;
 
 use switchyard_core::backend::{Recovered, ResolvedUser, SandboxDetails, Started, TaskDetails};
 use switchyard_core::id::{Owner, SandboxId, TaskId};
+use switchyard_core::image::ImageId;
 use switchyard_core::spec::{
     Meta, Mount, MountSource, Output, Resources, SandboxNetwork, SandboxPid, SandboxSpec, Signal, Stdin,
     Subnet, TaskSpec, TaskUpdate, UserRef, UserSpec, is_volume_name,
@@ -249,7 +250,10 @@ impl State {
             Error::not_found(format!("image {:?} is not on this node: pull it first", spec.image))
         })?;
         check_limits(&spec.resources)?;
+        let volume_images = spec.mounts.iter().filter_map(|mount| self.volume_image(mount)).collect();
         let details = TaskDetails {
+            image_volumes: local.describe().volumes,
+            volume_images,
             image_id: local.id.clone(),
             image_ref: local.by_digest(),
             user: resolve(&spec.user, &local.image.user)?,
@@ -319,6 +323,14 @@ impl State {
                 self.tasks.remove(&id);
                 Ok(())
             }
+        }
+    }
+
+    /// The image that a mount shows, if the node has it.
+    fn volume_image(&self, mount: &Mount) -> Option<ImageId> {
+        match &mount.source {
+            MountSource::Image { reference, .. } => self.images.find(reference).map(|local| local.id.clone()),
+            MountSource::Host { .. } | MountSource::Volume { .. } | MountSource::Tmpfs { .. } => None,
         }
     }
 

@@ -241,6 +241,8 @@ pub struct BackendStatus {
     pub version: String,
     /// How cgroups are made.
     pub cgroup_driver: CgroupDriver,
+    /// The configuration of the network as JSON, as its file has it; empty if there is none.
+    pub network_config: String,
     /// Facts for people, by name.
     pub facts: BTreeMap<String, String>,
 }
@@ -299,6 +301,10 @@ pub struct TaskDetails {
     pub image_id: ImageId,
     /// The image's name by digest, or its id if it has none.
     pub image_ref: String,
+    /// The directories that its image declares as volumes.
+    pub image_volumes: Vec<PathBuf>,
+    /// The images that it has as volumes.
+    pub volume_images: Vec<ImageId>,
     /// Who its main process runs as.
     pub user: ResolvedUser,
     /// What is sent first to stop it.

@@ -217,9 +217,8 @@ async fn container_status(
     let task = runtime.scope.task(&request.container_id)?;
     let mut answer: old::ContainerStatusResponse = recoded(&runtime.container_status(request).await?)?;
     let inspection = runtime.scope.inspect_task(task.id).await?;
-    let image = runtime.scope.image(task.details.image_id.as_str()).await?;
     if let Some(status) = &mut answer.status {
-        status::complete(status, &task, runtime.records.task(&task).as_deref(), &inspection, image.as_ref());
+        status::complete(status, &task, runtime.records.task(&task).as_deref(), &inspection);
     }
     Ok(answer)
 }

@@ -105,11 +105,15 @@ fn a_client_of_v1alpha2_runs_pods_that_v1_sees() {
     let old = status(&node, &main);
     let new = node.cri().status(&main).expect("v1 sees it");
     assert_eq!((old.state, &old.image_ref, old.started_at), (new.state, &new.image_ref, new.started_at));
-    assert_eq!((old.volumes, old.log_path), (volumes, new.log_path));
+    assert_eq!((&old.volumes, old.log_path), (&volumes, new.log_path));
     let limits = old.pouch_resources.expect("they are told");
     assert_eq!((limits.memory_reservation, limits.ulimits.len()), (32 << 20, 1));
     let envs: Vec<_> = old.envs.iter().map(|env| (env.key.as_str(), env.value.as_slice())).collect();
     assert!(envs.contains(&("FROM", b"image")) && envs.contains(&("OWN", b"x")), "{envs:?}");
+
+    // As after a pull of a newer image, when the old one is no longer wanted.
+    node.cri().remove_image(&image).expect("its container keeps its files");
+    assert_eq!(status(&node, &main).volumes, volumes);
 
     let request = cri::StopContainerRequest { container_id: main.clone(), timeout: 0 };
     runtime(&node, async |mut client| client.stop_container(request).await).expect("it stops");

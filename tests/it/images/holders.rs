@@ -7,7 +7,7 @@ use switchyard_core::ErrorKind;
 use switchyard_core::gateway::{Gateway, Limits, Scope};
 use switchyard_core::id::Owner;
 use switchyard_core::image::{Credentials, Image, PullRequest, Right};
-use switchyard_core::spec::SandboxSpec;
+use switchyard_core::spec::{Mount, MountSource, Propagation, SandboxSpec};
 use switchyard_proto::cri::v1::ImageStatusRequest;
 use switchyard_tests::cri::image_spec;
 use switchyard_tests::gate::Access;
@@ -120,6 +120,43 @@ async fn an_open_image_is_everybodys_and_stays_while_others_use_it() {
     assert!(!only(&kubernetes).await.pinned, "nobody uses it, nobody holds it");
     kubernetes.remove_image(&image).await.expect("it can be removed");
     assert_eq!(kubernetes.images().await.expect("they can be listed"), []);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_image_that_anothers_task_has_as_a_volume_is_pinned_and_stays() {
+    let world = tokio::task::block_in_place(World::new);
+    world.registry().push("held/volume:1", &with_file("shown").build());
+    let (image, volume) = (world.image(), world.registry().reference("held/volume:1"));
+    let Owners { kubernetes, nomad } = Owners::of(world.backend()).await;
+    for image in [&image, &volume] {
+        let pull = request(Owner::Kubernetes, image, Credentials::Anonymous);
+        kubernetes.pull_image(&pull).await.expect("everybody may");
+    }
+    let sandbox = SandboxSpec { meta: specs::meta(Owner::Nomad, "pod"), ..world.sandbox_spec("pod") };
+    let sandbox = nomad.create_sandbox(sandbox).await.expect("it can be made").id.to_string();
+    let mut task = specs::task(Owner::Nomad, "task", &image, &["true"]);
+    task.mounts = vec![Mount {
+        destination: "/shown".into(),
+        source: MountSource::Image { reference: volume.clone(), sub_path: "".into() },
+        readonly: true,
+        recursive_readonly: false,
+        propagation: Propagation::Private,
+        id_mapped: false,
+        selinux_relabel: false,
+        options: Vec::new(),
+    }];
+    let task = nomad.create_task(&sandbox, task).await.expect("it can be made").id.to_string();
+
+    // That it has it outlives the daemon.
+    let Owners { kubernetes, nomad } = Owners::of(world.reopen().await).await;
+    let seen =
+        async |scope: &Scope| scope.image(&volume).await.expect("it is asked for").map(|image| image.pinned);
+    assert_eq!(seen(&kubernetes).await, Some(true), "another owner's task has it as a volume");
+    kubernetes.remove_image(&volume).await.expect("it lets go");
+    assert_eq!(seen(&nomad).await, Some(false), "its own task has it");
+    nomad.remove_task(&task).await.expect("it can be removed");
+    kubernetes.remove_image(&volume).await.expect("it can be removed");
+    assert_eq!(seen(&kubernetes).await, None);
 }
 
 #[test]

@@ -81,6 +81,11 @@ impl Inner {
         cni::del_saved(&dirs.cni_journal(), &self.cni_plugins, netns.as_deref()).await.map_err(from_cni)
     }
 
+    /// The configuration of the network as JSON; empty if there is none.
+    pub(crate) fn network_config(&self) -> String {
+        self.cni_conf.load().map(|loaded| loaded.list.to_document().to_string()).unwrap_or_default()
+    }
+
     /// Whether sandboxes can be connected.
     pub(crate) fn network_condition(&self) -> Condition {
         let no = |message: String| Condition::False { reason: "NetworkPluginNotReady".to_owned(), message };

@@ -288,6 +288,8 @@ fn task_record(
         made_score: None,
         staged: plan.staging.records.clone(),
         volumes: plan.staging.volumes.iter().map(|(_, volume)| volume.clone()).collect(),
+        image_volumes: plan.config.volumes.clone(),
+        volume_images: plan.staging.images.clone(),
     }
 }
 

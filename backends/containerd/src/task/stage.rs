@@ -47,6 +47,16 @@ pub(crate) enum StagedRecord {
     },
 }
 
+/// An image that is to be a volume.
+struct Planned {
+    /// Its id.
+    image: String,
+    /// Its top layer; none if it has no layers.
+    top: Option<String>,
+    /// The directory in it that is shown.
+    inside: PathBuf,
+}
+
 /// What is to be put in place for a task.
 #[derive(Debug, Default)]
 pub(super) struct Staging {
@@ -56,6 +66,8 @@ pub(super) struct Staging {
     pub(super) places: BTreeMap<usize, PathBuf>,
     /// The named volumes: where each is seen inside, and its path below the directory of all.
     pub(super) volumes: Vec<(PathBuf, String)>,
+    /// The images that are volumes.
+    pub(super) images: Vec<String>,
 }
 
 impl Staging {
@@ -101,8 +113,10 @@ impl Inner {
             match &mount.source {
                 MountSource::Image { reference, sub_path } => {
                     let planned = self.plan_image(sandbox, spec.meta.owner, reference, sub_path).await;
-                    let (top, inside) = planned.map_err(|error| error.context(IMAGE_VOLUME_FAILED))?;
+                    let Planned { image, top, inside } =
+                        planned.map_err(|error| error.context(IMAGE_VOLUME_FAILED))?;
                     let key = format!("{id}-{number}");
+                    staging.images.push(image);
                     staging.records.push(StagedRecord::Image { at: number.to_string(), key, top });
                     staging.places.insert(number, at.join(inside));
                 }
@@ -132,18 +146,19 @@ impl Inner {
         Ok(staging)
     }
 
-    /// The top layer of an image, and the directory in it that a sub path leads to.
+    /// An image that is to be a volume, and the directory in it that a sub path leads to.
     async fn plan_image(
         &self,
         sandbox: &SandboxEntry,
         owner: Owner,
         reference: &str,
         sub_path: &Path,
-    ) -> Result<(Option<String>, PathBuf)> {
+    ) -> Result<Planned> {
         let handler = &sandbox.record.handler;
         let image = self.images.runnable(reference, handler, owner).await?;
+        let planned = |top, inside| Planned { image: image.info.id.to_string(), top, inside };
         if sub_path.as_os_str().is_empty() {
-            return Ok((image.top, PathBuf::new()));
+            return Ok(planned(image.top, PathBuf::new()));
         }
         let absent = |path: &Path| {
             Error::invalid("image_sub_path", format!("{} is no directory of the image", path.display()))
@@ -156,7 +171,7 @@ impl Inner {
             found.ok_or_else(|| absent(&wanted))
         };
         let found = self.rootfs.with_view(self.images.snapshotters().of(handler), &top, look).await?;
-        Ok((Some(top), found))
+        Ok(planned(Some(top), found))
     }
 
     /// Makes the views of a task's images. Its container object holds them.

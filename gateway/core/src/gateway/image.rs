@@ -1,6 +1,7 @@
 //! Images as one owner sees them.
 
 use super::Scope;
+use crate::backend::TaskDetails;
 use crate::error::{Error, Result};
 use crate::id::Owner;
 use crate::image::{Image, ImageId, PullRequest};
@@ -67,12 +68,15 @@ impl Scope {
         Image { pinned, ..image }
     }
 
-    /// Whether tasks of other owners were made from this image.
+    /// Whether tasks of other owners were made from this image, or have it as a volume.
     fn used_by_others(&self, image: &ImageId) -> bool {
         let table = &self.gateway.shared.table;
+        let uses = |details: &TaskDetails| {
+            details.image_id == *image || details.volume_images.iter().any(|volume| volume == image)
+        };
         Owner::ALL
             .into_iter()
             .filter(|owner| *owner != self.owner)
-            .any(|owner| table.tasks(owner).iter().any(|task| task.details.image_id == *image))
+            .any(|owner| table.tasks(owner).iter().any(|task| uses(&task.details)))
     }
 }

@@ -8,9 +8,12 @@ use switchyard_core::id::Owner;
 use switchyard_core::image::{Image, Right};
 use switchyard_core::state::{SandboxState, TaskState};
 use switchyard_core::table::{Sandbox, Task};
-use switchyard_proto::cri::v1 as cri;
 
-use crate::record::{ContainerRecord, SandboxNote, SandboxRecord, note};
+use crate::record::{ContainerRecord, SandboxRecord, note};
+
+mod config;
+
+use config::{container_config, pod_config};
 
 /// The map of an answer with one entry.
 type Info = BTreeMap<String, String>;
@@ -89,7 +92,28 @@ pub(crate) fn status_info(backend: &BackendStatus, handlers: &[Handler]) -> Info
     };
     let mut info = wrapped("config", config);
     info.insert("lastCNILoadStatus".to_owned(), loaded);
+    info.insert("cniconfig".to_owned(), cni_config(&backend.network_config).to_string());
     info
+}
+
+/// The network's configuration in the shape that containerd's users know; without a network there is none in the list.
+fn cni_config(network: &str) -> Value {
+    let config = parsed(network);
+    let plugin = |plugin: &Value| json!({ "Network": plugin, "Source": plugin.to_string() });
+    let plugins: Vec<_> = config["plugins"].as_array().into_iter().flatten().map(plugin).collect();
+    let networks = match &config {
+        Value::Object(_) => vec![json!({
+            "Config": {
+                "Name": config["name"],
+                "CNIVersion": config["cniVersion"],
+                "Plugins": plugins,
+                "Source": network,
+            },
+            "IFName": "eth0",
+        })],
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) | Value::Array(_) => Vec::new(),
+    };
+    json!({ "Networks": networks })
 }
 
 fn wrapped(key: &str, info: Map<String, Value>) -> Info {
@@ -120,150 +144,4 @@ fn inspected(inspection: &Inspection) -> Map<String, Value> {
 /// JSON as it is, other text as a string, nothing as null.
 fn parsed(text: &str) -> Value {
     if text.is_empty() { Value::Null } else { serde_json::from_str(text).unwrap_or_else(|_| json!(text)) }
-}
-
-fn pod_config(config: &cri::PodSandboxConfig, note: &SandboxNote) -> Value {
-    let said = config.linux.clone().unwrap_or_default();
-    // What was said last counts.
-    let overhead = note.overhead.clone().or(said.overhead);
-    let resources_now = note.resources.clone().or(said.resources);
-    let linux = config.linux.as_ref().map(|linux| {
-        json!({
-            "cgroup_parent": linux.cgroup_parent,
-            "sysctls": linux.sysctls,
-            "overhead": overhead.as_ref().map(resources),
-            "resources": resources_now.as_ref().map(resources),
-            "security_context": linux.security_context.as_ref().map(|context| json!({
-                "privileged": context.privileged,
-                "namespace_options": context.namespace_options.as_ref().map(namespaces),
-            })),
-        })
-    });
-    let dns = config
-        .dns_config
-        .as_ref()
-        .map(|dns| json!({ "servers": dns.servers, "searches": dns.searches, "options": dns.options }));
-    let port = |port: &cri::PortMapping| {
-        json!({
-            "protocol": port.protocol,
-            "container_port": port.container_port,
-            "host_port": port.host_port,
-            "host_ip": port.host_ip,
-        })
-    };
-    json!({
-        "metadata": config.metadata.as_ref().map(|metadata| json!({
-            "name": metadata.name,
-            "uid": metadata.uid,
-            "namespace": metadata.namespace,
-            "attempt": metadata.attempt,
-        })),
-        "hostname": config.hostname,
-        "log_directory": config.log_directory,
-        "dns_config": dns,
-        "port_mappings": config.port_mappings.iter().map(port).collect::<Vec<_>>(),
-        "labels": config.labels,
-        "annotations": config.annotations,
-        "linux": linux,
-    })
-}
-
-fn container_config(config: &cri::ContainerConfig) -> Value {
-    let env = |env: &cri::KeyValue| json!({ "key": env.key, "value": String::from_utf8_lossy(&env.value) });
-    let mount = |mount: &cri::Mount| {
-        json!({
-            "container_path": mount.container_path,
-            "host_path": mount.host_path,
-            "readonly": mount.readonly,
-            "propagation": mount.propagation,
-            "selinux_relabel": mount.selinux_relabel,
-            "recursive_read_only": mount.recursive_read_only,
-        })
-    };
-    let device = |device: &cri::Device| {
-        json!({
-            "container_path": device.container_path,
-            "host_path": device.host_path,
-            "permissions": device.permissions,
-        })
-    };
-    json!({
-        "metadata": config.metadata.as_ref().map(|metadata| json!({
-            "name": metadata.name,
-            "attempt": metadata.attempt,
-        })),
-        "image": config.image.as_ref().map(|image| json!({
-            "image": image.image,
-            "user_specified_image": image.user_specified_image,
-            "runtime_handler": image.runtime_handler,
-            "annotations": image.annotations,
-        })),
-        "command": config.command,
-        "args": config.args,
-        "working_dir": config.working_dir,
-        "envs": config.envs.iter().map(env).collect::<Vec<_>>(),
-        "mounts": config.mounts.iter().map(mount).collect::<Vec<_>>(),
-        "devices": config.devices.iter().map(device).collect::<Vec<_>>(),
-        "labels": config.labels,
-        "annotations": config.annotations,
-        "log_path": config.log_path,
-        "stdin": config.stdin,
-        "stdin_once": config.stdin_once,
-        "tty": config.tty,
-        "CDI_devices": config.cdi_devices.iter().map(|device| json!({ "name": device.name })).collect::<Vec<_>>(),
-        "stop_signal": config.stop_signal,
-        "linux": config.linux.as_ref().map(|linux| json!({
-            "resources": linux.resources.as_ref().map(resources),
-            "security_context": linux.security_context.as_ref().map(|context| json!({
-                "privileged": context.privileged,
-                "namespace_options": context.namespace_options.as_ref().map(namespaces),
-                "run_as_user": context.run_as_user.map(|user| user.value),
-                "run_as_username": context.run_as_username,
-                "run_as_group": context.run_as_group.map(|group| group.value),
-                "supplemental_groups": context.supplemental_groups,
-                "readonly_rootfs": context.readonly_rootfs,
-                "no_new_privs": context.no_new_privs,
-                "seccomp": context.seccomp.as_ref().map(profile),
-                "apparmor": context.apparmor.as_ref().map(profile),
-            })),
-        })),
-    })
-}
-
-fn profile(profile: &cri::SecurityProfile) -> Value {
-    json!({ "profile_type": profile.profile_type, "localhost_ref": profile.localhost_ref })
-}
-
-/// Limits; what is not limited is left out.
-fn resources(limits: &cri::LinuxContainerResources) -> Value {
-    let mut all = Map::new();
-    let numbers = [
-        ("cpu_period", limits.cpu_period),
-        ("cpu_quota", limits.cpu_quota),
-        ("cpu_shares", limits.cpu_shares),
-        ("memory_limit_in_bytes", limits.memory_limit_in_bytes),
-        ("memory_swap_limit_in_bytes", limits.memory_swap_limit_in_bytes),
-        ("oom_score_adj", limits.oom_score_adj),
-    ];
-    let given = numbers.into_iter().filter(|(_, number)| *number != 0);
-    all.extend(given.map(|(name, number)| (name.to_owned(), json!(number))));
-    let texts = [("cpuset_cpus", &limits.cpuset_cpus), ("cpuset_mems", &limits.cpuset_mems)];
-    let given = texts.into_iter().filter(|(_, text)| !text.is_empty());
-    all.extend(given.map(|(name, text)| (name.to_owned(), json!(text))));
-    if !limits.unified.is_empty() {
-        all.insert("unified".to_owned(), json!(limits.unified));
-    }
-    let pages: Vec<_> = limits
-        .hugepage_limits
-        .iter()
-        .map(|pages| json!({ "page_size": pages.page_size, "limit": pages.limit }))
-        .collect();
-    if !pages.is_empty() {
-        all.insert("hugepage_limits".to_owned(), json!(pages));
-    }
-    Value::Object(all)
-}
-
-fn namespaces(options: &cri::NamespaceOption) -> Value {
-    json!({ "network": options.network, "pid": options.pid, "ipc": options.ipc, "target_id": options.target_id })
 }

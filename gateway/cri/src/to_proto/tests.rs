@@ -4,8 +4,10 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use serde_json::json;
 use switchyard_core::backend::{
-    BackendStatus, CgroupDriver, Condition, Handler, ResolvedUser, SandboxDetails, SandboxStats, TaskDetails,
+    BackendStatus, CgroupDriver, Condition, Handler, Inspection, ResolvedUser, SandboxDetails, SandboxStats,
+    TaskDetails,
 };
 use switchyard_core::id::{Owner, SandboxId, TaskId};
 use switchyard_core::image::ImageId;
@@ -51,6 +53,8 @@ pub(super) fn task() -> Task {
         details: TaskDetails {
             image_id: ImageId::new("sha256:id"),
             image_ref: "reg/app@sha256:digest".into(),
+            image_volumes: Vec::new(),
+            volume_images: Vec::new(),
             user: ResolvedUser { uid: 1, gid: 2, groups: Vec::new() },
             stop_signal: Signal::TERM,
             resources: Resources {
@@ -224,6 +228,7 @@ fn backend() -> BackendStatus {
         network: Condition::False { reason: "NetworkPluginNotReady".into(), message: "no conf".into() },
         version: "containerd 1.6".into(),
         cgroup_driver: CgroupDriver::Cgroupfs,
+        network_config: r#"{"name":"net","cniVersion":"1.0.0","plugins":[{"type":"bridge"}]}"#.into(),
         facts: BTreeMap::from([("stateDir".into(), "/run/x".into())]),
     }
 }
@@ -261,6 +266,79 @@ fn the_facts_of_a_backend_are_in_the_configuration() {
     let config: serde_json::Value = serde_json::from_str(&info["config"]).expect("it is JSON");
     assert_eq!(config["stateDir"], "/run/x");
     assert_eq!(config["cgroupDriver"], "cgroupfs");
+    let config: serde_json::Value = serde_json::from_str(&info["cniconfig"]).expect("it is JSON");
+    let network = &config["Networks"][0]["Config"];
+    assert_eq!((&network["Name"], &network["CNIVersion"]), (&json!("net"), &json!("1.0.0")));
+    assert_eq!(network["Plugins"][0]["Network"]["type"], "bridge");
+    let none = BackendStatus { network_config: String::new(), ..backend() };
+    assert_eq!(status_info(&none, &[])["cniconfig"], r#"{"Networks":[]}"#);
+}
+
+#[test]
+fn all_that_was_asked_for_is_in_the_configuration_of_a_container() {
+    let words = |word: &str| vec![word.to_owned()];
+    let context = cri::LinuxContainerSecurityContext {
+        capabilities: Some(cri::Capability {
+            add_ambient_capabilities: words("NET_RAW"),
+            ..Default::default()
+        }),
+        selinux_options: Some(cri::SeLinuxOption { level: "s0:c1".into(), ..Default::default() }),
+        masked_paths: words("/proc/kcore"),
+        readonly_paths: words("/proc/sys"),
+        supplemental_groups_policy: cri::SupplementalGroupsPolicy::Strict.into(),
+        namespace_options: Some(cri::NamespaceOption {
+            userns_options: Some(cri::UserNamespace {
+                uids: vec![cri::IdMapping { host_id: 9, container_id: 0, length: 1 }],
+                ..Default::default()
+            }),
+            ..Default::default()
+        }),
+        ..Default::default()
+    };
+    let config = cri::ContainerConfig {
+        mounts: vec![cri::Mount {
+            container_path: "/image".into(),
+            image: Some(cri::ImageSpec { image: "shown:1".into(), ..Default::default() }),
+            image_sub_path: "sub".into(),
+            gid_mappings: vec![cri::IdMapping { host_id: 7, container_id: 0, length: 1 }],
+            mount_options: words("noexec"),
+            ..Default::default()
+        }],
+        linux: Some(cri::LinuxContainerConfig { security_context: Some(context), ..Default::default() }),
+        ..Default::default()
+    };
+    let record = ContainerRecord { config: Some(config), ..Default::default() };
+    let info = container_info(&task(), Some(&record), &Inspection::default());
+    let info: serde_json::Value = serde_json::from_str(&info["info"]).expect("it is JSON");
+    let mount = &info["config"]["mounts"][0];
+    assert_eq!((&mount["image"]["image"], &mount["image_sub_path"]), (&json!("shown:1"), &json!("sub")));
+    assert_eq!(
+        (&mount["gidMappings"][0]["host_id"], &mount["mount_options"][0]),
+        (&json!(7), &json!("noexec"))
+    );
+    let context = &info["config"]["linux"]["security_context"];
+    assert_eq!(context["capabilities"]["add_ambient_capabilities"], json!(["NET_RAW"]));
+    assert_eq!(context["selinux_options"]["level"], "s0:c1");
+    assert_eq!(
+        (&context["masked_paths"][0], &context["readonly_paths"][0]),
+        (&json!("/proc/kcore"), &json!("/proc/sys"))
+    );
+    assert_eq!(context["supplemental_groups_policy"], 1);
+    assert_eq!(context["namespace_options"]["userns_options"]["uids"][0]["host_id"], 9);
+}
+
+#[test]
+fn what_is_said_later_of_a_pods_limits_is_told_of_one_that_was_made_without() {
+    let note = crate::record::SandboxNote {
+        resources: Some(cri::LinuxContainerResources { cpu_shares: 700, ..Default::default() }),
+        ..Default::default()
+    };
+    let mut pod = sandbox(SandboxState::Ready);
+    pod.details.note = crate::record::encode(&note);
+    let record = SandboxRecord { config: Some(cri::PodSandboxConfig::default()), ..Default::default() };
+    let info = sandbox_info(&pod, Some(&record), &Inspection::default());
+    let info: serde_json::Value = serde_json::from_str(&info["info"]).expect("it is JSON");
+    assert_eq!(info["config"]["linux"]["resources"]["cpu_shares"], 700);
 }
 
 #[test]

@@ -14,13 +14,12 @@ use super::recoded;
 use crate::record::ContainerRecord;
 use crate::to_proto;
 
-/// Adds what v1 does not say of a container. Its volumes are those of its image, while the node has it.
+/// Adds what v1 does not say of a container. Its volumes are those of its image, whether the node still has that or not.
 pub(super) fn complete(
     status: &mut old::ContainerStatus,
     task: &Task,
     record: Option<&ContainerRecord>,
     inspection: &Inspection,
-    image: Option<&Image>,
 ) {
     let limits = status.resources.as_mut().and_then(|resources| resources.linux.as_mut());
     if let Some(limits) = limits {
@@ -40,7 +39,7 @@ pub(super) fn complete(
     for (index, mount) in (0..).zip(&mut status.mounts) {
         mount.name = record.and_then(|record| record.names.get(&index).cloned()).unwrap_or_default();
     }
-    status.volumes = image.map(|image| volumes(&image.volumes)).unwrap_or_default();
+    status.volumes = volumes(&task.details.image_volumes);
     status.envs = environment(&inspection.runtime_spec);
 }
 
