@@ -13,11 +13,11 @@ use switchyard_core::id::{Owner, SandboxId, TaskId};
 use switchyard_core::image::{Credentials, PullRequest};
 use switchyard_core::spec::{
     CheckpointSpec, Mount, MountSource, Output, Propagation, Resources, SandboxNetwork, SandboxPid,
-    SandboxSpec, Signal, TaskSpec,
+    SandboxSpec, Signal, TaskSpec, TaskUpdate, Throttle, Throttled,
 };
 use switchyard_core::state::{ExitCause, TaskState};
 use switchyard_steps::{Area, Step};
-use switchyard_tests::host::{cgroups, eventually};
+use switchyard_tests::host::{block_device, cgroups, eventually};
 use switchyard_tests::image::busybox;
 use switchyard_tests::prereq;
 use switchyard_tests::world::World;
@@ -63,8 +63,13 @@ const TASK_STARTED: [Step; 7] = [
     Step::TaskMarked,
 ];
 /// The steps of changing its limits.
-const TASK_LIMITED: [Step; 4] =
-    [Step::TaskLimitsMarked, Step::TaskScored, Step::TaskLimited, Step::TaskLimitsRecorded];
+const TASK_LIMITED: [Step; 5] = [
+    Step::TaskLimitsMarked,
+    Step::TaskThrottled,
+    Step::TaskScored,
+    Step::TaskLimited,
+    Step::TaskLimitsRecorded,
+];
 /// The steps of its end.
 const TASK_REAPED: [Step; 3] = [Step::TaskExitRecorded, Step::TaskDeleted, Step::TaskLogFinished];
 /// The steps of writing a running one into an archive.
@@ -300,19 +305,25 @@ async fn a_change_of_limits_that_fails_can_be_repeated() {
         let text = std::fs::read_to_string(format!("/proc/{pid}/oom_score_adj")).expect("it runs");
         text.trim().parse::<i32>().expect("it is a number")
     };
-    for (step, megabytes) in TASK_LIMITED.into_iter().zip([64, 80, 96, 112]) {
+    for (step, megabytes) in TASK_LIMITED.into_iter().zip([64_i64, 80, 96, 112, 128]) {
         let limits = Resources {
             memory_limit_bytes: Some(megabytes << 20),
             oom_score_adj: Some(400 + i32::try_from(megabytes).expect("it is small")),
             ..Resources::default()
         };
+        let throttle = Throttle {
+            device: block_device().into(),
+            what: Throttled::Reads,
+            rate: megabytes.unsigned_abs(),
+        };
+        let change = TaskUpdate { throttles: vec![throttle], ..(&limits).into() };
         let before = score();
         lab.fail(step);
-        assert!(lab.backend.update_task(id, &(&limits).into()).await.is_err(), "{step:?}");
+        assert!(lab.backend.update_task(id, &change).await.is_err(), "{step:?}");
         lab.assert_reached(step);
         let on_record = step == Step::TaskLimitsRecorded;
         assert_eq!(Some(score()), if on_record { limits.oom_score_adj } else { Some(before) }, "{step:?}");
-        lab.backend.update_task(id, &(&limits).into()).await.expect("a change can be repeated");
+        lab.backend.update_task(id, &change).await.expect("a change can be repeated");
         let in_force: Vec<_> = cgroups::named(&id.to_string())
             .iter()
             .filter_map(|group| {

@@ -191,6 +191,24 @@ impl Cri {
         self.channel(create).map(|answer| answer.container_id)
     }
 
+    /// `UpdateContainerResources` of v1alpha2.
+    ///
+    /// # Errors
+    /// The status of the call.
+    pub fn update_old(&self, container: &str, limits: old::LinuxContainerResources) -> Result<(), Status> {
+        let request = old::UpdateContainerResourcesRequest {
+            container_id: container.to_owned(),
+            linux: Some(limits),
+            ..Default::default()
+        };
+        let call = async |channel| {
+            old::runtime_service_client::RuntimeServiceClient::new(channel)
+                .update_container_resources(request)
+                .await
+        };
+        self.channel(call).map(drop)
+    }
+
     /// `RemoveVolume`, which only `runtime.v1alpha2` has.
     ///
     /// # Errors

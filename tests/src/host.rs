@@ -5,7 +5,9 @@ pub mod mounts;
 pub mod processes;
 pub mod runtimes;
 
+use std::fs;
 use std::io::Read;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 /// How often a condition is looked at while waiting for it.
@@ -24,7 +26,7 @@ pub fn random_name() -> String {
 #[must_use]
 pub fn random_bytes<const N: usize>() -> [u8; N] {
     let mut bytes = [0; N];
-    let mut source = std::fs::File::open("/dev/urandom").expect("every Linux has /dev/urandom");
+    let mut source = fs::File::open("/dev/urandom").expect("every Linux has /dev/urandom");
     source.read_exact(&mut bytes).expect("/dev/urandom never ends");
     bytes
 }
@@ -41,4 +43,18 @@ pub fn eventually(limit: Duration, mut condition: impl FnMut() -> bool) -> bool 
         }
         std::thread::sleep(POLL);
     }
+}
+
+/// A whole disk of this machine, or a loop device.
+///
+/// # Panics
+/// When there is none.
+#[must_use]
+pub fn block_device() -> String {
+    let names = fs::read_dir("/sys/block").expect("the kernel tells its block devices");
+    let mut names: Vec<_> = names.map(|entry| entry.expect("it can be read").file_name()).collect();
+    names.sort();
+    let mut devices = names.iter().map(|name| Path::new("/dev").join(name));
+    let device = devices.rfind(|path| path.exists()).expect("there is a block device");
+    device.to_str().expect("it is ASCII").to_owned()
 }

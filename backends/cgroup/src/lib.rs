@@ -4,7 +4,7 @@
 //! small files in the kernel's memory and take microseconds; removal may take a bounded while. Everything here blocks.
 //!
 //! - [`Hierarchy`] says where the hierarchies are mounted.
-//! - [`Reader`] reads usage and processes, changes their scores, and removes.
+//! - [`Reader`] reads usage and processes, changes their scores, limits block devices, and removes.
 //! - [`Pass`] reads what is dearer than usage, of many groups at once.
 //! - [`Moves`] has the kernel ready for a process that is about to be put into a cgroup.
 //! - [`OomWatch`] keeps an eye on a cgroup that may be gone by the time its end is told.
@@ -25,6 +25,7 @@ pub mod process;
 mod reader;
 mod remove;
 mod score;
+mod throttle;
 mod usage;
 
 pub use detail::{Pass, device_name};
@@ -34,3 +35,4 @@ pub use hierarchy::{CgroupMode, Hierarchy, Mount};
 pub use moves::{ExpectedMove, Moves};
 pub use oom::{Kills, OomWatch};
 pub use reader::Reader;
+pub use throttle::{Device, DeviceLimits};

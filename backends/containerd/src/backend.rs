@@ -14,7 +14,7 @@ use switchyard_core::backend::{
 use switchyard_core::id::{Owner, SandboxId, TaskId};
 use switchyard_core::image::ImageStore;
 use switchyard_core::spec::{
-    CgroupPlacement, CheckpointSpec, ExecSpec, Resources, SandboxSpec, Signal, Subnet, TaskSpec, TaskUpdate,
+    CgroupPlacement, CheckpointSpec, ExecSpec, SandboxSpec, Signal, Subnet, TaskSpec, TaskUpdate,
 };
 use switchyard_core::state::Exit;
 use switchyard_core::stats::{InterfaceStats, TaskMetrics, TaskStats};
@@ -435,7 +435,7 @@ impl Backend for Containerd {
         self.inner.remove_task(id).await
     }
 
-    async fn update_task(&self, id: TaskId, update: &TaskUpdate) -> Result<Resources> {
+    async fn update_task(&self, id: TaskId, update: &TaskUpdate) -> Result<TaskDetails> {
         self.inner.update_task(id, update).await
     }
 

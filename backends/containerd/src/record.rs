@@ -14,11 +14,15 @@ use serde::{Deserialize, Serialize};
 use switchyard_core::backend::{ResolvedUser, SandboxDetails, TaskDetails};
 use switchyard_core::id::{Owner, SandboxId};
 use switchyard_core::image::ImageId;
-use switchyard_core::spec::{HugepageLimit, IdMap, IdRange, Meta, Resources, Signal, UserNamespace};
+use switchyard_core::spec::{IdMap, IdRange, Meta, Signal, UserNamespace};
 use switchyard_core::state::{Exit, ExitCause};
 use switchyard_core::{Error, Result};
 
 use crate::task::stage::StagedRecord;
+
+mod resources;
+
+pub(crate) use resources::{ResourcesRecord, ThrottleRecord};
 
 /// The extension under which a record stands, and its type.
 pub(crate) const EXTENSION: &str = "switchyard.io/record";
@@ -150,6 +154,9 @@ pub(crate) struct TaskRecord {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) target: Option<String>,
     pub(crate) resources: ResourcesRecord,
+    /// Its limits on block devices.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) throttles: Vec<ThrottleRecord>,
     /// The score that its runtime gives a new process, if that is not the one of its limits: they were changed since it was started.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) made_score: Option<i32>,
@@ -174,24 +181,6 @@ pub(crate) enum OutputRecord {
     Live,
     Log(PathBuf),
     Fifos { stdout: PathBuf, stderr: PathBuf },
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(default)]
-pub(crate) struct ResourcesRecord {
-    cpu_shares: Option<u64>,
-    cpu_quota_us: Option<i64>,
-    cpu_period_us: Option<u64>,
-    cpuset_cpus: Option<String>,
-    cpuset_mems: Option<String>,
-    memory_limit_bytes: Option<i64>,
-    memory_swap_limit_bytes: Option<i64>,
-    memory_reservation_bytes: Option<i64>,
-    memory_swappiness: Option<u64>,
-    pids_limit: Option<i64>,
-    hugepages: Vec<(String, u64)>,
-    oom_score_adj: Option<i32>,
-    unified: BTreeMap<String, String>,
 }
 
 /// The exit of a task, as its label holds it.
@@ -352,93 +341,11 @@ impl TaskRecord {
             user: ResolvedUser { uid: self.uid, gid: self.gid, groups: self.groups.clone() },
             stop_signal: Signal::new(self.stop_signal).unwrap_or(Signal::TERM),
             resources: self.resources.to_core(),
+            throttles: self.throttles.iter().map(ThrottleRecord::to_core).collect(),
             log_path: match &self.output {
                 OutputRecord::Log(path) => Some(path.clone()),
                 OutputRecord::Discard | OutputRecord::Live | OutputRecord::Fifos { .. } => None,
             },
-        }
-    }
-}
-
-// === impl ResourcesRecord ===
-
-impl ResourcesRecord {
-    pub(crate) fn from_core(resources: &Resources) -> Self {
-        let Resources {
-            cpu_shares,
-            cpu_quota_us,
-            cpu_period_us,
-            cpuset_cpus,
-            cpuset_mems,
-            memory_limit_bytes,
-            memory_swap_limit_bytes,
-            memory_reservation_bytes,
-            memory_swappiness,
-            pids_limit,
-            hugepages,
-            oom_score_adj,
-            unified,
-        } = resources.clone();
-        let hugepages = hugepages
-            .into_iter()
-            .map(|HugepageLimit { page_size, limit_bytes }| (page_size, limit_bytes))
-            .collect();
-        Self {
-            cpu_shares,
-            cpu_quota_us,
-            cpu_period_us,
-            cpuset_cpus,
-            cpuset_mems,
-            memory_limit_bytes,
-            memory_swap_limit_bytes,
-            memory_reservation_bytes,
-            memory_swappiness,
-            pids_limit,
-            hugepages,
-            oom_score_adj,
-            unified,
-        }
-    }
-
-    /// The score for the out-of-memory killer.
-    pub(crate) const fn score(&self) -> Option<i32> {
-        self.oom_score_adj
-    }
-
-    pub(crate) fn to_core(&self) -> Resources {
-        let Self {
-            cpu_shares,
-            cpu_quota_us,
-            cpu_period_us,
-            cpuset_cpus,
-            cpuset_mems,
-            memory_limit_bytes,
-            memory_swap_limit_bytes,
-            memory_reservation_bytes,
-            memory_swappiness,
-            pids_limit,
-            hugepages,
-            oom_score_adj,
-            unified,
-        } = self.clone();
-        let hugepages = hugepages
-            .into_iter()
-            .map(|(page_size, limit_bytes)| HugepageLimit { page_size, limit_bytes })
-            .collect();
-        Resources {
-            cpu_shares,
-            cpu_quota_us,
-            cpu_period_us,
-            cpuset_cpus,
-            cpuset_mems,
-            memory_limit_bytes,
-            memory_swap_limit_bytes,
-            memory_reservation_bytes,
-            memory_swappiness,
-            pids_limit,
-            hugepages,
-            oom_score_adj,
-            unified,
         }
     }
 }

@@ -31,6 +31,7 @@ mod remove;
 mod score;
 pub(crate) mod stage;
 mod start;
+mod throttle;
 mod update;
 mod volumes;
 

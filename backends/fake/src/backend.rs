@@ -9,9 +9,7 @@ use switchyard_core::backend::{
 };
 use switchyard_core::id::{Owner, SandboxId, TaskId};
 use switchyard_core::image::ImageStore;
-use switchyard_core::spec::{
-    CheckpointSpec, ExecSpec, Resources, SandboxSpec, Signal, Subnet, TaskSpec, TaskUpdate,
-};
+use switchyard_core::spec::{CheckpointSpec, ExecSpec, SandboxSpec, Signal, Subnet, TaskSpec, TaskUpdate};
 use switchyard_core::state::Exit;
 use switchyard_core::stats::{InterfaceStats, TaskMetrics, TaskStats};
 use switchyard_core::stream::{AttachSpec, Attachment, Dialled};
@@ -119,7 +117,7 @@ impl Backend for Fake {
         self.session.act(Method::RemoveTask, id, || self.world.lock().remove_task(id)).await
     }
 
-    async fn update_task(&self, id: TaskId, update: &TaskUpdate) -> Result<Resources> {
+    async fn update_task(&self, id: TaskId, update: &TaskUpdate) -> Result<TaskDetails> {
         self.session.act(Method::UpdateTask, id, || self.world.lock().update_task(id, update)).await
     }
 

@@ -12,7 +12,7 @@ use switchyard_core::id::{Owner, SandboxId, TaskId};
 use switchyard_core::image::ImageId;
 use switchyard_core::spec::{
     Meta, Mount, MountSource, Output, Resources, SandboxNetwork, SandboxPid, SandboxSpec, Signal, Stdin,
-    Subnet, TaskSpec, TaskUpdate, UserRef, UserSpec, is_volume_name,
+    Subnet, TaskSpec, TaskUpdate, Throttle, UserRef, UserSpec, is_volume_name,
 };
 use switchyard_core::state::{Exit, ExitCause, SandboxState, TaskState};
 use switchyard_core::table::{Sandbox, Task, no_sandbox, no_task};
@@ -259,6 +259,7 @@ impl State {
             user: resolve(&spec.user, &local.image.user)?,
             stop_signal: spec.stop_signal.or(local.image.stop_signal).unwrap_or(Signal::TERM),
             resources: spec.resources.clone(),
+            throttles: Throttle::merged(&[], &spec.throttles),
             log_path: match &spec.stdio.output {
                 Output::Log(path) => Some(path.clone()),
                 Output::Discard | Output::Live | Output::Fifos { .. } => None,
@@ -347,13 +348,14 @@ impl State {
         }
     }
 
-    pub(crate) fn update_task(&mut self, id: TaskId, update: &TaskUpdate) -> Result<Resources> {
-        let TaskUpdate { resources, annotations } = update;
+    pub(crate) fn update_task(&mut self, id: TaskId, update: &TaskUpdate) -> Result<TaskDetails> {
+        let TaskUpdate { resources, annotations, throttles } = update;
         let task = self.tasks.get_mut(&id).ok_or_else(|| no_task(id))?;
         check_limits(resources)?;
         task.details.resources = resources.clone();
+        task.details.throttles.clone_from(throttles);
         task.annotations.extend(annotations.clone());
-        Ok(resources.clone())
+        Ok(task.details.clone())
     }
 
     pub(crate) fn lose(&mut self, id: TaskId, reason: &str) -> Result<()> {

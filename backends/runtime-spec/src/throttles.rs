@@ -18,21 +18,7 @@ const WEIGHTS: std::ops::RangeInclusive<u16> = 10..=1000;
 /// `InvalidArgument`, naming `throttles` or `blkio_weight`, for a path that is missing or no block device, and for a number that cannot
 /// be; `Unimplemented` for shares where the kernel has none.
 pub fn block_io(task: &TaskSpec, host: &Host, fs: &dyn HostFs) -> Result<Option<LinuxBlockIo>> {
-    let mut limits = LinuxBlockIo::default();
-    for Throttle { device, what, rate } in &task.throttles {
-        if *rate == 0 {
-            return Err(Error::invalid("throttles", format!("the rate of {} is 0", device.display())));
-        }
-        let (major, minor) = numbers("throttles", device, fs)?;
-        let list = match what {
-            Throttled::ReadBytes => &mut limits.throttle_read_bps_device,
-            Throttled::WriteBytes => &mut limits.throttle_write_bps_device,
-            Throttled::Reads => &mut limits.throttle_read_iops_device,
-            Throttled::Writes => &mut limits.throttle_write_iops_device,
-        };
-        list.retain(|other| (other.major, other.minor) != (major, minor));
-        list.push(LinuxThrottle { major, minor, rate: *rate });
-    }
+    let mut limits = throttles(&task.throttles, fs)?;
     if !task.io_weights.is_empty() && !host.io_weights {
         return Err(Error::unimplemented(
             "blkio_weight: is not supported: this kernel weighs the use of block devices neither by bfq nor by io.cost",
@@ -52,6 +38,29 @@ pub fn block_io(task: &TaskSpec, host: &Host, fs: &dyn HostFs) -> Result<Option<
         }
     }
     Ok((limits != LinuxBlockIo::default()).then_some(limits))
+}
+
+/// The limits alone, of a new task or of one that is there.
+///
+/// # Errors
+/// `InvalidArgument`, naming `throttles`, for a path that is missing or no block device, and for a rate of 0.
+pub fn throttles(asked: &[Throttle], fs: &dyn HostFs) -> Result<LinuxBlockIo> {
+    let mut limits = LinuxBlockIo::default();
+    for Throttle { device, what, rate } in asked {
+        if *rate == 0 {
+            return Err(Error::invalid("throttles", format!("the rate of {} is 0", device.display())));
+        }
+        let (major, minor) = numbers("throttles", device, fs)?;
+        let list = match what {
+            Throttled::ReadBytes => &mut limits.throttle_read_bps_device,
+            Throttled::WriteBytes => &mut limits.throttle_write_bps_device,
+            Throttled::Reads => &mut limits.throttle_read_iops_device,
+            Throttled::Writes => &mut limits.throttle_write_iops_device,
+        };
+        list.retain(|other| (other.major, other.minor) != (major, minor));
+        list.push(LinuxThrottle { major, minor, rate: *rate });
+    }
+    Ok(limits)
 }
 
 /// The numbers of a block device.

@@ -25,7 +25,9 @@ use async_trait::async_trait;
 use crate::error::Result;
 use crate::id::{Owner, SandboxId, TaskId};
 use crate::image::{ImageId, ImageStore};
-use crate::spec::{CheckpointSpec, ExecSpec, Resources, SandboxSpec, Signal, Subnet, TaskSpec, TaskUpdate};
+use crate::spec::{
+    CheckpointSpec, ExecSpec, Resources, SandboxSpec, Signal, Subnet, TaskSpec, TaskUpdate, Throttle,
+};
 use crate::state::Exit;
 use crate::stats::{InterfaceStats, TaskMetrics, TaskStats, Usage};
 use crate::stream::{AttachSpec, Attachment, Dialled, Sink, Source};
@@ -138,12 +140,12 @@ pub trait Backend: Send + Sync + 'static {
     /// The task can be removed again.
     async fn remove_task(&self, id: TaskId) -> Result<()>;
 
-    /// Sets a task's limits to exactly these, now (if it runs) and for its next start, and adds these annotations. Gives the limits
-    /// that are in force then: what the node cannot do is not among them.
+    /// Sets a task's limits to exactly these, now (if it runs) and for its next start, and adds these annotations. Gives the details
+    /// with the limits that are in force then: what the node cannot do is not among them.
     ///
     /// # Errors
     /// The old limits are still in force and on record.
-    async fn update_task(&self, id: TaskId, update: &TaskUpdate) -> Result<Resources>;
+    async fn update_task(&self, id: TaskId, update: &TaskUpdate) -> Result<TaskDetails>;
 
     /// Removes an owner's volume of this name, with all that is in it. Idempotent: one that is not there is removed.
     ///
@@ -311,6 +313,8 @@ pub struct TaskDetails {
     pub stop_signal: Signal,
     /// Its limits, as they are in force.
     pub resources: Resources,
+    /// Its limits on block devices, as they are in force.
+    pub throttles: Vec<Throttle>,
     /// Its log file.
     pub log_path: Option<PathBuf>,
 }

@@ -16,7 +16,7 @@ use crate::backend::{Recovered, SandboxDetails, TaskDetails};
 use crate::error::{Error, Result};
 use crate::event::{Event, EventBus, EventKind, Subscription};
 use crate::id::{Owner, SandboxId, TaskId};
-use crate::spec::{Meta, Resources};
+use crate::spec::Meta;
 use crate::state::{SandboxEvent, SandboxState, TaskEvent, TaskState};
 
 /// A sandbox, as it was at one moment.
@@ -330,16 +330,15 @@ impl Table {
         Ok((before, after))
     }
 
-    /// Records new limits of a task.
+    /// Records what a task has got by a change.
     ///
     /// # Errors
     /// `NotFound`.
-    pub fn set_resources(&self, id: TaskId, resources: Resources) -> Result<()> {
+    pub fn set_details(&self, id: TaskId, details: TaskDetails) -> Result<()> {
         let objects = self.lock();
         let cell = objects.tasks.get(&id).ok_or_else(|| no_task(id))?;
         cell.send_modify(|task| {
-            let task = Arc::make_mut(task);
-            task.details.resources = resources;
+            Arc::make_mut(task).details = details;
         });
         Ok(())
     }

@@ -207,7 +207,7 @@ async fn update(
     request: old::UpdateContainerResourcesRequest,
 ) -> Result<cri::UpdateContainerResourcesResponse> {
     let additions = additions::of_update(request.linux.as_ref())?;
-    runtime.update_with(recoded(&request)?, |resources| additions.limit(resources)).await
+    runtime.update_with(recoded(&request)?, |update| additions.change(update)).await
 }
 
 async fn container_status(

@@ -11,9 +11,7 @@ use switchyard_core::backend::{
 };
 use switchyard_core::id::{Owner, SandboxId, TaskId};
 use switchyard_core::image::{Image, ImageId, ImageStore, PullRequest};
-use switchyard_core::spec::{
-    CheckpointSpec, ExecSpec, Resources, SandboxSpec, Signal, Subnet, TaskSpec, TaskUpdate,
-};
+use switchyard_core::spec::{CheckpointSpec, ExecSpec, SandboxSpec, Signal, Subnet, TaskSpec, TaskUpdate};
 use switchyard_core::state::Exit;
 use switchyard_core::stats::{DiskUsage, InterfaceStats, TaskMetrics, TaskStats};
 use switchyard_core::stream::{AttachSpec, Attachment, Dialled};
@@ -163,7 +161,7 @@ impl Backend for Counted {
         self.inner.remove_task(id).await
     }
 
-    async fn update_task(&self, id: TaskId, update: &TaskUpdate) -> Result<Resources> {
+    async fn update_task(&self, id: TaskId, update: &TaskUpdate) -> Result<TaskDetails> {
         self.inner.update_task(id, update).await
     }
 

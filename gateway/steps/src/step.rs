@@ -100,6 +100,8 @@ steps! {
         TaskMarked,
         /// It is marked that the limits in force may not be those on record.
         TaskLimitsMarked,
+        /// Its new limits on block devices are in force.
+        TaskThrottled,
         /// Its processes have their new score for the out-of-memory killer.
         TaskScored,
         /// New limits are in force, and not on record.

@@ -10,7 +10,7 @@ use switchyard_proto::cri::v1alpha2 as old;
 use switchyard_proto::cri::v1alpha2::image_service_client::ImageServiceClient;
 use switchyard_proto::cri::v1alpha2::runtime_service_client::RuntimeServiceClient;
 use switchyard_tests::cri::{image_spec, namespaces};
-use switchyard_tests::host::{cgroups, random_name};
+use switchyard_tests::host::{block_device, cgroups, random_name};
 use switchyard_tests::image::busybox;
 use switchyard_tests::node::{Node, content};
 use tonic::{Code, Response, Status};
@@ -165,6 +165,19 @@ fn limits_that_only_v1alpha2_has_are_in_force_or_refused() {
     assert!(write.contains("77"), "{write}");
     let told = status(&node, &id).pouch_resources.expect("they are told");
     assert_eq!(told.blkio_device_read_bps, throttled.blkio_device_read_bps);
+
+    let update = |change| node.cri().update_old(&id, change).expect("it can be changed");
+    let read = || value(&id, ["blkio.throttle.read_bps_device", "io.max"]);
+    update(old::LinuxContainerResources { blkio_device_read_bps: rate(2 << 20), ..Default::default() });
+    assert!(read().contains(&(2 << 20).to_string()), "{}", read());
+    // A change of anything else leaves it, though runtimes know only what it was in the beginning.
+    update(old::LinuxContainerResources { memory_limit_in_bytes: 64 << 20, ..Default::default() });
+    assert!(read().contains(&(2 << 20).to_string()), "{}", read());
+    let write = value(&id, ["blkio.throttle.write_iops_device", "io.max"]);
+    assert!(write.contains("77"), "{write}");
+    let told = status(&node, &id).pouch_resources.expect("they are told");
+    assert_eq!(told.blkio_device_read_bps, rate(2 << 20));
+    assert_eq!(told.blkio_device_write_i_ops, throttled.blkio_device_write_i_ops);
 
     let mut config = limited(old::LinuxContainerResources { blkio_weight: 200, ..Default::default() });
     config.metadata = Some(cri::ContainerMetadata { name: "weighed".to_owned(), attempt: 0 });
@@ -345,14 +358,4 @@ fn a_named_volume_is_shared_and_outlives_its_containers_until_it_is_removed() {
     node.cri().remove_volume("data").expect("nothing has it");
     let code = node.cri().remove_volume("../data").expect_err("it is no name").code();
     assert_eq!(code, Code::InvalidArgument);
-}
-
-/// A whole disk of this machine, or a loop device.
-fn block_device() -> String {
-    let names = fs::read_dir("/sys/block").expect("the kernel tells its block devices");
-    let mut names: Vec<_> = names.map(|entry| entry.expect("it can be read").file_name()).collect();
-    names.sort();
-    let mut devices = names.iter().map(|name| Path::new("/dev").join(name));
-    let device = devices.rfind(|path| path.exists()).expect("there is a block device");
-    device.to_str().expect("it is ASCII").to_owned()
 }

@@ -11,7 +11,7 @@ use switchyard_proto::cri::v1alpha2 as old;
 use switchyard_steps::Step::*;
 use switchyard_tests::cri::{image_spec, limits};
 use switchyard_tests::host::cgroups::{self, Stray};
-use switchyard_tests::host::{eventually, random_name};
+use switchyard_tests::host::{block_device, eventually, random_name};
 use switchyard_tests::node::{Pod, content};
 use switchyard_tests::streams::{PIPES, Session};
 
@@ -52,6 +52,7 @@ pub(super) const MADE: &[Amid] = &[
         run: update,
         at: &[
             (TaskLimitsMarked, 1),
+            (TaskThrottled, 1),
             (TaskScored, 1),
             (TaskLimited, 1),
             (TaskLimitsRecorded, 1),
@@ -218,14 +219,18 @@ fn update(lab: &Lab, kill: Kill) {
     let id = pod.shell_with("main", "exec sleep 1000", |config| {
         (limits(config).memory_limit_in_bytes, limits(config).oom_score_adj) = (before, 500);
     });
-    let wanted =
-        LinuxContainerResources { memory_limit_in_bytes: after, oom_score_adj: 600, ..Default::default() };
+    let wanted = old::LinuxContainerResources {
+        memory_limit_in_bytes: after,
+        oom_score_adj: 600,
+        blkio_device_read_i_ops: vec![old::ThrottleDevice { path: block_device(), rate: 777 }],
+        ..Default::default()
+    };
     let told = || {
         let status = lab.node.cri().status(&id).expect("it has a status");
         let limits = status.resources.and_then(|limits| limits.linux).expect("limits are told");
         (limits.memory_limit_in_bytes, limits.oom_score_adj)
     };
-    lab.dies_amid(kill, || lab.node.cri().update(&id, wanted.clone()));
+    lab.dies_amid(kill, || lab.node.cri().update_old(&id, wanted.clone()));
     let file = cgroups::named(&id)
         .iter()
         .flat_map(|group| [group.join("memory.limit_in_bytes"), group.join("memory.max")])
@@ -236,12 +241,19 @@ fn update(lab: &Lab, kill: Kill) {
         fs::read_to_string(file).expect("it is there").trim().parse().expect("it is one number")
     };
     let score = || number(Path::new(&format!("/proc/{}/oom_score_adj", number(&procs))));
+    let throttled = || {
+        let files = cgroups::named(&id)
+            .into_iter()
+            .flat_map(|group| ["blkio.throttle.read_iops_device", "io.max"].map(|name| group.join(name)));
+        files.filter_map(|file| fs::read_to_string(file).ok()).any(|text| text.contains("777"))
+    };
     let in_force = || (number(&file), score());
     assert!([(before, 500), (after, 600)].contains(&told()), "{kill:?}: {:?}", told());
-    let agree = eventually(LIMIT, || in_force() == told());
+    let agree = eventually(LIMIT, || in_force() == told() && throttled() == (told().0 == after));
     assert!(agree, "{kill:?}: {:?} is told, and {:?} in force", told(), in_force());
-    lab.node.cri().update(&id, wanted).expect("it can be sent again");
+    lab.node.cri().update_old(&id, wanted).expect("it can be sent again");
     assert_eq!((told(), in_force()), ((after, 600), (after, 600)), "{kill:?}");
+    assert!(throttled(), "{kill:?}");
     drop(pod);
     lab.assert_nothing_left(kill);
 }

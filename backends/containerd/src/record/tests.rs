@@ -2,6 +2,8 @@
 
 use proptest::prelude::*;
 
+use switchyard_core::spec::{HugepageLimit, Resources, Throttle, Throttled};
+
 use super::*;
 
 proptest! {
@@ -55,6 +57,15 @@ fn resources_survive() {
         ..Resources::default()
     };
     assert_eq!(ResourcesRecord::from_core(&resources).to_core(), resources);
+}
+
+#[test]
+fn limits_on_block_devices_survive() {
+    for what in [Throttled::ReadBytes, Throttled::WriteBytes, Throttled::Reads, Throttled::Writes] {
+        let throttle = Throttle { device: "/dev/sda".into(), what, rate: 7 };
+        let text = serde_json::to_string(&ThrottleRecord::from_core(&throttle)).unwrap();
+        assert_eq!(serde_json::from_str::<ThrottleRecord>(&text).unwrap().to_core(), throttle);
+    }
 }
 
 #[test]

@@ -11,7 +11,7 @@ use containerd_client::services::v1 as api;
 use containerd_client::services::v1::snapshots as snap;
 use switchyard_core::backend::TaskDetails;
 use switchyard_core::id::{SandboxId, TaskId};
-use switchyard_core::spec::{CgroupPlacement, Output, PidMode, Resources, Signal, Stdin, TaskSpec};
+use switchyard_core::spec::{CgroupPlacement, Output, PidMode, Resources, Signal, Stdin, TaskSpec, Throttle};
 use switchyard_core::{Error, Result};
 use switchyard_runtime_spec::cgroups_path::CgroupLocation;
 use switchyard_runtime_spec::{Built, ImageConfig, ImageVolume, Input, RealHost, ResolvedUser, build};
@@ -23,7 +23,7 @@ use crate::client::{QUICK, SPEC_TYPE, call, json_any};
 use crate::config::Runtime;
 use crate::image::{ImageInfo, Runnable};
 use crate::leftovers::Leftover;
-use crate::record::{self, MetaRecord, OutputRecord, ResourcesRecord, TaskRecord};
+use crate::record::{self, MetaRecord, OutputRecord, ResourcesRecord, TaskRecord, ThrottleRecord};
 use crate::sandbox::SandboxEntry;
 use crate::steps::Step;
 use crate::text::blocking;
@@ -285,6 +285,7 @@ fn task_record(
             PidMode::Private | PidMode::Sandbox | PidMode::Host => None,
         },
         resources: ResourcesRecord::from_core(limits),
+        throttles: Throttle::merged(&[], &spec.throttles).iter().map(ThrottleRecord::from_core).collect(),
         made_score: None,
         staged: plan.staging.records.clone(),
         volumes: plan.staging.volumes.iter().map(|(_, volume)| volume.clone()).collect(),

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use containerd_client::services::v1 as api;
 use serde_json::{Map, Value};
+use switchyard_core::backend::TaskDetails;
 use switchyard_core::id::TaskId;
 use switchyard_core::spec::{Resources, TaskUpdate};
 use switchyard_core::{Error, ErrorKind, Result};
@@ -11,10 +12,11 @@ use switchyard_runtime_spec::resources::{granted, linux_resources};
 
 use super::TaskEntry;
 use super::score::Rescore;
+use super::throttle::Throttles;
 use crate::backend::Inner;
 use crate::client::{QUICK, RESOURCES_TYPE, SPEC_TYPE, call, gone_is_done, json_any};
 use crate::leftovers::Leftover;
-use crate::record::{self, ResourcesRecord, TaskRecord};
+use crate::record::{self, ResourcesRecord, TaskRecord, ThrottleRecord};
 use crate::steps::Step;
 use crate::text::io_error;
 
@@ -24,6 +26,8 @@ struct Change {
     resources: Resources,
     limits: Value,
     annotations: BTreeMap<String, String>,
+    /// The limits on block devices, if they change.
+    throttles: Option<Throttles>,
     /// What becomes of the score of its processes.
     score: Option<Rescore>,
     /// The spec before it.
@@ -33,17 +37,17 @@ struct Change {
 impl Inner {
     /// First in force, then on record; if the record fails the old limits are put in force again. A mark says meanwhile that the two may
     /// differ: whoever finds it puts those on record in force.
-    pub(crate) async fn update_task(&self, id: TaskId, update: &TaskUpdate) -> Result<Resources> {
+    pub(crate) async fn update_task(&self, id: TaskId, update: &TaskUpdate) -> Result<TaskDetails> {
         let entry = self.task(id)?;
         let _turn = entry.take_limits_turn().await;
         let change = self.plan_change(&entry, update).await?;
         if !entry.runs() {
             self.put_on_record(&entry, &change).await?;
-            return Ok(change.resources);
+            return Ok(entry.record().details());
         }
         mark(&entry, change.score).await?;
         let Err(error) = self.change(&entry, &change).await else {
-            return unmark(&entry).await.map(|()| change.resources);
+            return unmark(&entry).await.map(|()| entry.record().details());
         };
         // Who did not answer now would not do so at once either, and may still come to change them.
         if matches!(error.kind(), ErrorKind::DeadlineExceeded | ErrorKind::Unavailable) {
@@ -57,24 +61,35 @@ impl Inner {
 
     async fn plan_change(&self, entry: &TaskEntry, update: &TaskUpdate) -> Result<Change> {
         let mut asked = update.resources.clone();
-        let (handler, before) = {
+        let (handler, before, throttled) = {
             let record = entry.record();
-            (record.handler.clone(), record.resources.score())
+            (record.handler.clone(), record.resources.score(), !record.throttles.is_empty())
         };
         if entry.runs() && asked.oom_score_adj != before && !self.makes_processes_here(&handler) {
             tracing::warn!(task.id = %entry.id, "a score stays: the processes are not this node's");
             asked.oom_score_adj = before;
         }
-        let (resources, limits) = self.limits_of(&asked)?;
+        let throttles = match throttled || !update.throttles.is_empty() {
+            true => Some(Throttles::resolve(update.throttles.clone()).await?),
+            false => None,
+        };
+        let (resources, mut limits) = self.limits_of(&asked)?;
+        if let Some(throttles) = &throttles {
+            throttles.put_into(&mut limits);
+        }
         let spec = self.stored_spec(&entry.id.to_string()).await?;
         let pid = entry.started().map(|started| started.pid);
         let score = Rescore::plan(&spec, pid, resources.oom_score_adj);
-        Ok(Change { resources, limits, annotations: update.annotations.clone(), score, spec })
+        Ok(Change { resources, limits, annotations: update.annotations.clone(), throttles, score, spec })
     }
 
     async fn change(&self, entry: &TaskEntry, change: &Change) -> Result<()> {
         self.faults.reach(Step::TaskLimitsMarked)?;
         self.enforce(entry.id, &change.limits, &change.annotations).await?;
+        if let Some(throttles) = &change.throttles {
+            self.throttle(entry, throttles).await?;
+            self.faults.reach(Step::TaskThrottled)?;
+        }
         if let Some(score) = change.score {
             self.rescore(entry, score).await?;
             self.faults.reach(Step::TaskScored)?;
@@ -97,9 +112,13 @@ impl Inner {
 
     async fn put_back(&self, entry: &TaskEntry) -> Result<()> {
         if entry.runs() {
-            let on_record = entry.record().resources.to_core();
+            let (on_record, throttles) = {
+                let record = entry.record();
+                (record.resources.to_core(), record.throttles.iter().map(ThrottleRecord::to_core).collect())
+            };
             let (_, limits) = self.limits_of(&on_record)?;
             gone_is_done(self.enforce(entry.id, &limits, &BTreeMap::new()).await)?;
+            self.throttle(entry, &Throttles::still_there(throttles).await).await?;
             if let Some(score) = marked(entry).await? {
                 self.rescore(entry, score.settled(on_record.oom_score_adj)).await?;
             }
@@ -142,11 +161,14 @@ impl Inner {
         let stored = spec
             .pointer_mut("/linux/resources")
             .ok_or_else(|| Error::internal(format!("the stored spec of task {} has no limits", entry.id)))?;
-        // Device rules are no limits, and those of block devices never change: they stay.
+        // Device rules are no limits, and shares in block devices never change: they stay.
         let kept = ["devices", "blockIO"].map(|key| (key, stored.get(key).cloned()));
         *stored = change.limits.clone();
         if let Some(stored) = stored.as_object_mut() {
             stored.extend(kept.into_iter().filter_map(|(key, value)| Some((key.to_owned(), value?))));
+        }
+        if let Some(throttles) = &change.throttles {
+            throttles.put_into(stored);
         }
         if let (Some(score), Some(process)) =
             (change.score, spec.get_mut("process").and_then(Value::as_object_mut))
@@ -165,6 +187,9 @@ impl Inner {
         }
         let mut fresh = entry.record().clone();
         fresh.resources = ResourcesRecord::from_core(&change.resources);
+        if let Some(throttles) = &change.throttles {
+            fresh.throttles = throttles.asked.iter().map(ThrottleRecord::from_core).collect();
+        }
         if let Some(score) = change.score.filter(|_| entry.runs()) {
             // Its runtime goes on to give the first one.
             fresh.made_score = fresh.made_score.or(Some(score.from)).filter(|made| *made != score.to);

@@ -8,7 +8,7 @@ use super::{Gateway, NewTask, Op, Scope, Shared, gone_is_done};
 use crate::error::{Error, ErrorKind, Result};
 use crate::flight::Decision;
 use crate::id::{SandboxId, TaskId};
-use crate::spec::{PidMode, Signal, TaskSpec, TaskUpdate};
+use crate::spec::{PidMode, Signal, TaskSpec, TaskUpdate, Throttle};
 use crate::state::{Exit, TaskEvent, TaskState};
 use crate::table::{Task, no_sandbox, no_task, sandbox_not_ready};
 use crate::turns::Turn;
@@ -429,10 +429,14 @@ async fn update_task(gateway: Gateway, id: TaskId, update: TaskUpdate) -> Result
             return Err(Error::failed_precondition(format!("task {id} is {state}: its limits are fixed")));
         }
     }
-    let TaskUpdate { resources, annotations } = update;
-    let update = TaskUpdate { resources: task.details.resources.merged(&resources), annotations };
-    let in_force = shared.backend.update_task(id, &update).await?;
-    shared.table.set_resources(id, in_force)
+    let TaskUpdate { resources, annotations, throttles } = update;
+    let update = TaskUpdate {
+        resources: task.details.resources.merged(&resources),
+        annotations,
+        throttles: Throttle::merged(&task.details.throttles, &throttles),
+    };
+    let details = shared.backend.update_task(id, &update).await?;
+    shared.table.set_details(id, details)
 }
 
 async fn remove_task(gateway: Gateway, id: TaskId) -> Result<()> {

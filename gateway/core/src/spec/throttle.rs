@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-/// The most that a task may do with a block device in a second. It stands for as long as the task does.
+/// The most that a task may do with a block device in a second. It stands until another of the same device and use takes its place.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Throttle {
     /// The device on the host: a whole disk.
@@ -33,4 +33,31 @@ pub enum Throttled {
     Reads,
     /// Writes.
     Writes,
+}
+
+impl Throttle {
+    /// Limits and those that change them, each in the place of an older one of the same device and use.
+    #[must_use]
+    pub fn merged(limits: &[Self], changes: &[Self]) -> Vec<Self> {
+        let mut merged = limits.to_vec();
+        for change in changes {
+            merged.retain(|limit| (&limit.device, limit.what) != (&change.device, change.what));
+            merged.push(change.clone());
+        }
+        merged
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_change_takes_the_place_of_what_it_changes_alone() {
+        let limit = |device: &str, what, rate| Throttle { device: device.into(), what, rate };
+        let before = [limit("/dev/a", Throttled::Reads, 1), limit("/dev/a", Throttled::Writes, 2)];
+        let changes = [limit("/dev/a", Throttled::Reads, 3), limit("/dev/b", Throttled::Reads, 4)];
+        let expected = [before[1].clone(), changes[0].clone(), changes[1].clone()];
+        assert_eq!(Throttle::merged(&before, &changes), expected);
+    }
 }

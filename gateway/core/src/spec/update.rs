@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::Resources;
+use super::{Resources, Throttle};
 
 /// A change to a task.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -11,11 +11,13 @@ pub struct TaskUpdate {
     pub resources: Resources,
     /// Annotations of the runtime spec; those not named stay.
     pub annotations: BTreeMap<String, String>,
+    /// Limits on block devices; those not named stay.
+    pub throttles: Vec<Throttle>,
 }
 
 impl From<&Resources> for TaskUpdate {
     /// A change of limits alone.
     fn from(resources: &Resources) -> Self {
-        Self { resources: resources.clone(), annotations: BTreeMap::new() }
+        Self { resources: resources.clone(), ..Self::default() }
     }
 }

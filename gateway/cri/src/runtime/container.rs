@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use switchyard_core::id::TaskId;
-use switchyard_core::spec::{ExecSpec, Resources, TaskSpec, TaskUpdate};
+use switchyard_core::spec::{ExecSpec, TaskSpec, TaskUpdate};
 use switchyard_core::table::{Sandbox, Task};
 use switchyard_core::{Error, Result};
 use switchyard_proto::cri::v1 as cri;
@@ -173,16 +173,16 @@ impl Runtime {
         self.update_with(request, |_| {}).await
     }
 
-    /// The same, with limits that `add` asks for besides.
+    /// The same, with what `add` asks for besides.
     pub(crate) async fn update_with(
         &self,
         request: cri::UpdateContainerResourcesRequest,
-        add: impl FnOnce(&mut Resources) + Send,
+        add: impl FnOnce(&mut TaskUpdate) + Send,
     ) -> Result<cri::UpdateContainerResourcesResponse> {
         let cri::UpdateContainerResourcesRequest { container_id, linux, windows: _, annotations } = request;
-        let mut resources = from_proto::update(linux.unwrap_or_default())?;
-        add(&mut resources);
-        let update = TaskUpdate { resources, annotations };
+        let resources = from_proto::update(linux.unwrap_or_default())?;
+        let mut update = TaskUpdate { resources, annotations, ..TaskUpdate::default() };
+        add(&mut update);
         self.scope.update_task(&container_id, update).await?;
         Ok(cri::UpdateContainerResourcesResponse {})
     }

@@ -53,6 +53,7 @@ pub(super) fn task() -> Task {
         details: TaskDetails {
             image_id: ImageId::new("sha256:id"),
             image_ref: "reg/app@sha256:digest".into(),
+            throttles: Vec::new(),
             image_volumes: Vec::new(),
             volume_images: Vec::new(),
             user: ResolvedUser { uid: 1, gid: 2, groups: Vec::new() },

@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 use std::fmt::Display;
 
 use switchyard_core::spec::{
-    IoWeight, MissingSource, MountSource, Resources, Rlimit, TaskSpec, Throttle, Throttled, is_volume_name,
+    IoWeight, MissingSource, MountSource, Resources, Rlimit, TaskSpec, TaskUpdate, Throttle, Throttled,
+    is_volume_name,
 };
 use switchyard_core::{Error, Result};
 use switchyard_proto::cri::v1 as cri;
@@ -46,11 +47,10 @@ pub(super) fn of_container(config: Option<&old::ContainerConfig>) -> Result<Addi
 /// The additions of a change.
 pub(super) fn of_update(resources: Option<&old::LinuxContainerResources>) -> Result<Additions> {
     let additions = of_resources(resources, "linux")?;
-    let Additions { rlimits, throttles, io_weights, memory_swappiness, .. } = &additions;
+    let Additions { rlimits, io_weights, memory_swappiness, .. } = &additions;
     let fixed = [
         ("ulimits", !rlimits.is_empty()),
         ("blkio_weight*", !io_weights.is_empty()),
-        ("blkio_device_*", !throttles.is_empty()),
         ("memory_swappiness", memory_swappiness.is_some()),
     ];
     match fixed.iter().find(|(_, asked)| *asked) {
@@ -332,8 +332,14 @@ impl Additions {
         &self.volumes
     }
 
+    /// Asks for those that can be changed.
+    pub(super) fn change(self, update: &mut TaskUpdate) {
+        self.limit(&mut update.resources);
+        update.throttles = self.throttles;
+    }
+
     /// Asks for those that are limits of the cgroup.
-    pub(super) fn limit(&self, resources: &mut Resources) {
+    fn limit(&self, resources: &mut Resources) {
         resources.memory_reservation_bytes = self.memory_reservation;
         resources.memory_swappiness = self.memory_swappiness;
     }

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use switchyard_core::Result;
 use switchyard_core::backend::Inspection;
 use switchyard_core::image::Image;
+use switchyard_core::spec::{Throttle, Throttled};
 use switchyard_core::table::Task;
 use switchyard_proto::cri::v1 as cri;
 use switchyard_proto::cri::v1alpha2 as old;
@@ -26,13 +27,14 @@ pub(super) fn complete(
         // What cannot change is as it was asked for.
         let asked = record.and_then(|record| record.additions.clone()).unwrap_or_default();
         limits.ulimits = asked.ulimits;
-        limits.blkio_device_read_bps = asked.blkio_device_read_bps;
-        limits.blkio_device_write_bps = asked.blkio_device_write_bps;
-        limits.blkio_device_read_i_ops = asked.blkio_device_read_i_ops;
-        limits.blkio_device_write_i_ops = asked.blkio_device_write_i_ops;
         limits.blkio_weight = asked.blkio_weight;
         limits.blkio_weight_device = asked.blkio_weight_device;
         limits.memory_swappiness = asked.memory_swappiness;
+        let throttles = |what| throttles(&task.details.throttles, what);
+        limits.blkio_device_read_bps = throttles(Throttled::ReadBytes);
+        limits.blkio_device_write_bps = throttles(Throttled::WriteBytes);
+        limits.blkio_device_read_i_ops = throttles(Throttled::Reads);
+        limits.blkio_device_write_i_ops = throttles(Throttled::Writes);
         limits.memory_reservation = task.details.resources.memory_reservation_bytes.unwrap_or(0);
         status.pouch_resources = Some(limits.clone());
     }
@@ -48,6 +50,16 @@ pub(super) fn image(image: &Image) -> Result<old::Image> {
     let mut old: old::Image = recoded(&to_proto::image(image))?;
     old.volumes = volumes(&image.volumes);
     Ok(old)
+}
+
+/// The limits on block devices that are of one use.
+fn throttles(all: &[Throttle], what: Throttled) -> Vec<old::ThrottleDevice> {
+    let of_this = all.iter().filter(|throttle| throttle.what == what);
+    let device = |throttle: &Throttle| old::ThrottleDevice {
+        path: throttle.device.to_string_lossy().into_owned(),
+        rate: throttle.rate,
+    };
+    of_this.map(device).collect()
 }
 
 fn volumes(directories: &[PathBuf]) -> BTreeMap<String, old::Volume> {

@@ -6,7 +6,7 @@ use switchyard_proto::cri::v1 as cri;
 use super::*;
 
 /// What a new container may ask for, and no update.
-const FIXED: [&str; 4] = ["ulimits", "blkio_weight*", "blkio_device_*", "memory_swappiness"];
+const FIXED: [&str; 3] = ["ulimits", "blkio_weight*", "memory_swappiness"];
 
 fn limited(change: impl FnOnce(&mut old::LinuxContainerResources)) -> old::LinuxContainerResources {
     let mut resources = old::LinuxContainerResources { cpu_shares: 512, ..Default::default() };
@@ -45,7 +45,6 @@ fn a_limit_that_is_not_done_is_refused_by_name() {
     let weighed = |path: &str, weight| vec![old::WeightDevice { path: path.into(), weight }];
     refused(|r| r.blkio_weight_device = weighed("sda", 10), wrong, "blkio_weight_device[0].path");
     refused(|r| r.blkio_weight_device = weighed("/dev/sda", 1001), wrong, "blkio_weight_device[0].Weight");
-    refused(|r| r.blkio_device_read_bps = vec![device()], cannot, "blkio_device_*");
     let none = || old::ThrottleDevice { rate: 0, ..device() };
     refused(|r| r.blkio_device_write_bps = vec![none()], wrong, "blkio_device_write_bps[0].rate");
     let relative = || old::ThrottleDevice { path: "sda".into(), ..device() };
@@ -55,6 +54,17 @@ fn a_limit_that_is_not_done_is_refused_by_name() {
     refused(|r| r.memory_swappiness = Some(cri::Int64Value { value: 101 }), wrong, "memory_swappiness");
     refused(|r| r.memory_reservation = -1, wrong, "memory_reservation");
     refused(|r| r.ulimits = vec![limit("core", 1, 1)], cannot, "ulimits");
+}
+
+#[test]
+fn limits_on_block_devices_can_be_changed() {
+    let device = |rate| vec![old::ThrottleDevice { path: "/dev/sda".into(), rate }];
+    let resources =
+        limited(|r| (r.blkio_device_read_bps, r.blkio_device_write_i_ops) = (device(1), device(2)));
+    let mut update = TaskUpdate::default();
+    of_update(Some(&resources)).expect("they are well formed").change(&mut update);
+    let limit = |what, rate| Throttle { device: "/dev/sda".into(), what, rate };
+    assert_eq!(update.throttles, [limit(Throttled::ReadBytes, 1), limit(Throttled::Writes, 2)]);
 }
 
 #[test]

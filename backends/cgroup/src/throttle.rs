@@ -1,0 +1,130 @@
+//! Sets the limits of a cgroup on block devices.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::OpenOptions;
+use std::io::Write;
+use std::path::Path;
+
+use crate::error::{Error, Result};
+use crate::group::Group;
+use crate::hierarchy::CgroupMode;
+use crate::reader::{Reader, read_if_there};
+
+/// A block device, by major and minor number.
+pub type Device = (i64, i64);
+
+/// The most that may be done with a device in a second; `None` is no limit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct DeviceLimits {
+    /// Bytes read.
+    pub read_bytes: Option<u64>,
+    /// Bytes written.
+    pub write_bytes: Option<u64>,
+    /// Reads.
+    pub reads: Option<u64>,
+    /// Writes.
+    pub writes: Option<u64>,
+}
+
+/// One limit of those.
+type Limit = fn(&DeviceLimits) -> Option<u64>;
+
+/// The files of v1, one for each limit.
+const V1: [(&str, Limit); 4] = [
+    ("blkio.throttle.read_bps_device", |limits| limits.read_bytes),
+    ("blkio.throttle.write_bps_device", |limits| limits.write_bytes),
+    ("blkio.throttle.read_iops_device", |limits| limits.reads),
+    ("blkio.throttle.write_iops_device", |limits| limits.writes),
+];
+
+/// The words of the one file of v2.
+const V2: [(&str, Limit); 4] = [
+    ("rbps", |limits| limits.read_bytes),
+    ("wbps", |limits| limits.write_bytes),
+    ("riops", |limits| limits.reads),
+    ("wiops", |limits| limits.writes),
+];
+
+impl Reader {
+    /// Gives `group` exactly these limits on block devices: what it has of others is taken away. Idempotent; a group that is gone has
+    /// none.
+    ///
+    /// # Errors
+    /// [`Error::File`] if the kernel refuses one, as of a device that is none.
+    pub fn throttle(&self, group: &Group, wanted: &BTreeMap<Device, DeviceLimits>) -> Result<()> {
+        match self.hierarchy().mode() {
+            CgroupMode::V1 => {
+                let Some(dir) = self.existing("blkio", group) else { return Ok(()) };
+                V1.into_iter().try_for_each(|(name, limit)| {
+                    set(&dir.join(name), wanted, |limits| limit(limits).unwrap_or(0).to_string())
+                })
+            }
+            CgroupMode::V2 => {
+                let Some(dir) = self.existing("", group) else { return Ok(()) };
+                let word = |limits: &DeviceLimits, (word, limit): (&str, Limit)| {
+                    let value = limit(limits).map_or_else(|| "max".to_owned(), |rate| rate.to_string());
+                    format!("{word}={value}")
+                };
+                set(&dir.join("io.max"), wanted, |limits| V2.map(|part| word(limits, part)).join(" "))
+            }
+        }
+    }
+}
+
+/// Writes what `text` makes of the limits of each device, the wanted ones and those that the file names; no limit for the latter.
+fn set(
+    file: &Path,
+    wanted: &BTreeMap<Device, DeviceLimits>,
+    text: impl Fn(&DeviceLimits) -> String,
+) -> Result<()> {
+    let named = read_if_there(file)?.unwrap_or_default();
+    let devices: BTreeSet<Device> = named.lines().filter_map(device).chain(wanted.keys().copied()).collect();
+    for device in devices {
+        let limits = wanted.get(&device).copied().unwrap_or_default();
+        let line = format!("{}:{} {}", device.0, device.1, text(&limits));
+        // The kernel takes a line as one write.
+        let written =
+            OpenOptions::new().write(true).open(file).and_then(|mut file| file.write_all(line.as_bytes()));
+        written.map_err(|source| Error::File { path: file.to_owned(), source })?;
+    }
+    Ok(())
+}
+
+/// The device at the beginning of a line.
+fn device(line: &str) -> Option<Device> {
+    let (major, minor) = line.split_whitespace().next()?.split_once(':')?;
+    Some((major.parse().ok()?, minor.parse().ok()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+    use crate::hierarchy::Hierarchy;
+
+    #[test]
+    fn a_line_begins_with_a_device() {
+        assert_eq!(device("8:16 rbps=1 wbps=max"), Some((8, 16)));
+        assert_eq!((device(""), device("Total 0")), (None, None));
+    }
+
+    #[test]
+    fn what_is_not_wanted_any_more_is_taken_away() {
+        let root = tempfile::tempdir().unwrap();
+        fs::write(root.path().join("cgroup.controllers"), "io").unwrap();
+        let dir = root.path().join("group");
+        fs::create_dir(&dir).unwrap();
+        fs::write(dir.join("io.max"), "8:0 rbps=max wbps=9 riops=max wiops=max\n").unwrap();
+        let reader = Reader::new(Hierarchy::at(root.path()).unwrap());
+        let group = Group::from_path(Path::new("group")).unwrap();
+        reader.throttle(&group, &BTreeMap::new()).unwrap();
+        // A file of no kernel has what was written last, over the beginning of what was there.
+        let text = fs::read_to_string(dir.join("io.max")).unwrap();
+        assert!(text.starts_with("8:0 rbps=max wbps=max riops=max wiops=max"), "{text}");
+        let limits = DeviceLimits { reads: Some(7), ..DeviceLimits::default() };
+        reader.throttle(&group, &BTreeMap::from([((8, 0), limits)])).unwrap();
+        let text = fs::read_to_string(dir.join("io.max")).unwrap();
+        assert!(text.starts_with("8:0 rbps=max wbps=max riops=7 wiops=max"), "{text}");
+    }
+}

@@ -1,0 +1,152 @@
+//! The limits of a task, as they stand on record.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+use switchyard_core::spec::{HugepageLimit, Resources, Throttle, Throttled};
+
+/// Limits of a cgroup.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct ResourcesRecord {
+    cpu_shares: Option<u64>,
+    cpu_quota_us: Option<i64>,
+    cpu_period_us: Option<u64>,
+    cpuset_cpus: Option<String>,
+    cpuset_mems: Option<String>,
+    memory_limit_bytes: Option<i64>,
+    memory_swap_limit_bytes: Option<i64>,
+    memory_reservation_bytes: Option<i64>,
+    memory_swappiness: Option<u64>,
+    pids_limit: Option<i64>,
+    hugepages: Vec<(String, u64)>,
+    oom_score_adj: Option<i32>,
+    unified: BTreeMap<String, String>,
+}
+
+/// A limit on a block device.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct ThrottleRecord {
+    device: PathBuf,
+    what: ThrottledRecord,
+    rate: u64,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum ThrottledRecord {
+    ReadBytes,
+    WriteBytes,
+    Reads,
+    Writes,
+}
+
+// === impl ResourcesRecord ===
+
+impl ResourcesRecord {
+    pub(crate) fn from_core(resources: &Resources) -> Self {
+        let Resources {
+            cpu_shares,
+            cpu_quota_us,
+            cpu_period_us,
+            cpuset_cpus,
+            cpuset_mems,
+            memory_limit_bytes,
+            memory_swap_limit_bytes,
+            memory_reservation_bytes,
+            memory_swappiness,
+            pids_limit,
+            hugepages,
+            oom_score_adj,
+            unified,
+        } = resources.clone();
+        let hugepages = hugepages
+            .into_iter()
+            .map(|HugepageLimit { page_size, limit_bytes }| (page_size, limit_bytes))
+            .collect();
+        Self {
+            cpu_shares,
+            cpu_quota_us,
+            cpu_period_us,
+            cpuset_cpus,
+            cpuset_mems,
+            memory_limit_bytes,
+            memory_swap_limit_bytes,
+            memory_reservation_bytes,
+            memory_swappiness,
+            pids_limit,
+            hugepages,
+            oom_score_adj,
+            unified,
+        }
+    }
+
+    /// The score for the out-of-memory killer.
+    pub(crate) const fn score(&self) -> Option<i32> {
+        self.oom_score_adj
+    }
+
+    pub(crate) fn to_core(&self) -> Resources {
+        let Self {
+            cpu_shares,
+            cpu_quota_us,
+            cpu_period_us,
+            cpuset_cpus,
+            cpuset_mems,
+            memory_limit_bytes,
+            memory_swap_limit_bytes,
+            memory_reservation_bytes,
+            memory_swappiness,
+            pids_limit,
+            hugepages,
+            oom_score_adj,
+            unified,
+        } = self.clone();
+        let hugepages = hugepages
+            .into_iter()
+            .map(|(page_size, limit_bytes)| HugepageLimit { page_size, limit_bytes })
+            .collect();
+        Resources {
+            cpu_shares,
+            cpu_quota_us,
+            cpu_period_us,
+            cpuset_cpus,
+            cpuset_mems,
+            memory_limit_bytes,
+            memory_swap_limit_bytes,
+            memory_reservation_bytes,
+            memory_swappiness,
+            pids_limit,
+            hugepages,
+            oom_score_adj,
+            unified,
+        }
+    }
+}
+
+// === impl ThrottleRecord ===
+
+impl ThrottleRecord {
+    pub(crate) fn from_core(throttle: &Throttle) -> Self {
+        let Throttle { device, what, rate } = throttle;
+        let what = match what {
+            Throttled::ReadBytes => ThrottledRecord::ReadBytes,
+            Throttled::WriteBytes => ThrottledRecord::WriteBytes,
+            Throttled::Reads => ThrottledRecord::Reads,
+            Throttled::Writes => ThrottledRecord::Writes,
+        };
+        Self { device: device.clone(), what, rate: *rate }
+    }
+
+    pub(crate) fn to_core(&self) -> Throttle {
+        let Self { device, what, rate } = self;
+        let what = match what {
+            ThrottledRecord::ReadBytes => Throttled::ReadBytes,
+            ThrottledRecord::WriteBytes => Throttled::WriteBytes,
+            ThrottledRecord::Reads => Throttled::Reads,
+            ThrottledRecord::Writes => Throttled::Writes,
+        };
+        Throttle { device: device.clone(), what, rate: *rate }
+    }
+}
