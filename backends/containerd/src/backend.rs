@@ -151,8 +151,9 @@ impl Containerd {
         let layout = Layout::new(&settings.state, &settings.run);
         infra::install(&layout.infra())?;
         let driver = cgroup_driver(settings.cgroup.driver);
-        let host = Host::detect(driver, DEFAULT_PROFILE)
+        let mut host = Host::detect(driver, DEFAULT_PROFILE)
             .map_err(|fault| Error::internal("the node's abilities cannot be read").with_source(fault))?;
+        host.selinux = host.selinux.filter(|_| config.selinux);
         let snapshotters = snapshotters(config);
         let registry = registry::Client::new(registry::Config {
             hosts_dirs: settings.registry.config_dirs.clone(),

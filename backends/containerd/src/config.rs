@@ -25,6 +25,8 @@ pub struct Config {
     pub default_runtime: String,
     /// Which sandboxes have a process of their own.
     pub infra: Infra,
+    /// Whether containers have SELinux labels, on a node with SELinux.
+    pub selinux: bool,
     /// Layers downloaded at once, for each image.
     pub max_concurrent_downloads: usize,
     /// How long containerd may take to say that it is there before requests are refused with that reason, in seconds.
@@ -207,6 +209,7 @@ impl Default for Config {
             snapshotter: "overlayfs".into(),
             default_runtime: "runc".into(),
             infra: Infra::Needed,
+            selinux: false,
             max_concurrent_downloads: 3,
             answer_timeout_seconds: 5,
             shim_timeout_seconds: 30,

@@ -157,6 +157,9 @@ pub(crate) struct TaskRecord {
     /// Its limits on block devices.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) throttles: Vec<ThrottleRecord>,
+    /// The SELinux label of its files, if it has one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) mount_label: Option<String>,
     /// The score that its runtime gives a new process, if that is not the one of its limits: they were changed since it was started.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) made_score: Option<i32>,

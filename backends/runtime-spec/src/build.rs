@@ -41,8 +41,6 @@ pub struct Built {
     pub limits: Resources,
     /// What was left out or changed because this node cannot do it; for the log and the task's events.
     pub warnings: Vec<String>,
-    /// Paths of the host that must be given the spec's `linux.mountLabel` before the task starts.
-    pub relabel: Vec<PathBuf>,
     /// Of the task's mounts that are id-mapped paths of the host: the number of each, and the path, symbolic links followed.
     pub id_mapped: Vec<(usize, PathBuf)>,
 }
@@ -67,6 +65,10 @@ pub fn build(input: &Input<'_>) -> Result<Built> {
     let limits = resources::granted(&task.resources, input.host, &mut warnings)?;
     let process = process(input, limits.oom_score_adj, process_label, &mut warnings)?;
     let made = mounts::of_task(input)?;
+    if let Some(path) = made.relabel.first().filter(|_| mount_label.is_some()) {
+        let why = format!("{} must have its label on the host already", path.display());
+        return Err(Error::unimplemented(format!("mounts.selinux_relabel: is not supported: {why}")));
+    }
     let devices = devices::of_task(task, input.fs)?;
     let mut resources = resources::linux_resources(&limits, input.host, &mut warnings)?;
     resources.devices = devices.rules;
@@ -103,7 +105,7 @@ pub fn build(input: &Input<'_>) -> Result<Built> {
         let oci::Spec { process, mounts, linux, hooks, .. } = &mut spec;
         cdi::apply(&edits, cdi::Target { process, mounts, linux, hooks }, input.fs)?;
     }
-    Ok(Built { spec: to_value(&spec)?, limits, warnings, relabel: made.relabel, id_mapped: made.id_mapped })
+    Ok(Built { spec: to_value(&spec)?, limits, warnings, id_mapped: made.id_mapped })
 }
 
 /// Refuses ids that the sandbox's user namespace does not have: the runtime's own words for that are hard to read.

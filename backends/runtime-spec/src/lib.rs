@@ -1,7 +1,7 @@
 //! Turns a task of Switchyard's model into an OCI runtime spec, and into the processes and limits that follow it.
 //!
 //! ```text
-//! TaskSpec + ImageConfig + SandboxFacts + Host + ResolvedUser ──► build ──► Built { spec, warnings, relabel }
+//! TaskSpec + ImageConfig + SandboxFacts + Host + ResolvedUser ──► build ──► Built { spec, limits, warnings }
 //!                                                  │
 //!                                               HostFs: the only way to the file system of the host
 //! ```

@@ -11,7 +11,7 @@ use containerd_client::services::v1 as api;
 use containerd_client::services::v1::snapshots as snap;
 use switchyard_core::backend::TaskDetails;
 use switchyard_core::id::{SandboxId, TaskId};
-use switchyard_core::spec::{CgroupPlacement, Output, PidMode, Resources, Signal, Stdin, TaskSpec, Throttle};
+use switchyard_core::spec::{CgroupPlacement, Output, PidMode, Signal, Stdin, TaskSpec, Throttle};
 use switchyard_core::{Error, Result};
 use switchyard_runtime_spec::cgroups_path::CgroupLocation;
 use switchyard_runtime_spec::{Built, ImageConfig, ImageVolume, Input, RealHost, ResolvedUser, build};
@@ -57,7 +57,7 @@ impl Inner {
         for warning in &built.warnings {
             tracing::warn!(task.id = %id, warning, "a wish is not fulfilled in full");
         }
-        let record = task_record(sandbox_id, &sandbox, spec, &plan, &built.limits, &self.boot);
+        let record = task_record(sandbox_id, &sandbox, spec, &plan, &built, &self.boot);
         let snapshotter = self.images.snapshotters().of(&sandbox.record.handler).to_owned();
         self.volumes.hold(id, &record.volumes);
         let entry = TaskEntry::new(id, sandbox_id, self.layout.task(id), &snapshotter, record);
@@ -251,7 +251,7 @@ fn task_record(
     sandbox: &SandboxEntry,
     spec: &TaskSpec,
     plan: &Plan,
-    limits: &Resources,
+    built: &Built,
     boot: &str,
 ) -> TaskRecord {
     TaskRecord {
@@ -284,8 +284,9 @@ fn task_record(
             PidMode::Target(target) => Some(target.to_string()),
             PidMode::Private | PidMode::Sandbox | PidMode::Host => None,
         },
-        resources: ResourcesRecord::from_core(limits),
+        resources: ResourcesRecord::from_core(&built.limits),
         throttles: Throttle::merged(&[], &spec.throttles).iter().map(ThrottleRecord::from_core).collect(),
+        mount_label: built.spec["linux"]["mountLabel"].as_str().map(str::to_owned),
         made_score: None,
         staged: plan.staging.records.clone(),
         volumes: plan.staging.volumes.iter().map(|(_, volume)| volume.clone()).collect(),

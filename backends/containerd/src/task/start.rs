@@ -68,7 +68,8 @@ impl Inner {
         let (sandbox, tty) = (self.sandbox(entry.sandbox)?, entry.record().tty);
         let runtime = self.runtime(&sandbox.record.handler)?;
         let systemd = entry.record().systemd_cgroup;
-        let rootfs = self.stage(entry, self.mounts_of(entry).await?).await?;
+        let mounts = labelled(self.mounts_of(entry).await?, entry.record().mount_label.as_deref());
+        let rootfs = self.stage(entry, mounts).await?;
         let request = api::CreateTaskRequest {
             container_id: entry.id.to_string(),
             rootfs,
@@ -225,6 +226,15 @@ impl Inner {
         entry.set_exit(exit.clone());
         Ok(())
     }
+}
+
+/// Mounts that give all files of theirs this SELinux label.
+fn labelled(mut mounts: Vec<Mount>, label: Option<&str>) -> Vec<Mount> {
+    let option = label.map(|label| format!("context=\"{label}\""));
+    for mount in &mut mounts {
+        mount.options.extend(option.clone());
+    }
+    mounts
 }
 
 /// Notes a failed start for recovery where containerd cannot be told of it: whoever asked for the start is told now.

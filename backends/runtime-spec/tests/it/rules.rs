@@ -9,6 +9,7 @@ use switchyard_core::spec::{
     DeviceNode, IoWeight, MissingSource, Mount, MountSource, PidMode, Propagation, Rlimit, Throttle,
     Throttled,
 };
+use switchyard_runtime_spec::input::SelinuxDefaults;
 use switchyard_runtime_spec::{ImageVolume, Namespace};
 
 use crate::support::{Case, words};
@@ -189,10 +190,15 @@ fn the_strongest_propagation_counts_for_the_root() {
 }
 
 #[test]
-fn sources_to_relabel_are_told() {
+fn a_source_to_relabel_is_refused_where_there_are_labels_and_only_there() {
     let mut case = Case::plain();
     case.task.mounts = vec![Mount { selinux_relabel: true, ..bind("/a", "/link") }, bind("/b", "/c")];
-    assert_eq!(case.build().unwrap().relabel, [PathBuf::from("/srv/target")]);
+    case.build().unwrap();
+    case.host.selinux = Some(SelinuxDefaults::default());
+    let refused = case.refused();
+    assert!(refused.starts_with("mounts.selinux_relabel: is not supported: /srv/target"), "{refused}");
+    case.task.mounts[0].selinux_relabel = false;
+    case.build().unwrap();
 }
 
 #[test]
