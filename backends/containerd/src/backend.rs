@@ -149,6 +149,7 @@ impl Containerd {
         let held = Held::new();
         let client = Client::new(&settings.address, &config.namespace, &instance, &health, held.clone())?;
         let layout = Layout::new(&settings.state, &settings.run);
+        layout.shut()?;
         infra::install(&layout.infra())?;
         let driver = cgroup_driver(settings.cgroup.driver);
         let mut host = Host::detect(driver, DEFAULT_PROFILE)

@@ -14,10 +14,18 @@
 //! <run>/groups/<id>.left   cgroups of objects that are gone, busy yet   gone after a reboot
 //! <run>/probe.json          what runtimes can do, as far as is known   gone after a reboot
 //! ```
+//!
+//! All may pass `<run>`, for the sockets in it; nobody but root may pass what is named here. What pods get of it they get by mounts,
+//! which runtimes make as root.
 
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
+use switchyard_core::Result;
 use switchyard_core::id::{SandboxId, TaskId};
+
+use crate::text::{io_error, make_private};
 
 /// The directories of one gateway.
 #[derive(Debug, Clone)]
@@ -46,6 +54,28 @@ pub(crate) struct TaskDirs {
 impl Layout {
     pub(crate) fn new(state: &Path, run: &Path) -> Self {
         Self { state: state.to_path_buf(), run: run.to_path_buf() }
+    }
+
+    /// Makes the directories of this boot, and shuts those that a predecessor left open. Blocks. Idempotent.
+    ///
+    /// # Errors
+    /// A directory that cannot be made or given its mode.
+    pub(crate) fn shut(&self) -> Result<()> {
+        fs::create_dir_all(&self.run).map_err(|fault| io_error("make directory", &self.run, fault))?;
+        let all = [
+            self.all_sandbox_run(),
+            self.all_pins(),
+            self.all_task_run(),
+            self.waits(),
+            self.all_stages(),
+            self.views(),
+        ];
+        for dir in all {
+            make_private(&dir)?;
+            fs::set_permissions(&dir, fs::Permissions::from_mode(0o700))
+                .map_err(|fault| io_error("shut", &dir, fault))?;
+        }
+        Ok(())
     }
 
     pub(crate) fn all_sandbox_state(&self) -> PathBuf {
@@ -202,5 +232,28 @@ impl TaskDirs {
     /// Written once the main process runs: its start time in ns since the epoch, and its process id.
     pub(crate) fn started(&self) -> PathBuf {
         self.run.join("started")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_left_open_is_shut_but_not_the_way_to_the_sockets() {
+        let temp = tempfile::tempdir().unwrap();
+        let run = temp.path().join("run");
+        let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
+        let layout = Layout::new(&temp.path().join("state"), &run);
+        fs::create_dir_all(layout.all_stages()).unwrap();
+        for (path, open) in [(run.as_path(), 0o711), (&layout.all_stages(), 0o755)] {
+            fs::set_permissions(path, fs::Permissions::from_mode(open)).unwrap();
+        }
+        layout.shut().unwrap();
+        layout.shut().unwrap();
+        assert_eq!(mode(&run), 0o711);
+        for below in ["sandboxes", "ns", "tasks", "waits", "stage", "views"] {
+            assert_eq!(mode(&run.join(below)), 0o700, "{below}");
+        }
     }
 }

@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::SystemTime;
 
 use containerd_client::services::v1::snapshots as snap;
+use containerd_client::types::Mount;
 use switchyard_core::spec::UserSpec;
 use switchyard_core::{Error, Result};
 use switchyard_runtime_spec::ResolvedUser;
@@ -103,14 +104,18 @@ impl Rootfs {
             parent: top.to_owned(),
             labels: HashMap::from([("containerd.io/gc.root".to_owned(), root)]),
         };
-        let mounts =
-            call(&format!("view snapshot {top}"), QUICK, self.client.snapshots().view(request)).await?.mounts;
-        reach(Step::ViewMade);
+        let viewed =
+            call(&format!("view snapshot {top}"), QUICK, self.client.snapshots().view(request)).await;
         let target = self.views.join(&key);
-        let looked = match make_dir(&target).await {
-            Ok(()) => blocking(move || look_into(&mounts, &target, look)).await,
-            Err(error) => Err(error),
+        let looked = async {
+            let mounts = viewed?.mounts;
+            reach(Step::ViewMade);
+            make_dir(&target).await?;
+            let target = target.clone();
+            blocking(move || look_into(mounts, &target, look)).await
         };
+        let looked = looked.await;
+        // Also after an error: a view that was not answered in time may have been made, and nobody else would collect it.
         let request = snap::RemoveSnapshotRequest { snapshotter: snapshotter.to_owned(), key: key.clone() };
         let removed =
             call(&format!("remove view {key}"), QUICK, self.client.snapshots().remove(request)).await;
@@ -120,12 +125,12 @@ impl Rootfs {
     }
 }
 
-fn look_into<T>(
-    mounts: &[containerd_client::types::Mount],
-    target: &Path,
-    look: impl FnOnce(&Path) -> Result<T>,
-) -> Result<T> {
-    let looked = mount_all(mounts, target).and_then(|()| {
+fn look_into<T>(mut mounts: Vec<Mount>, target: &Path, look: impl FnOnce(&Path) -> Result<T>) -> Result<T> {
+    // It is looked at: nothing of it is ever run, or opened as a device.
+    for mount in &mut mounts {
+        mount.options.extend(["nosuid", "nodev", "noexec"].map(str::to_owned));
+    }
+    let looked = mount_all(&mounts, target).and_then(|()| {
         reach(Step::ViewMounted);
         look(target)
     });

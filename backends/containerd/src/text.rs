@@ -2,6 +2,7 @@
 
 use std::error::Error as StdError;
 use std::io;
+use std::os::unix::fs::DirBuilderExt;
 use std::path::Path;
 
 use switchyard_core::{Error, ErrorKind, Result};
@@ -51,9 +52,16 @@ pub(crate) async fn remove_tree(path: &Path) -> Result<()> {
     }
 }
 
-/// Makes a directory and those above it.
+/// Makes a directory and those above it, for root alone. Blocks. One that is there keeps its mode.
+pub(crate) fn make_private(path: &Path) -> Result<()> {
+    let made = std::fs::DirBuilder::new().recursive(true).mode(0o700).create(path);
+    made.map_err(|fault| io_error("make directory", path, fault))
+}
+
+/// As [`make_private`], on a thread that may block.
 pub(crate) async fn make_dir(path: &Path) -> Result<()> {
-    tokio::fs::create_dir_all(path).await.map_err(|fault| io_error("make directory", path, fault))
+    let path = path.to_path_buf();
+    blocking(move || make_private(&path)).await
 }
 
 /// Runs file operations on a thread that may block.

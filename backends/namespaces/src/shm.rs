@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::io::ErrorKind;
+use std::os::unix::fs::DirBuilderExt;
 use std::path::Path;
 
 use nix::mount::{MsFlags, mount as mount_fs};
@@ -27,7 +28,9 @@ pub fn mount(dir: &Path, size_bytes: u64) -> Result<(), Error> {
             why: "means no limit; give bytes",
         });
     }
-    fs::create_dir_all(dir).map_err(Error::file("make the directory", dir))?;
+    // What is mounted has a mode of its own; nobody but root gets at it by this way.
+    let made = fs::DirBuilder::new().recursive(true).mode(0o700).create(dir);
+    made.map_err(Error::file("make the directory", dir))?;
     reach(Step::ShmPlaced);
     if is_mounted(dir)? {
         return Ok(());

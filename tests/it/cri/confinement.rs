@@ -1,6 +1,9 @@
 //! Confinement: capabilities, system calls, paths, privileges.
 
 use std::fs;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::Command;
 
 use switchyard_proto::cri::v1::security_profile::ProfileType;
 use switchyard_proto::cri::v1::{Capability, Int64Value, SecurityProfile};
@@ -11,7 +14,33 @@ use tonic::Code;
 /// The capabilities of a container that asks for nothing, as everybody has them.
 const DEFAULT_CAPABILITIES: &str = "00000000a80425fb";
 
+/// Who owns nothing here.
+const NOBODY: u32 = 65_534;
+
 const CAPABILITIES: &str = "sed -n 's/^Cap\\(Eff\\|Bnd\\|Amb\\):\\t//p' /proc/self/status";
+
+#[test]
+fn other_users_of_the_host_reach_nothing_of_a_pod() {
+    let node = Node::shared();
+    let pod = node.pod("apart");
+    let id = pod.shell("main", "exec sleep 1000");
+    let _ = node.cri().sh(&id, "echo kept > /dev/shm/kept");
+    let run = node.root().run();
+    let shm = run.join("sandboxes").join(pod.id()).join("shm/kept");
+    assert_eq!(fs::read_to_string(&shm).expect("root sees it"), "kept\n");
+    let works = |program: &str, path: &Path| {
+        let ended = Command::new(program).arg(path).uid(NOBODY).gid(NOBODY).output().expect("it can be run");
+        ended.status.success()
+    };
+    assert!(works("stat", &node.root().cri_socket()), "the way to the sockets is open");
+    assert!(!works("cat", &shm), "{} can be read", shm.display());
+    for below in ["sandboxes", "ns", "tasks", "waits", "stage", "views"] {
+        let dir = run.join(below);
+        assert!(works("stat", &dir), "{} is not there", dir.display());
+        assert!(!works("ls", &dir), "{} can be listed", dir.display());
+        assert!(!works("stat", &dir.join(".")), "{} can be passed", dir.display());
+    }
+}
 
 #[test]
 fn capabilities_are_added_to_and_dropped_from_the_default_ones() {

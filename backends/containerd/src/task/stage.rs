@@ -22,7 +22,7 @@ use crate::client::{QUICK, call, gone_is_done};
 use crate::mount::mount_all;
 use crate::sandbox::{SandboxEntry, from_namespaces};
 use crate::steps::Step;
-use crate::text::{blocking, io_error, remove_tree};
+use crate::text::{blocking, io_error, make_private, remove_tree};
 use crate::{users, volumes};
 
 /// Something that is put below a task's directory for the runtime.
@@ -229,7 +229,7 @@ impl Inner {
         }
         let dir = entry.dirs.stage.clone();
         let rootfs = blocking(move || {
-            make(&dir)?;
+            make_private(&dir)?;
             for (record, mounts) in work {
                 put(&record, mounts, users.as_ref(), &dir)?;
             }

@@ -287,7 +287,7 @@ pub(crate) async fn make_fifos(dir: PathBuf, fifos: Vec<PathBuf>) -> Result<()> 
         Err(fault) => Err(io_error("make the FIFO", path, fault.into())),
     };
     blocking(move || {
-        std::fs::create_dir_all(&dir).map_err(|fault| io_error("make directory", &dir, fault))?;
+        crate::text::make_private(&dir)?;
         fifos.iter().try_for_each(make)
     })
     .await
