@@ -1,7 +1,7 @@
 //! The log file of one container: whole batches of lines are appended, and a batch that does not fit leaves no
 //! torn line behind but is counted, and the loss is told in the log once it can be written again.
 
-use std::fs::{DirBuilder, File, OpenOptions};
+use std::fs::{DirBuilder, File, Metadata, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
@@ -142,7 +142,10 @@ impl Sink {
         batch.clear();
         if self.has_untold_loss() {
             let Position { untold_lines, untold_bytes, errno, .. } = self.position;
-            let cause = Errno::from_raw(i32::try_from(errno).unwrap_or(0)).desc().to_lowercase();
+            let cause = match i32::try_from(errno) {
+                Ok(0) | Err(_) => "not a file that can be written".to_owned(),
+                Ok(errno) => Errno::from_raw(errno).desc().to_lowercase(),
+            };
             let text = format!("[switchyard: {untold_lines} lines lost: {cause} ({untold_bytes} bytes)]");
             let mut header = Header::new(stamp, Stream::Stderr);
             header.push_line(&mut batch.text, Tag::Full, text.as_bytes());
@@ -230,43 +233,130 @@ fn write_fully(file: &mut File, text: &[u8]) -> (usize, Option<io::Error>) {
     (written, None)
 }
 
-/// Opens a log for appending, with its directories; anything but a regular file is refused without waiting.
+/// Opens a log for appending, with its directories; anything but a regular file is refused without waiting. A link at its name is not
+/// followed: whoever can write the directory could have root write to any file.
 fn open_log(path: &Path) -> io::Result<File> {
     if let Some(parent) = path.parent() {
         DirBuilder::new().recursive(true).mode(0o755).create(parent)?;
     }
-    let file = OpenOptions::new()
-        .append(true)
-        .create(true)
-        .mode(0o640)
-        .custom_flags(OFlag::O_NONBLOCK.bits())
-        .open(path)?;
+    let flags = OFlag::O_NONBLOCK | OFlag::O_NOFOLLOW;
+    let opened =
+        OpenOptions::new().append(true).create(true).mode(0o640).custom_flags(flags.bits()).open(path);
+    let file = match opened {
+        Err(_) if path.is_symlink() => {
+            return Err(io::Error::other("it is a symbolic link, which a log is never written through"));
+        }
+        other => other?,
+    };
     if file.metadata()?.is_file() { Ok(file) } else { Err(io::Error::other("not a regular file")) }
 }
 
 /// Cuts the recorded log file back to its recorded size, found by inode at its path or under a new name beside it.
 fn cut_back(path: &Path, position: &Position) -> io::Result<()> {
-    let is_recorded = |candidate: &Path| {
-        candidate.symlink_metadata().ok().filter(|metadata| {
-            metadata.is_file() && metadata.ino() == position.inode && metadata.dev() == position.device
-        })
-    };
-    let mut candidates = vec![path.to_path_buf()];
-    if is_recorded(path).is_none() {
+    let mut recorded = open_recorded(path, position)?;
+    if recorded.is_none() {
         let Some(parent) = path.parent() else { return Ok(()) };
-        match parent.read_dir() {
-            Ok(entries) => candidates = entries.flatten().map(|entry| entry.path()).collect(),
+        let entries = match parent.read_dir() {
+            Ok(entries) => entries,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
             Err(error) => return Err(error),
+        };
+        for entry in entries.flatten() {
+            recorded = open_recorded(&entry.path(), position)?;
+            if recorded.is_some() {
+                break;
+            }
         }
     }
-    for candidate in candidates {
-        let Some(metadata) = is_recorded(&candidate) else { continue };
-        if metadata.len() > position.log_len {
-            OpenOptions::new().write(true).open(&candidate)?.set_len(position.log_len)?;
-            reach(Step::LogCutBack);
-        }
-        break;
+    let Some(file) = recorded else { return Ok(()) };
+    if file.metadata()?.len() > position.log_len {
+        file.set_len(position.log_len)?;
+        reach(Step::LogCutBack);
     }
     Ok(())
+}
+
+/// The file at this name, if it is the recorded one. What the name says is believed of the open file only: names change hands.
+fn open_recorded(candidate: &Path, position: &Position) -> io::Result<Option<File>> {
+    let is_recorded = |metadata: &Metadata| {
+        metadata.is_file() && metadata.ino() == position.inode && metadata.dev() == position.device
+    };
+    if !candidate.symlink_metadata().is_ok_and(|metadata| is_recorded(&metadata)) {
+        return Ok(None);
+    }
+    let flags = OFlag::O_NONBLOCK | OFlag::O_NOFOLLOW;
+    let file = OpenOptions::new().write(true).custom_flags(flags.bits()).open(candidate)?;
+    Ok(is_recorded(&file.metadata()?).then_some(file))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+    use crate::clock::Clock;
+
+    #[test]
+    fn a_link_at_the_name_of_a_log_is_refused_and_its_target_untouched() {
+        let temp = tempfile::tempdir().unwrap();
+        let (log, target) = (temp.path().join("0.log"), temp.path().join("precious"));
+        fs::write(&target, "as it was").unwrap();
+        symlink(&target, &log).unwrap();
+        let error = Sink::create(Some(&log)).unwrap_err();
+        assert!(error.to_string().contains("symbolic link"), "{error}");
+        // Nor does it make a file elsewhere.
+        let absent = temp.path().join("absent");
+        fs::remove_file(&log).unwrap();
+        symlink(&absent, &log).unwrap();
+        Sink::create(Some(&log)).unwrap_err();
+        assert!(!absent.exists());
+        assert_eq!(fs::read_to_string(&target).unwrap(), "as it was");
+    }
+
+    #[test]
+    fn a_log_that_is_put_aside_goes_on_although_a_link_has_its_name_at_first() {
+        let temp = tempfile::tempdir().unwrap();
+        let (log, aside, target) =
+            (temp.path().join("0.log"), temp.path().join("0.log.1"), temp.path().join("precious"));
+        fs::write(&target, "as it was").unwrap();
+        let mut sink = Sink::create(Some(&log)).unwrap();
+        let mut batch = Batch::new();
+        let write = |sink: &mut Sink, batch: &mut Batch| {
+            let stamp = *Clock::new().format(Clock::now());
+            sink.begin(batch, &stamp);
+            batch.push(&mut Header::new(&stamp, Stream::Stdout), Tag::Full, b"line");
+            sink.commit(batch);
+        };
+        write(&mut sink, &mut batch);
+        fs::rename(&log, &aside).unwrap();
+        symlink(&target, &log).unwrap();
+        sink.reopen().unwrap_err();
+        write(&mut sink, &mut batch);
+        fs::remove_file(&log).unwrap();
+        sink.reopen().unwrap();
+        write(&mut sink, &mut batch);
+        let lines = |path: &Path| fs::read_to_string(path).unwrap().lines().count();
+        assert_eq!((lines(&aside), lines(&log)), (2, 1));
+        assert_eq!(fs::read_to_string(&target).unwrap(), "as it was");
+    }
+
+    #[test]
+    fn only_the_recorded_file_is_cut_back() {
+        let temp = tempfile::tempdir().unwrap();
+        let (log, target) = (temp.path().join("0.log"), temp.path().join("precious"));
+        fs::write(&target, "as it was").unwrap();
+        fs::write(&log, "whole\ntorn").unwrap();
+        let metadata = log.metadata().unwrap();
+        let position =
+            Position { device: metadata.dev(), inode: metadata.ino(), log_len: 6, ..Position::default() };
+        fs::rename(&log, temp.path().join("0.log.1")).unwrap();
+        symlink(&target, &log).unwrap();
+        let of_target = target.metadata().unwrap();
+        let other = Position { inode: of_target.ino(), ..position };
+        cut_back(&log, &position).unwrap();
+        assert_eq!(fs::read_to_string(temp.path().join("0.log.1")).unwrap(), "whole\n");
+        assert!(open_recorded(&log, &other).unwrap().is_none(), "a link is not what it leads to");
+        assert_eq!(fs::read_to_string(&target).unwrap(), "as it was");
+    }
 }

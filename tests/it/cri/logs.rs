@@ -6,6 +6,7 @@ mod rotation;
 mod writers;
 
 use std::fs;
+use std::os::unix::fs::symlink;
 
 use switchyard_tests::node::{Node, content};
 use tonic::Code;
@@ -46,6 +47,31 @@ fn a_reopened_log_leaves_the_old_file_alone() {
     assert_eq!(all, expected, "lines are missing between the two");
     let status = node.cri().reopen_log(&id).expect_err("it has ended");
     assert_eq!(status.code(), Code::FailedPrecondition, "{status}");
+}
+
+#[test]
+fn a_link_at_the_name_of_a_log_is_not_followed() {
+    let node = Node::shared();
+    let pod = node.pod("linked");
+    let (path, target) = (pod.log_path("main"), pod.log_path("main").with_file_name("precious"));
+    fs::create_dir_all(path.parent().expect("it is in a directory")).expect("the root can be written");
+    fs::write(&target, "as it was").expect("the root can be written");
+    symlink(&target, &path).expect("a link can be made");
+    let id = pod.create(&node.container("main", &["sh", "-c", "echo said; exec sleep 1000"]));
+    let status = node.cri().start(&id).expect_err("its log cannot be opened");
+    assert!(status.message().contains("it is a symbolic link"), "{status}");
+    // Nor when the log is opened anew.
+    let other = pod.shell("other", "while :; do echo line; sleep 0.01; done");
+    let log = pod.log_path("other");
+    pod.wait_log("other", |lines| lines.len() > 5);
+    fs::rename(&log, log.with_extension("log.1")).expect("a log can be renamed");
+    symlink(&target, &log).expect("a link can be made");
+    let status = node.cri().reopen_log(&other).expect_err("its log cannot be opened");
+    assert!(status.message().contains("it is a symbolic link"), "{status}");
+    fs::remove_file(&log).expect("a link can be removed");
+    node.cri().reopen_log(&other).expect("now it can");
+    pod.wait_log("other", |lines| lines.len() > 5);
+    assert_eq!(fs::read_to_string(&target).expect("it is there"), "as it was");
 }
 
 #[test]
