@@ -31,6 +31,26 @@ fn containers_of_a_pod_with_one_process_namespace_see_each_other() {
 }
 
 #[test]
+fn a_pod_may_have_its_processes_to_itself_and_share_all_else_with_the_host() {
+    let node = Node::shared();
+    let pod = node.pod_with("host", |config| {
+        let options = namespaces(config);
+        options.set_network(NamespaceMode::Node);
+        options.set_ipc(NamespaceMode::Node);
+        options.set_pid(NamespaceMode::Pod);
+    });
+    let _first = pod.shell("first", "exec sleep 31415");
+    let second = pod.shell("second", "exec sleep 27182");
+    let seen = node.cri().sh(&second, "ps -o args; readlink /proc/self/ns/net /proc/self/ns/ipc");
+    assert!(seen.contains("sleep 31415") && seen.contains("sleep 27182"), "{seen}");
+    for namespace in ["net", "ipc"] {
+        let host = std::fs::read_link(format!("/proc/self/ns/{namespace}")).expect("this process has one");
+        assert!(seen.contains(host.to_str().expect("it is ASCII")), "{seen}");
+    }
+    assert_eq!(node.cri().sh(&second, "cat /proc/1/comm"), "pause", "the first process is the pod's own");
+}
+
+#[test]
 fn containers_of_a_pod_on_the_hosts_processes_see_them() {
     let node = Node::shared();
     let pod = node.pod_with("node", |config| namespaces(config).set_pid(NamespaceMode::Node));

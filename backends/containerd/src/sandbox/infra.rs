@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use containerd_client::services::v1 as api;
 use containerd_client::types::Mount;
+use containerd_client::types::v1::Status;
 use switchyard_core::id::SandboxId;
 use switchyard_core::spec::{ID_PLACEHOLDER, SandboxSpec, Signal};
 use switchyard_core::{Error, ErrorKind, Result};
@@ -15,14 +16,14 @@ use switchyard_steps::reach;
 
 use super::SandboxEntry;
 use crate::backend::Inner;
-use crate::client::{SLOW, call, gone_is_done};
+use crate::client::{QUICK, SLOW, call, gone_is_done};
 use crate::container_id::ContainerId;
 use crate::error::from_status;
 use crate::layout::SandboxDirs;
 use crate::mount::unmount_all;
 use crate::recover::Settled;
 use crate::steps::Step;
-use crate::text::{blocking, io_error};
+use crate::text::{blocking, io_error, make_private};
 
 /// The program, built for this purpose and linked statically.
 const PAUSE: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/pause"));
@@ -51,9 +52,12 @@ pub(crate) fn install(dir: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Pins the process namespace of the infra process, so that a process that later gets the same number is never taken for it.
-async fn pin_pid(pid: u32, pin: PathBuf) -> Result<()> {
+/// Pins the process namespace of the infra process, so that a process that later gets the same number is never taken for it. A sandbox
+/// that shares all else with the host has no other pin.
+async fn pin_pid(pid: u32, dirs: &SandboxDirs) -> Result<()> {
+    let (dir, pin) = (dirs.pins.clone(), dirs.pid_namespace());
     blocking(move || {
+        make_private(&dir)?;
         std::fs::write(&pin, []).map_err(|fault| io_error("write", &pin, fault))?;
         let source = PathBuf::from(format!("/proc/{pid}/ns/pid"));
         nix::mount::mount(Some(&source), &pin, None::<&str>, nix::mount::MsFlags::MS_BIND, None::<&str>)
@@ -143,10 +147,24 @@ impl Inner {
         .await?;
         self.faults.reach(Step::InfraStarted)?;
         if entry.record.shared_pid {
-            pin_pid(started.pid, entry.dirs.pid_namespace()).await?;
+            pin_pid(started.pid, &entry.dirs).await?;
+            self.assert_runs(&id, started.pid).await?;
             self.faults.reach(Step::InfraPinned)?;
         }
         Ok(started.pid)
+    }
+
+    /// Refuses an infra process that has ended: what was pinned by its number may be another's.
+    async fn assert_runs(&self, id: &str, pid: u32) -> Result<()> {
+        let request = api::GetRequest { container_id: id.to_owned(), exec_id: String::new() };
+        let what = format!("look up the infra process of sandbox {id}");
+        let process = call(&what, QUICK, self.client.tasks().get(request)).await?.process.unwrap_or_default();
+        if process.pid == pid && process.status() == Status::Running {
+            return Ok(());
+        }
+        Err(Error::internal(format!(
+            "the infra process {pid} of sandbox {id} has ended as soon as it ran: the log of the kernel may say why"
+        )))
     }
 
     /// Waits for the end of a sandbox's infra process; for ever if it has none.
