@@ -134,7 +134,8 @@ impl Images {
                 Ok(info) => {
                     let pinned = image.labels.get(PINNED.0).is_some_and(|value| value == PINNED.1);
                     let holders = holders::parse(&image.labels, &target);
-                    records.push(Named { name: image.name, target, pinned, info, holders });
+                    let left = holders::is_left(&image.labels, &target);
+                    records.push(Named { name: image.name, target, pinned, info, holders, left });
                 }
                 // An image for other machines, an artifact, or one whose content somebody has removed.
                 Err(error) if !matches!(error.kind(), ErrorKind::NotFound | ErrorKind::InvalidArgument) => {
@@ -160,6 +161,7 @@ impl Images {
     pub(crate) async fn runnable(&self, reference: &str, handler: &str, owner: Owner) -> Result<Runnable> {
         let snapshotter = self.snapshotters.of(handler);
         let key = recent::Key::new(reference, snapshotter, owner);
+        let generation = self.recent.generation();
         if let Some(known) = self.recent.recall(&self.client, &key).await? {
             return Ok(known);
         }
@@ -186,7 +188,7 @@ impl Images {
             self.unpack_local(&info, snapshotter).await?;
         }
         let runnable = Runnable { info, image_ref, name: record.name.clone(), top };
-        self.recent.remember(key, record, &runnable);
+        self.recent.remember(key, record, &runnable, generation);
         Ok(runnable)
     }
 
@@ -242,17 +244,18 @@ impl Images {
         self.pins.iter().filter_map(named).collect()
     }
 
-    /// Takes the label of a holder off a record.
+    /// Takes the label of a holder off a record, which stays. One write: a kill leaves no record that is open to more than before.
     async fn let_go(&self, record: &Named, owner: Owner) -> Result<()> {
-        let key = holders::key(owner);
+        let labels = holders::without(&record.holders, owner, &record.target);
+        let paths = labels.keys().map(|key| format!("labels.{key}")).collect();
         let image = api::Image {
             name: record.name.clone(),
-            labels: std::iter::once((key.clone(), String::new())).collect(),
+            labels,
             // The mask leaves it as it is, but containerd 1.7 and later die of a record without one.
             target: Some(types::Descriptor { digest: record.target.to_string(), ..Default::default() }),
             ..Default::default()
         };
-        let mask = prost_types::FieldMask { paths: vec![format!("labels.{key}")] };
+        let mask = prost_types::FieldMask { paths };
         let request =
             api::UpdateImageRequest { image: Some(image), update_mask: Some(mask), ..Default::default() };
         let what = format!("let go of image {}", record.name);
@@ -333,7 +336,7 @@ impl ImageStore for Images {
             .chain([found])
             .collect::<Vec<_>>();
         // What is remembered of this image may rest on the right that goes with it.
-        self.recent.forget();
+        let _forgotten = self.recent.forget_around();
         let (mut going, mut let_go) = (Vec::new(), Vec::new());
         for record in names {
             match holders::fate(&record.holders, owner, in_use) {

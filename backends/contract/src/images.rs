@@ -2,7 +2,7 @@
 
 use switchyard_core::ErrorKind;
 use switchyard_core::id::Owner;
-use switchyard_core::image::Right;
+use switchyard_core::image::{Credentials, Right};
 
 use crate::Fixture;
 use crate::lab::{Lab, refused};
@@ -91,6 +91,36 @@ pub async fn a_removal_takes_only_what_its_owner_holds(fixture: &dyn Fixture) {
     assert_eq!(holders(&lab).await, Some(Vec::new()));
     remove(Owner::Swarm, false).await.expect("remove what nobody holds");
     assert_eq!(holders(&lab).await, None);
+}
+
+/// Though others use it, also after a restart, and until it is pulled again.
+pub async fn what_its_last_holder_had_by_credentials_is_nobodys_afterwards(fixture: &dyn Fixture) {
+    let mut lab = Lab::open(fixture).await;
+    let secret = || Credentials::Basic { username: "user".into(), password: "secret".into() };
+    let id = lab.pull_with(Owner::Host, secret()).await.expect("pull with credentials");
+    let name = fixture.image();
+    let open = |lab: &Lab<'_>| {
+        let (backend, name) = (std::sync::Arc::clone(&lab.backend), id.to_string());
+        async move {
+            let image = backend.images().get(&name).await.expect("get").expect("it is there");
+            Owner::ALL.into_iter().filter(|owner| image.is_open_to(*owner)).collect::<Vec<_>>()
+        }
+    };
+    assert_eq!(open(&lab).await, [Owner::Host]);
+    lab.backend.images().remove(&name, Owner::Host, true).await.expect("remove what others use");
+    assert_eq!(open(&lab).await, []);
+    lab.reopen().await;
+    assert_eq!(open(&lab).await, []);
+    lab.pull_with(Owner::Swarm, secret()).await.expect("pull again");
+    assert_eq!(open(&lab).await, [Owner::Swarm]);
+    // What is open to all stays so.
+    lab.pull_for(Owner::Host).await.expect("pull without credentials");
+    for owner in [Owner::Swarm, Owner::Host] {
+        lab.backend.images().remove(&name, owner, true).await.expect("remove what others use");
+    }
+    assert_eq!(open(&lab).await, Owner::ALL);
+    lab.backend.images().remove(&name, Owner::Swarm, false).await.expect("remove what nobody holds");
+    assert_eq!(lab.backend.images().get(&name).await.expect("get"), None);
 }
 
 /// By any kind of name.

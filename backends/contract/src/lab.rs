@@ -64,12 +64,12 @@ impl<'a> Lab<'a> {
     }
 
     pub(crate) async fn pull_for(&self, owner: Owner) -> Result<ImageId> {
-        let request = PullRequest {
-            reference: self.fixture.image(),
-            credentials: Credentials::Anonymous,
-            handler: String::new(),
-            owner,
-        };
+        self.pull_with(owner, Credentials::Anonymous).await
+    }
+
+    pub(crate) async fn pull_with(&self, owner: Owner, credentials: Credentials) -> Result<ImageId> {
+        let reference = self.fixture.image();
+        let request = PullRequest { reference, credentials, handler: String::new(), owner };
         self.backend.images().pull(&request).await
     }
 

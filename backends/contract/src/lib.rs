@@ -163,6 +163,7 @@ macro_rules! contract_tests {
             images::an_image_is_found_by_each_of_its_names;
             images::removal_by_one_name_removes_all_names;
             images::a_removal_takes_only_what_its_owner_holds;
+            images::what_its_last_holder_had_by_credentials_is_nobodys_afterwards;
             images::removal_of_a_missing_image_is_done;
             images::a_text_that_names_nothing_is_no_error;
             images::a_malformed_reference_cannot_be_pulled;

@@ -58,6 +58,8 @@ pub(crate) struct Local {
     tags: BTreeSet<Reference>,
     repositories: BTreeSet<String>,
     pub(crate) holders: BTreeMap<Owner, Right>,
+    /// Its last holder had it by credentials and has let go of it.
+    left: bool,
 }
 
 struct Download {
@@ -131,6 +133,7 @@ impl Images {
             tags: BTreeSet::new(),
             repositories: BTreeSet::new(),
             holders: BTreeMap::new(),
+            left: false,
         });
         let right = if *credentials == Credentials::Anonymous { Right::Open } else { Right::Private };
         let held = local.holders.entry(owner).or_insert(right);
@@ -169,7 +172,9 @@ impl Images {
     fn remove(&mut self, text: &str, owner: Owner, in_use: bool) {
         let Some(manifest) = self.find(text).map(|local| local.manifest.clone()) else { return };
         let Some(local) = self.local.get_mut(&manifest) else { return };
-        local.holders.remove(&owner);
+        if let Some(right) = local.holders.remove(&owner) {
+            local.left = right == Right::Private;
+        }
         if local.holders.is_empty() && !in_use {
             self.local.remove(&manifest);
         }
@@ -196,7 +201,7 @@ impl Local {
             labels: self.image.labels.clone(),
             pinned: self.image.pinned,
             holders: self.holders.clone(),
-            brought: self.holders.is_empty(),
+            brought: self.holders.is_empty() && !self.left,
         }
     }
 }

@@ -58,7 +58,7 @@ pub struct Image {
     pub pinned: bool,
     /// Who has pulled it, and by what right.
     pub holders: BTreeMap<Owner, Right>,
-    /// Some name of it was brought by nobody who holds it, as by an import.
+    /// Some name of it is open to all and has no holder, as after an import. One whose last holder had it by credentials is not.
     pub brought: bool,
 }
 
@@ -164,7 +164,8 @@ pub trait ImageStore: Send + Sync {
     async fn list(&self) -> Result<Vec<Image>>;
 
     /// Has this owner let go of the image that this reference names, and removes it under all names that nobody else holds; `in_use`
-    /// says that others use it: then no name goes. Idempotent: what is not there is removed.
+    /// says that others use it: then no name goes, and what its last holder had by credentials is nobody's until it is pulled again.
+    /// Idempotent: what is not there is removed.
     ///
     /// # Errors
     /// `Unavailable` if the store cannot be written.

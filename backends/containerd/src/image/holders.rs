@@ -10,6 +10,8 @@ use switchyard_registry::Digest;
 
 /// Labels of holders begin so; the word for the owner follows.
 const PREFIX: &str = "switchyard.io/pulled.";
+/// The label of a record that its last holder has let go of while others used it: by what right that one had it.
+const LEFT: &str = "switchyard.io/let-go";
 
 /// The holders of one record.
 pub(crate) type Holders = BTreeMap<Owner, Right>;
@@ -42,6 +44,21 @@ pub(crate) fn parse(labels: &HashMap<String, String>, target: &Digest) -> Holder
         }
     };
     Owner::ALL.into_iter().filter_map(held).collect()
+}
+
+/// Whether labels say of this content that its last holder had it by credentials: then it is nobody's until somebody pulls it.
+pub(crate) fn is_left(labels: &HashMap<String, String>, target: &Digest) -> bool {
+    labels.get(LEFT).is_some_and(|left| *left == value(Right::Private, target))
+}
+
+/// The labels to write, and with no value those to take off, when this owner lets go of a record that stays.
+pub(crate) fn without(holders: &Holders, owner: Owner, target: &Digest) -> HashMap<String, String> {
+    let last = holders.keys().all(|holder| *holder == owner);
+    let left = match holders.get(&owner) {
+        Some(Right::Private) if last => value(Right::Private, target),
+        Some(Right::Private | Right::Open) | None => String::new(),
+    };
+    HashMap::from([(key(owner), String::new()), (LEFT.to_owned(), left)])
 }
 
 /// What becomes of one record of an image that an owner lets go of.
@@ -84,6 +101,22 @@ mod tests {
         ]);
         assert_eq!(parse(&labels, &old), Holders::from([(Owner::Nomad, Right::Private)]));
         assert_eq!(parse(&labels, &new), Holders::from([(Owner::Kubernetes, Right::Open)]));
+    }
+
+    #[test]
+    fn what_the_last_holder_had_by_credentials_is_nobodys_afterwards() {
+        let (this, other) = (digest("a"), digest("b"));
+        let (k, n) = (Owner::Kubernetes, Owner::Nomad);
+        let left = |holders: &[(Owner, Right)]| {
+            let labels = without(&holders.iter().copied().collect(), k, &this);
+            assert_eq!(labels[&key(k)], "");
+            assert!(!is_left(&labels, &other), "it speaks of its own content alone");
+            is_left(&labels, &this)
+        };
+        assert!(left(&[(k, Right::Private)]));
+        assert!(!left(&[(k, Right::Open)]), "the registry gives it to everybody");
+        assert!(!left(&[(k, Right::Private), (n, Right::Private)]), "it has a holder yet");
+        assert!(!is_left(&HashMap::new(), &this), "an import is everybody's");
     }
 
     #[test]

@@ -38,6 +38,8 @@ pub(crate) struct Named {
     pub(crate) info: Arc<ImageInfo>,
     /// Who holds it under this name.
     pub(crate) holders: Holders,
+    /// Its last holder had it by credentials and has let go of it.
+    pub(crate) left: bool,
 }
 
 /// What has been read of images, by target digest. Content does not change under its digest.
@@ -146,7 +148,7 @@ fn image_of(names: &[&Named]) -> Option<Image> {
         labels: config.labels.clone(),
         pinned: names.iter().any(|record| record.pinned),
         holders: holders_of(names),
-        brought: names.iter().any(|record| record.holders.is_empty()),
+        brought: names.iter().any(|record| record.holders.is_empty() && !record.left),
     })
 }
 
@@ -204,4 +206,4 @@ pub(crate) fn find<'a>(records: &'a [Named], query: &str) -> Result<Option<&'a N
 }
 
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;

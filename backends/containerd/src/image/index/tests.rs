@@ -9,7 +9,8 @@ fn digest(byte: char) -> Digest {
     format!("sha256:{}", byte.to_string().repeat(64)).parse().unwrap()
 }
 
-fn named(name: &str, id: char, target: char) -> Named {
+/// A record of an image without layers.
+pub(in crate::image) fn named(name: &str, id: char, target: char) -> Named {
     let config = ImageConfig::parse("x", br#"{"architecture":"amd64","os":"linux","config":{"User":"www-data","Volumes":{"/data":{}}},"rootfs":{"type":"layers","diff_ids":[]}}"#).unwrap();
     let info = ImageInfo {
         id: ImageId::new(digest(id).to_string()),
@@ -24,6 +25,7 @@ fn named(name: &str, id: char, target: char) -> Named {
         pinned: false,
         info: Arc::new(info),
         holders: Holders::new(),
+        left: false,
     }
 }
 
