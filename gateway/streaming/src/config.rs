@@ -19,8 +19,11 @@ pub struct Config {
     pub token_lifetime: Duration,
     /// How many URLs may wait to be opened at a time; beyond that, [`crate::TooMany`].
     pub max_tokens: usize,
-    /// How many connections are served at a time; beyond that, they wait to be accepted.
+    /// How many sessions are served at a time, but for those whose request was on its way; beyond that, connections wait to be
+    /// accepted.
     pub max_connections: usize,
+    /// How many connections may be without a session at a time: anybody can open those. Beyond that, the oldest is closed.
+    pub max_waiting: usize,
     /// How long a client may take for its request, TLS included.
     pub request_timeout: Duration,
     /// How long a client may take to open the streams that its session needs.
@@ -49,6 +52,7 @@ impl Default for Config {
             token_lifetime: Duration::from_secs(60),
             max_tokens: 1000,
             max_connections: 1000,
+            max_waiting: 100,
             request_timeout: Duration::from_secs(30),
             stream_creation_timeout: Duration::from_secs(30),
             idle_timeout: Duration::from_secs(4 * 60 * 60),

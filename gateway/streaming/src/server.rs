@@ -1,9 +1,10 @@
 //! The listener: accepts connections, redeems their tokens and serves their sessions until it is told to stop.
 
+use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::io;
 use std::net::SocketAddr;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
 use bytes::BytesMut;
@@ -122,6 +123,7 @@ impl Server {
         let Self { listener, address: _, tls, config, sessions } = self;
         let (config, end) = (Arc::new(config), CancellationToken::new());
         let mut connections = JoinSet::new();
+        let mut waiting = Waiting::default();
         let mut sweep = interval(SWEEP);
         sweep.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut told = false;
@@ -130,12 +132,14 @@ impl Server {
                 () = stop.cancelled() => break,
                 _ = sweep.tick() => sessions.tokens().expire(tokio::time::Instant::now()),
                 Some(ended) = connections.join_next() => note(ended),
-                accepted = listener.accept(), if connections.len() < config.max_connections => match accepted {
+                accepted = listener.accept(), if waiting.leave_room(connections.len(), &config) => match accepted {
                     Ok((socket, _)) => {
                         told = false;
                         let tls = tls.as_ref().map(|tls| tls.0.clone());
                         let (config, sessions, end) = (Arc::clone(&config), sessions.clone(), end.child_token());
-                        connections.spawn(async move { connection(socket, tls, &config, &sessions, end).await });
+                        let place = waiting.take_place(&config);
+                        connections
+                            .spawn(async move { connection(socket, tls, &config, &sessions, place, end).await });
                     }
                     Err(error) => {
                         if !std::mem::replace(&mut told, true) {
@@ -163,6 +167,34 @@ impl Server {
     }
 }
 
+/// The connections that have shown no token yet, the oldest first. Anybody can open them, so they take no place of a session.
+#[derive(Default)]
+struct Waiting(VecDeque<Weak<Place>>);
+
+/// What a connection holds until it is a session: cancelled if it is to make room for another.
+type Place = CancellationToken;
+
+impl Waiting {
+    /// Whether one more connection may be accepted.
+    fn leave_room(&mut self, connections: usize, config: &Config) -> bool {
+        self.0.retain(|place| place.strong_count() > 0);
+        connections.saturating_sub(self.0.len()) < config.max_connections
+    }
+
+    /// A place for one more; the oldest makes room if there is none.
+    fn take_place(&mut self, config: &Config) -> Arc<Place> {
+        while self.0.len() >= config.max_waiting.max(1) {
+            if let Some(oldest) = self.0.pop_front().and_then(|place| place.upgrade()) {
+                debug!("a streaming connection without a request makes room for another");
+                oldest.cancel();
+            }
+        }
+        let place = Arc::new(Place::new());
+        self.0.push_back(Arc::downgrade(&place));
+        place
+    }
+}
+
 impl std::fmt::Debug for Tls {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("Tls")
@@ -181,6 +213,7 @@ async fn connection(
     tls: Option<TlsAcceptor>,
     config: &Config,
     sessions: &Sessions,
+    place: Arc<Place>,
     end: CancellationToken,
 ) {
     let probe = match socket.set_nodelay(true).and_then(|()| Probe::of(&socket)) {
@@ -204,8 +237,10 @@ async fn connection(
     };
     let answered = tokio::select! {
         answered = timeout(config.request_timeout, request) => answered,
+        () = place.cancelled() => return,
         () = end.cancelled() => return,
     };
+    drop(place);
     match answered {
         Ok(Some((redeemed, io))) => {
             let _opened = sessions.opened(redeemed.kind());

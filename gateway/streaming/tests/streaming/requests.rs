@@ -131,6 +131,28 @@ async fn a_request_is_no_reason_to_wait_for_ever() {
 }
 
 #[tokio::test]
+async fn connections_without_a_session_take_no_place_of_one_and_the_oldest_makes_room() {
+    let config = Config { max_connections: 2, max_waiting: 3, ..Config::default() };
+    let server = serve(config).await;
+    let (command, mut told) = shell(ALL, "cat");
+    let held = server.sessions.exec(ALL, command).unwrap();
+    let open = soon(Spdy::open(&held, &["v4.channel.k8s.io"])).await.unwrap().unwrap();
+    let mut idle = Vec::new();
+    for _ in 0..8 {
+        idle.push(connect(&held).await.unwrap());
+    }
+    let url = server.sessions.exec(STDOUT, shell(STDOUT, "echo served").0).unwrap();
+    let ended = soon(exec(&url, "v4.channel.k8s.io", STDOUT, b"")).await.unwrap();
+    assert_eq!(ended.stdout, b"served\n");
+    // With the one that was served, the last two waited at most.
+    for mut oldest in idle.drain(..6) {
+        assert_eq!(soon(oldest.read(&mut [0])).await.unwrap_or(0), 0, "it has made room");
+    }
+    drop(open);
+    assert_eq!(soon(told.recv()).await, None, "nobody opened its streams");
+}
+
+#[tokio::test]
 async fn streams_that_are_not_opened_end_the_session_before_it_begins() {
     let config = Config { stream_creation_timeout: Duration::from_millis(100), ..Config::default() };
     let server = serve(config).await;
