@@ -34,6 +34,17 @@ async fn a_command_that_takes_too_long_is_killed() {
 }
 
 #[tokio::test]
+async fn a_limit_beyond_all_clocks_is_none() {
+    let node = Node::new().await;
+    let id = node.running(ENDLESS).await.id.to_string();
+    for seconds in [u64::try_from(i64::MAX).unwrap(), u64::MAX, 1 << 40] {
+        let limit = Some(Duration::from_secs(seconds));
+        let output = node.scope.exec_sync(&id, &specs::exec(&["sh", "-c", "exit 3"]), limit).await.unwrap();
+        assert_eq!(output.code, 3);
+    }
+}
+
+#[tokio::test]
 async fn a_command_whose_caller_has_gone_is_killed() {
     let node = Node::new().await;
     let id = node.running(ENDLESS).await.id.to_string();

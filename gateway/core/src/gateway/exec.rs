@@ -51,7 +51,9 @@ impl Scope {
         spec: &ExecSpec,
         timeout: Option<Duration>,
     ) -> Result<ExecOutput> {
-        let deadline = timeout.map(|limit| (limit, tokio::time::Instant::now() + limit));
+        // What is beyond all clocks is no limit.
+        let deadline =
+            timeout.and_then(|limit| Some((limit, tokio::time::Instant::now().checked_add(limit)?)));
         let mut process = match deadline {
             None => self.exec(id, spec).await?,
             Some((limit, at)) => tokio::time::timeout_at(at, self.exec(id, spec)).await.map_err(|_| {
