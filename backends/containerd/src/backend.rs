@@ -37,6 +37,7 @@ use crate::layout::Layout;
 use crate::left_groups::LeftGroups;
 use crate::leftovers::Leftovers;
 use crate::lifeline::Held;
+use crate::looks::Looks;
 use crate::probe::Probes;
 use crate::rootfs::Rootfs;
 use crate::sandbox::groups::Groups;
@@ -97,6 +98,7 @@ pub(crate) struct Inner {
     pub(crate) faults: Faults,
     pub(crate) leftovers: Leftovers,
     pub(crate) left_groups: LeftGroups,
+    pub(crate) looks: Looks,
     pub(crate) making: Making,
     pub(crate) silent: Silent,
     pub(crate) lifelines: Arc<Lifelines>,
@@ -196,6 +198,7 @@ impl Containerd {
             probes: Probes::default(),
             leftovers: Leftovers::default(),
             left_groups: LeftGroups::default(),
+            looks: Looks::default(),
             making: Making::default(),
             silent: Silent::default(),
             lifelines: Lifelines::new(&settings.logkeeper, tracker.clone()),

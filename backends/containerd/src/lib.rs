@@ -36,6 +36,7 @@ mod layout;
 mod left_groups;
 mod leftovers;
 mod lifeline;
+mod looks;
 mod mount;
 mod options;
 mod probe;

@@ -5,7 +5,6 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError};
-use std::time::Duration;
 
 use containerd_client::services::v1 as api;
 use containerd_client::services::v1::snapshots as snap;
@@ -26,10 +25,6 @@ use crate::leftovers::Leftover;
 use crate::record::{self, MetaRecord, OutputRecord, ResourcesRecord, TaskRecord, ThrottleRecord};
 use crate::sandbox::SandboxEntry;
 use crate::steps::Step;
-use crate::text::blocking;
-
-/// How long the host's file systems may take to be looked at.
-const LOOK: Duration = Duration::from_secs(30);
 
 /// All that the making of a task needs and that can be found out without making anything.
 pub(super) struct Plan {
@@ -51,7 +46,7 @@ impl Inner {
         let sandbox = self.sandbox(sandbox_id)?;
         let runtime = self.runtime(&sandbox.record.handler)?;
         let mut plan = self.plan_task(id, &sandbox, spec).await?;
-        let built = self.build_spec(id, &sandbox, spec, &plan, runtime).await?;
+        let built = self.build_spec((id, sandbox_id), &sandbox, spec, &plan, runtime).await?;
         self.tell_of_labels(id, spec, &sandbox);
         plan.staging.add_paths(&built.id_mapped, &plan.volumes, sandbox.record.users.is_some());
         for warning in &built.warnings {
@@ -116,7 +111,7 @@ impl Inner {
 
     async fn build_spec(
         &self,
-        id: TaskId,
+        (id, sandbox_id): (TaskId, SandboxId),
         sandbox: &SandboxEntry,
         spec: &TaskSpec,
         plan: &Plan,
@@ -133,7 +128,7 @@ impl Inner {
         let recursive_readonly = self.recursive_readonly(runtime);
         let (staged, cdi_dirs) = (plan.staging.places.clone(), self.settings.devices.cdi_spec_dirs.clone());
         // Building looks at paths and devices of the host, which may block, on a dead network file system for ever.
-        let built = blocking(move || {
+        let built = self.looks.look(sandbox_id, move || {
             let id = id.to_string();
             build(&Input {
                 id: &id,
@@ -151,12 +146,7 @@ impl Inner {
                 cdi_dirs: &cdi_dirs,
             })
         });
-        match tokio::time::timeout(LOOK, built).await {
-            Ok(built) => built,
-            Err(_) => Err(Error::unavailable(format!(
-                "the host paths of task {id} could not be looked at within {LOOK:?}: does a file system hang?"
-            ))),
-        }
+        built.await
     }
 
     /// The directories of image volumes as the runtime is to find them: with their ids mapped in a user namespace.

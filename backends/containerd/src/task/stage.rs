@@ -57,6 +57,16 @@ struct Planned {
     inside: PathBuf,
 }
 
+impl StagedRecord {
+    /// The path of the host that it shows.
+    fn host_path(&self) -> Option<PathBuf> {
+        match self {
+            Self::Path { source, .. } => Some(source.clone()),
+            Self::Image { .. } => None,
+        }
+    }
+}
+
 /// What is to be put in place for a task.
 #[derive(Debug, Default)]
 pub(super) struct Staging {
@@ -228,6 +238,11 @@ impl Inner {
             work.push((record, mounts));
         }
         let dir = entry.dirs.stage.clone();
+        // A thread that hangs amid the mounting would go on once all is undone, so what may hang is looked at before.
+        let sources: Vec<PathBuf> = work.iter().filter_map(|(record, _)| record.host_path()).collect();
+        self.looks
+            .look(entry.sandbox, move || Ok(sources.iter().filter(|path| path.exists()).count()))
+            .await?;
         let rootfs = blocking(move || {
             make_private(&dir)?;
             for (record, mounts) in work {
