@@ -14,6 +14,7 @@ use switchyard_proto::containerd::services::content::v1::{
 use switchyard_registry::{Descriptor, Digest};
 use switchyard_steps::{Step, reach};
 use tokio::sync::mpsc;
+use tokio::time::Instant;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::Streaming;
 
@@ -196,9 +197,8 @@ async fn unlocked<F: Future<Output = Result<()>>>(
     name: &str,
     mut attempt: impl FnMut() -> F,
 ) -> Result<()> {
-    let mut deadline = tokio::time::Instant::now() + LOCKED_PATIENCE;
+    let mut patience = Patience::new(Instant::now());
     let mut pause = Duration::from_millis(20);
-    let mut written = -1;
     loop {
         let error = match attempt().await {
             Err(error) if is_locked(&error) => error,
@@ -206,20 +206,39 @@ async fn unlocked<F: Future<Output = Result<()>>>(
         };
         let request = api::StatusRequest { r#ref: name.to_owned() };
         let offset = match call(what, QUICK, client.content().status(request)).await {
-            Ok(answer) => answer.status.unwrap_or_default().offset,
+            Ok(answer) => Some(answer.status.unwrap_or_default().offset),
             // It has just been finished or given up.
-            Err(gone) if gone.kind() == ErrorKind::NotFound => written + 1,
+            Err(gone) if gone.kind() == ErrorKind::NotFound => None,
             Err(error) => return Err(error),
         };
-        if offset > written {
-            (written, deadline) = (offset, tokio::time::Instant::now() + LOCKED_PATIENCE);
-        }
-        if tokio::time::Instant::now() + pause > deadline {
+        if !patience.lasts(offset, Instant::now(), pause) {
             return Err(error);
         }
         tracing::debug!(what, "another writer is at it: waiting");
         tokio::time::sleep(pause).await;
         pause = (pause * 2).min(Duration::from_secs(2));
+    }
+}
+
+/// How long another writer is waited for: as long as it gets on.
+#[derive(Debug)]
+struct Patience {
+    written: i64,
+    until: Instant,
+}
+
+impl Patience {
+    fn new(now: Instant) -> Self {
+        Self { written: -1, until: now + LOCKED_PATIENCE }
+    }
+
+    /// Whether to look again after `pause`; `offset` is how far the other has come, if there is one. That there is none is no
+    /// getting on: a lock that nobody writes behind is not waited for any longer.
+    fn lasts(&mut self, offset: Option<i64>, now: Instant, pause: Duration) -> bool {
+        if let Some(offset) = offset.filter(|offset| *offset > self.written) {
+            (self.written, self.until) = (offset, now + LOCKED_PATIENCE);
+        }
+        now + pause <= self.until
     }
 }
 
@@ -302,4 +321,25 @@ impl<'a> Writer<'a> {
 
 fn ended(what: &str) -> Error {
     Error::unavailable(format!("containerd ended the stream too soon: {what}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_writer_is_waited_for_while_it_gets_on_and_a_lock_without_one_is_not() {
+        let pause = Duration::from_secs(2);
+        let begin = Instant::now();
+        let after = |seconds: u64| begin + Duration::from_secs(seconds);
+        let mut patience = Patience::new(begin);
+        for round in 0..10_i64 {
+            assert!(patience.lasts(Some(round * 100), after(round.unsigned_abs() * 50), pause));
+        }
+        assert!(!patience.lasts(Some(900), after(9 * 50 + 59), pause), "it stands still");
+        let mut patience = Patience::new(begin);
+        assert!(patience.lasts(Some(5), begin, pause));
+        let rounds = (0..1000_u64).take_while(|round| patience.lasts(None, after(round * 2), pause)).count();
+        assert_eq!(rounds, 30);
+    }
 }
