@@ -7,6 +7,7 @@ use std::fs;
 use std::io;
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures::Stream;
@@ -39,12 +40,12 @@ pub enum ListenError {
 pub struct GuardedListener {
     listener: UnixListener,
     group: Option<Gid>,
-    file: SocketFile,
+    file: Arc<SocketFile>,
 }
 
-/// Removes a socket's file when dropped, if it is still the one that was made.
+/// Removes a socket's file when dropped, if it is still the one that was made: a successor's is left alone.
 #[derive(Debug)]
-struct SocketFile {
+pub struct SocketFile {
     path: PathBuf,
     identity: Option<(u64, u64)>,
 }
@@ -68,7 +69,7 @@ impl GuardedListener {
         }
         let listener = UnixListener::bind(path).map_err(fail)?;
         switchyard_steps::reach(switchyard_steps::Step::SocketBound);
-        let file = SocketFile { path: path.to_owned(), identity: identity(path) };
+        let file = Arc::new(SocketFile { path: path.to_owned(), identity: identity(path) });
         chown(path, None, group).map_err(|errno| fail(errno.into()))?;
         fs::set_permissions(path, fs::Permissions::from_mode(0o660)).map_err(fail)?;
         Ok(Self { listener, group, file })
@@ -78,6 +79,12 @@ impl GuardedListener {
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.file.path
+    }
+
+    /// The socket's file, to remove it while the listener is still held by who serves it.
+    #[must_use]
+    pub fn file(&self) -> Arc<SocketFile> {
+        Arc::clone(&self.file)
     }
 
     /// The next caller that may call. Cancel-safe.
@@ -136,12 +143,19 @@ impl axum::serve::Listener for GuardedListener {
     }
 }
 
-impl Drop for SocketFile {
-    fn drop(&mut self) {
+impl SocketFile {
+    /// Removes it, if it is still the one that was made. Idempotent.
+    pub fn remove(&self) {
         let ours = self.identity.is_some() && identity(&self.path) == self.identity;
         if ours && let Err(error) = fs::remove_file(&self.path) {
             tracing::warn!(socket = %self.path.display(), %error, "cannot remove the socket");
         }
+    }
+}
+
+impl Drop for SocketFile {
+    fn drop(&mut self) {
+        self.remove();
     }
 }
 
@@ -194,6 +208,7 @@ mod tests {
         let path = dir.path().join("a.sock");
         let first = GuardedListener::bind(&path, None).unwrap();
         let second = GuardedListener::bind(&path, None).unwrap();
+        first.file().remove();
         drop(first);
         assert!(path.exists());
         drop(second);

@@ -30,7 +30,7 @@ use crate::config::{Config, Loaded, Mode};
 use crate::counted::Counted;
 use crate::gate::GateLayer;
 use crate::layer::RpcLayer;
-use crate::listener::{GuardedListener, ListenError};
+use crate::listener::{GuardedListener, ListenError, SocketFile};
 use crate::lock::{DirLock, LockError};
 use crate::managed::{self, Program, State, make_dir};
 use crate::metrics::{Metrics, VERSION};
@@ -160,7 +160,8 @@ pub async fn run(loaded: Loaded, wiring: Wiring, exe: &Path, shutdown: Shutdown)
     // First of all, so that nobody finds the door of a daemon that is starting shut.
     let cri = config.cri.enabled.then(|| daemon.bind_cri()).transpose()?;
     let streaming = if config.cri.enabled { Some(streaming::bind(&config).await?) } else { None };
-    let address_file = daemon.serve_admin().await?;
+    let (address_file, admin_socket) = daemon.serve_admin().await?;
+    let sockets = cri.iter().map(GuardedListener::file).chain([admin_socket]).collect::<Vec<_>>();
     if managed {
         daemon.supervise(managed::containerd::program(&config, exe), containerd);
     }
@@ -183,6 +184,8 @@ pub async fn run(loaded: Loaded, wiring: Wiring, exe: &Path, shutdown: Shutdown)
 
     daemon.shutdown.ended().await;
     daemon.drain(&gateway).await;
+    // What is cut off may hold its listener for a while yet.
+    sockets.iter().for_each(|socket| socket.remove());
     remove(&address_file);
     tracing::info!("switchyard has ended; containers go on running");
     daemon.shutdown.fault().map_or(Ok(()), |why| Err(ServeError::Part(why.to_owned())))
@@ -219,8 +222,8 @@ impl Daemon {
         self.spawn(program.name, managed::supervise(program, state, stop));
     }
 
-    /// Serves the admin pages; gives the file that names the address.
-    async fn serve_admin(&self) -> Result<PathBuf, ServeError> {
+    /// Serves the admin pages; gives the file that names the address, and the socket's.
+    async fn serve_admin(&self) -> Result<(PathBuf, Arc<SocketFile>), ServeError> {
         let pages = Admin::new(Arc::clone(&self.node) as _, Arc::clone(&self.metrics));
         let address = self.config.admin.listen;
         let fail = |source| ServeError::Admin { address, source };
@@ -230,6 +233,7 @@ impl Daemon {
             tracing::warn!(%bound, "admin pages are served beyond loopback, and ask for no password");
         }
         let unix = GuardedListener::bind(&self.config.paths.admin_socket(), None)?;
+        let socket = unix.file();
         self.serve_http("admin http", tcp, pages.router(Reach::Network));
         self.serve_http("admin socket", unix, pages.router(Reach::Local));
         let file = self.config.paths.run.join("admin.addr");
@@ -238,7 +242,7 @@ impl Daemon {
             tracing::error!(path = %file.display(), %error, "the admin address cannot be written down");
         }
         tracing::info!(%bound, "admin pages are served");
-        Ok(file)
+        Ok((file, socket))
     }
 
     fn serve_http<L>(&self, name: &'static str, listener: L, router: axum::Router)
@@ -323,8 +327,6 @@ impl Daemon {
         if tokio::time::timeout(CLOSE, self.tasks.wait()).await.is_err() {
             tracing::debug!(left = self.tasks.len(), "connections are cut off");
         }
-        remove(&self.config.paths.admin_socket());
-        remove(&self.config.cri_socket());
     }
 }
 
