@@ -4,10 +4,12 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use switchyard_contract::specs;
+use switchyard_core::backend::Backend;
 use switchyard_core::id::{Owner, TaskId};
+use switchyard_core::image::{Credentials, PullRequest};
 use switchyard_core::spec::{Resources, Signal};
 use switchyard_core::{Error, ErrorKind};
-use switchyard_fake::{BUSYBOX, Fake, Method};
+use switchyard_fake::{BUSYBOX, Fake, FakeImage, Method};
 
 use crate::node::{ENDLESS, Node, refused, sandbox_spec, task_spec};
 
@@ -43,6 +45,29 @@ async fn an_owner_neither_sees_nor_touches_what_another_made() {
     assert_eq!(events.next().await.unwrap().map(|event| event.owner), Some(Owner::Nomad));
     assert_ne!(own.id, task.sandbox);
     node.agrees().await;
+}
+
+#[tokio::test]
+async fn what_is_in_an_image_is_told_to_whom_it_is_open_to() {
+    let private = "registry.test/private:1";
+    let credentials = Credentials::Basic { username: "me".into(), password: "open".into() };
+    let image = FakeImage { credentials: credentials.clone(), ..FakeImage::default() };
+    let node = Node::over(Fake::with_busybox().with_image(private, image)).await;
+    let request = PullRequest {
+        reference: private.into(),
+        credentials,
+        handler: String::new(),
+        owner: Owner::Kubernetes,
+    };
+    let id = node.scope.pull_image(&request).await.unwrap();
+    assert!(node.scope.image_config(&id).await.unwrap().contains("linux"));
+    let nomad = node.gateway.scope(Owner::Nomad);
+    assert_eq!(refused(nomad.image_config(&id).await), ErrorKind::NotFound);
+    // Nor once its holder has let go of it while the other uses it.
+    node.fake.images().remove(private, Owner::Kubernetes, true).await.unwrap();
+    for scope in [&nomad, &node.scope] {
+        assert_eq!(refused(scope.image_config(&id).await), ErrorKind::NotFound);
+    }
 }
 
 #[tokio::test]

@@ -33,6 +33,20 @@ impl Scope {
         Ok(found.filter(|image| image.is_open_to(self.owner)).map(|image| self.seen(image)))
     }
 
+    /// The configuration of an image that this owner may use, as JSON.
+    ///
+    /// # Errors
+    /// `NotFound` if there is none for it; those of [`ImageStore::config`](crate::image::ImageStore::config).
+    pub async fn image_config(&self, id: &ImageId) -> Result<String> {
+        let Some(image) = self.image(id.as_str()).await? else {
+            return Err(Error::not_found(format!(
+                "image {id} is not on this node, or is not {}'s to use",
+                self.owner
+            )));
+        };
+        self.gateway.ready()?.backend.images().config(&image.id).await
+    }
+
     /// All images of the node, whoever holds them.
     ///
     /// # Errors

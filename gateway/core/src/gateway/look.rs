@@ -8,7 +8,6 @@ use crate::backend::{Inspection, SandboxStats};
 use crate::error::Result;
 use crate::event::Following;
 use crate::id::{SandboxId, TaskId};
-use crate::image::ImageId;
 use crate::stats::{InterfaceStats, TaskMetrics, TaskStats};
 use crate::table::{Household, Sandbox, no_sandbox};
 
@@ -99,14 +98,6 @@ impl Scope {
         let own = |id: &SandboxId| table.sandbox(*id).is_some_and(|home| home.meta.owner == self.owner);
         let ids: Vec<SandboxId> = ids.iter().copied().filter(own).collect();
         self.gateway.shared.backend.sandbox_traffic(&ids).await
-    }
-
-    /// The configuration of an image that this owner was shown, as JSON.
-    ///
-    /// # Errors
-    /// Those of [`ImageStore::config`](crate::image::ImageStore::config).
-    pub async fn image_config(&self, id: &ImageId) -> Result<String> {
-        self.gateway.ready()?.backend.images().config(id).await
     }
 
     /// Facts of a sandbox for people.
