@@ -33,5 +33,4 @@ pub use error::Error;
 pub use helper::{PROGRAM, map_ids};
 pub use ns::{Ns, is_namespace_file};
 pub use pin::{Pins, Users, Want};
-pub use sysctl::{SysctlPath, sysctl_namespace};
 pub use within::{run_in_each_netns, run_in_netns, with_own_mounts};

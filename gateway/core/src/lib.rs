@@ -25,6 +25,7 @@ pub mod spec;
 pub mod state;
 pub mod stats;
 pub mod stream;
+pub mod sysctl;
 pub mod table;
 mod turns;
 

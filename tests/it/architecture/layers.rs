@@ -28,7 +28,7 @@ const LAYERS: [(&str, &[&str]); 17] = [
     ("switchyard-cri", &["switchyard-core", "switchyard-proto", "switchyard-streaming"]),
     ("switchyard-fake", &["switchyard-core"]),
     ("switchyard-logkeeper", &["switchyard-steps"]),
-    ("switchyard-namespaces", &["switchyard-steps"]),
+    ("switchyard-namespaces", &["switchyard-core", "switchyard-steps"]),
     ("switchyard-process", &[]),
     ("switchyard-proto", &[]),
     ("switchyard-registry", &[]),

@@ -10,6 +10,7 @@ use switchyard_core::spec::{
     Bandwidth, CgroupPlacement, DEFAULT_SHM_BYTES, Dns, ID_PLACEHOLDER, IpcMode, Meta, PodNetwork,
     PortMapping, Protocol, SandboxNetwork, SandboxSpec, SelinuxLabel, Subnet,
 };
+use switchyard_core::sysctl::{SysctlName, SysctlNamespace};
 use switchyard_core::{Error, Result};
 use switchyard_proto::cri::v1 as cri;
 
@@ -23,18 +24,6 @@ const HOST_NAME_MAX: usize = 64;
 
 /// Rates that make sense for an interface, in bits per second; Kubernetes draws the same line.
 const RATES: std::ops::RangeInclusive<u64> = 1_000..=1_000_000_000_000_000;
-
-/// Kernel parameters, beside those that begin with `fs.mqueue.`, that belong to an IPC namespace.
-const IPC_SYSCTLS: [&str; 8] = [
-    "kernel.msgmax",
-    "kernel.msgmnb",
-    "kernel.msgmni",
-    "kernel.sem",
-    "kernel.shm_rmid_forced",
-    "kernel.shmall",
-    "kernel.shmmax",
-    "kernel.shmmni",
-];
 
 /// The Linux part of a sandbox's configuration.
 struct Linux {
@@ -321,27 +310,19 @@ fn with_defaults(
 fn check_sysctl(parameter: &str, value: &str, namespaces: &SandboxNamespaces) -> Result<()> {
     let field = format!("config.linux.sysctls[{parameter:?}]");
     text(&field, value)?;
-    let strange = |c: char| !c.is_ascii_alphanumeric() && !matches!(c, '.' | '/' | '-' | '_' | ':' | '@');
-    if parameter.is_empty()
-        || parameter.contains("..")
-        || parameter.starts_with(['/', '.'])
-        || parameter.contains(strange)
-    {
-        return Err(Error::invalid(field, "it is not the name of a kernel parameter"));
-    }
-    // Names may be spelled with slashes; the first one tells.
-    let dotted = match parameter.find(['.', '/']) {
-        Some(at) if parameter.as_bytes()[at] == b'/' => parameter.replace('/', "."),
-        Some(_) | None => parameter.to_owned(),
-    };
-    let (what, shared) = if dotted.starts_with("net.") {
-        ("network", namespaces.host_network)
-    } else if dotted.starts_with("fs.mqueue.") || IPC_SYSCTLS.contains(&dotted.as_str()) {
-        ("IPC", namespaces.ipc == IpcMode::Host)
-    } else if dotted == "kernel.domainname" {
-        ("network", namespaces.host_network)
-    } else {
-        return Err(Error::invalid(field, "it belongs to the whole node, not to a namespace of the sandbox"));
+    let name = SysctlName::parse(parameter)
+        .ok_or_else(|| Error::invalid(&field, "it is not the name of a kernel parameter"))?;
+    let (what, shared) = match name.namespace() {
+        Some(SysctlNamespace::Network) => ("network", namespaces.host_network),
+        Some(SysctlNamespace::Ipc) => ("IPC", namespaces.ipc == IpcMode::Host),
+        // A sandbox on the host's network has the host's name.
+        Some(SysctlNamespace::Uts) => ("UTS", namespaces.host_network),
+        None => {
+            return Err(Error::invalid(
+                field,
+                "it belongs to the whole node, not to a namespace of the sandbox",
+            ));
+        }
     };
     if shared {
         return Err(Error::invalid(field, format!("the sandbox uses the host's {what} namespace")));

@@ -223,6 +223,8 @@ fn a_sysctl_of_a_namespace_that_is_not_the_pods_is_refused() {
     refuses(true, "net/core/somaxconn", "the sandbox uses the host's network namespace");
     refuses(true, "kernel.shm_rmid_forced", "the sandbox uses the host's IPC namespace");
     refuses(true, "fs.mqueue.msg_max", "the sandbox uses the host's IPC namespace");
+    refuses(true, "kernel.domainname", "the sandbox uses the host's UTS namespace");
+    refuses(false, "kernel.hostname", "it belongs to the whole node, not to a namespace of the sandbox");
     refuses(false, "vm.swappiness", "it belongs to the whole node, not to a namespace of the sandbox");
     refuses(false, "net/../vm", "it is not the name of a kernel parameter");
     refuses(false, "", "it is not the name of a kernel parameter");

@@ -1,0 +1,147 @@
+//! Names of kernel parameters, and which namespace each belongs to: frontends refuse what a sandbox may not set, backends set it.
+
+/// The name of a kernel parameter, taken apart: the directories below `/proc/sys`, and the file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SysctlName {
+    parts: Vec<String>,
+}
+
+/// A namespace that has kernel parameters of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SysctlNamespace {
+    /// The network's.
+    Network,
+    /// That of System V IPC and message queues.
+    Ipc,
+    /// That of host and domain name.
+    Uts,
+}
+
+impl SysctlName {
+    /// Reads a name in either spelling of sysctl(8): the first separator decides, so `net.ipv4.conf.eth0/1.forwarding` and
+    /// `net/ipv4/conf/eth0.1/forwarding` are the same. `None` if it is no name, or would lead out of `/proc/sys`.
+    #[must_use]
+    pub fn parse(name: &str) -> Option<Self> {
+        if name.chars().any(|c| c.is_control() || c.is_whitespace()) {
+            return None;
+        }
+        let dotted = name.chars().find(|c| matches!(c, '.' | '/')) == Some('.');
+        let parts: Vec<String> = if dotted {
+            name.split('.').map(|part| part.replace('/', ".")).collect()
+        } else {
+            name.split('/').map(str::to_owned).collect()
+        };
+        // One component alone is a directory of /proc/sys, not a parameter.
+        let sound = parts.len() > 1 && parts.iter().all(|part| !matches!(part.as_str(), "" | "." | ".."));
+        sound.then_some(Self { parts })
+    }
+
+    /// The namespace it belongs to; `None` if it belongs to the node as a whole, or is the host name, which a sandbox has been given
+    /// otherwise.
+    #[must_use]
+    pub fn namespace(&self) -> Option<SysctlNamespace> {
+        let mut parts = self.parts.iter().map(String::as_str);
+        match (parts.next()?, parts.next()?, parts.next()) {
+            ("net", _, _) => Some(SysctlNamespace::Network),
+            ("kernel", "domainname", None) => Some(SysctlNamespace::Uts),
+            ("kernel", "sem", None) => Some(SysctlNamespace::Ipc),
+            ("kernel", name, None) if name.starts_with("shm") || name.starts_with("msg") => {
+                Some(SysctlNamespace::Ipc)
+            }
+            ("fs", "mqueue", Some(_)) => Some(SysctlNamespace::Ipc),
+            _ => None,
+        }
+    }
+
+    /// The directories below `/proc/sys`, and the file; each is a name.
+    #[must_use]
+    pub fn parts(&self) -> &[String] {
+        &self.parts
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn namespace(name: &str) -> Option<SysctlNamespace> {
+        SysctlName::parse(name).and_then(|name| name.namespace())
+    }
+
+    #[test]
+    fn parameters_are_sorted_to_their_namespaces() {
+        use SysctlNamespace::{Ipc, Network, Uts};
+        for (name, expected) in [
+            ("net.ipv4.ip_unprivileged_port_start", Network),
+            ("net/core/somaxconn", Network),
+            ("kernel.shm_rmid_forced", Ipc),
+            ("kernel/shmmax", Ipc),
+            ("kernel.msgmax", Ipc),
+            ("kernel.sem", Ipc),
+            ("fs.mqueue.msg_max", Ipc),
+            ("kernel.domainname", Uts),
+        ] {
+            assert_eq!(namespace(name), Some(expected), "{name}");
+        }
+    }
+
+    #[test]
+    fn those_of_the_node_have_none_and_the_host_name_is_not_set_so() {
+        for name in [
+            "kernel.hostname",
+            "kernel.pid_max",
+            "kernel.semaphore",
+            "vm.swappiness",
+            "fs.file-max",
+            "fs.mqueue",
+            "net",
+            "kernel.yama.shm",
+        ] {
+            assert_eq!(namespace(name), None, "{name}");
+        }
+    }
+
+    #[test]
+    fn names_that_lead_elsewhere_are_none() {
+        for name in [
+            "",
+            ".",
+            "/",
+            "net",
+            "net..x",
+            "net//x",
+            "/net/core",
+            "net/../kernel/pid_max",
+            "net.//.kernel",
+            "net.core.\n",
+            "net. x",
+            "net.\0",
+        ] {
+            assert_eq!(SysctlName::parse(name), None, "{name:?}");
+        }
+    }
+
+    #[test]
+    fn both_spellings_are_one_name() {
+        let dotted = SysctlName::parse("net.ipv4.conf.eth0/1.forwarding").unwrap();
+        assert_eq!(Some(dotted), SysctlName::parse("net/ipv4/conf/eth0.1/forwarding"));
+    }
+
+    proptest! {
+        #[test]
+        fn each_part_is_a_name(name in "[a-z./ ]{0,24}|\\PC{0,24}") {
+            for part in SysctlName::parse(&name).iter().flat_map(SysctlName::parts) {
+                prop_assert!(!part.contains('/') && !matches!(part.as_str(), "" | "." | ".."), "{}", part);
+            }
+        }
+
+        #[test]
+        fn the_spelling_does_not_change_the_class(
+            parts in proptest::collection::vec("[a-z0-9_]{1,8}|net|kernel|fs|mqueue|sem|shmmax", 2..5)
+        ) {
+            prop_assert_eq!(namespace(&parts.join(".")), namespace(&parts.join("/")));
+        }
+    }
+}
