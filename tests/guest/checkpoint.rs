@@ -10,7 +10,7 @@ use switchyard_tests::host::eventually;
 use tonic::{Code, Status};
 
 use crate::Fact;
-use crate::node::{GuestNode, GuestPod, LIMIT, cgroup_file, property, run};
+use crate::node::{GuestNode, GuestPod, LIMIT, cgroup_file, run};
 
 pub(crate) const FACTS: &[Fact] = &[
     ("a_checkpoint_has_what_the_processes_held_and_they_go_on", a_checkpoint_has_what_processes_held),
@@ -27,10 +27,6 @@ const SCRIPT: &str = "word=held-$((6 * 7))-in-memory; echo changed > /changed; r
 const WORD: &str = "held-42-in-memory";
 /// Where the archives go, as kubelets have them.
 const DIR: &str = "/var/lib/kubelet/checkpoints";
-/// Has the daemon die where this file says.
-const KILL_FILE: &str = "/run/guest-kill";
-/// A change to the daemon's unit, for a while.
-const DROP_IN: &str = "/run/systemd/system/switchyard.service.d/guest.conf";
 
 fn checkpoint(node: &GuestNode, container: &str, location: &Path, timeout: i64) -> Result<(), Status> {
     let request = cri::CheckpointContainerRequest {
@@ -166,24 +162,13 @@ fn one_that_cannot_be_made(node: &GuestNode) {
 
 /// Wherever the daemon dies, the container goes on by itself, and the next checkpoint can be made.
 fn a_kill_amid_a_checkpoint(node: &GuestNode) {
-    fs::create_dir_all(Path::new(DROP_IN).parent().expect("it has one")).expect("it can be made");
-    let environment =
-        format!("[Service]\nEnvironment={}={KILL_FILE}\nRestartSec=100ms\n", switchyard_steps::KILL_FILE);
-    fs::write(DROP_IN, environment).expect("it can be written");
-    run(&["systemctl", "daemon-reload"]);
-    run(&["systemctl", "restart", "switchyard"]);
-    node.wait_ready();
+    let killable = node.killable();
     let pod = node.pod("checkpoint-killed");
     let id = pod.shell("main", SCRIPT);
     let archive = place("killed");
     for step in Step::ALL.iter().copied().filter(|step| step.area() == Area::Checkpoint) {
         goes_on(&pod, "main");
-        let restarts = property("switchyard", "NRestarts");
-        fs::write(KILL_FILE, format!("{step:?}\n")).expect("it can be written");
-        let status = checkpoint(node, &id, &archive, 0).expect_err("the daemon dies");
-        assert!(matches!(status.code(), Code::Unavailable | Code::Unknown | Code::Cancelled), "{status}");
-        assert!(eventually(LIMIT, || property("switchyard", "NRestarts") != restarts), "{step:?}");
-        node.wait_ready();
+        killable.dies_amid(step, || checkpoint(node, &id, &archive, 0));
         goes_on(&pod, "main");
         assert!(eventually(LIMIT, || !mark(&id).exists()), "{step:?}: what is left of it stays");
         assert_eq!(archive.exists(), step == Step::CheckpointNamed, "{step:?}");
@@ -192,8 +177,6 @@ fn a_kill_amid_a_checkpoint(node: &GuestNode) {
     fs::remove_file(&archive).expect("it is there");
     checkpoint(node, &id, &archive, 0).expect("it can be made");
     fs::remove_file(&archive).expect("it is there");
-    fs::remove_file(DROP_IN).expect("it is there");
-    run(&["systemctl", "daemon-reload"]);
 }
 
 /// The checkpoint is made to its end, whoever has asked for it, or never begins.

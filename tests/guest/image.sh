@@ -5,13 +5,13 @@
 # What the guest has besides a minimal Debian: systemd, AppArmor, and what a node that runs Switchyard has.
 guest_packages=(
     apparmor criu dbus kmod procps systemd-sysv udev
-    busybox-static containerd containernetworking-plugins crun docker-registry iproute2 iptables runc
+    busybox-static containerd containernetworking-plugins crun docker-registry iproute2 iptables quota runc
 )
 guest_kernel=linux-image-cloud-amd64
 guest_suite=bookworm
 
-# Drivers of the cloud kernel that the root file system is reached by; all else is loaded from there.
-initrd_modules=(virtio_pci virtio_blk)
+# What the cloud kernel mounts the root file system by, which counts what projects take; all else is loaded from there.
+initrd_modules=(virtio_pci virtio_blk quota_v2)
 
 # guest_image CACHE: prints the directory that holds root.img, vmlinuz and initrd.gz; makes it when it is not there.
 guest_image() {
@@ -54,7 +54,7 @@ make_guest() {
     make_initrd "$root" "$version" "$dir/initrd.gz"
     set_up_guest "$root"
     # Room for images and containers; the file is sparse.
-    mke2fs -q -t ext4 -L root -d "$root" "$dir/root.img" 3g
+    mke2fs -q -t ext4 -O quota,project -E quotatype=prjquota -L root -d "$root" "$dir/root.img" 3g
     rm -rf --one-file-system "$root"
 }
 
@@ -90,7 +90,7 @@ make_initrd() {
             echo "busybox insmod /modules/$(basename "$path")"
         done
         echo 'while [ ! -b /dev/vda ]; do busybox sleep 0.1; done'
-        echo 'busybox mount -t ext4 /dev/vda /root && busybox umount /proc /sys'
+        echo 'busybox mount -t ext4 -o prjquota /dev/vda /root && busybox umount /proc /sys'
         echo 'exec busybox switch_root /root /sbin/init'
     } >"$tree/init"
     chmod 0755 "$tree/init"
@@ -140,7 +140,7 @@ END
     ln -sf /dev/null "$root/etc/systemd/system/docker-registry.service"
     local unit
     for unit in systemd-networkd-wait-online.service apt-daily.timer apt-daily-upgrade.timer dpkg-db-backup.timer \
-        fstrim.timer e2scrub_all.timer e2scrub_reap.service getty@tty1.service serial-getty@ttyS0.service; do
+        fstrim.timer e2scrub_all.timer e2scrub_reap.service quota.service quotarpc.service getty@tty1.service serial-getty@ttyS0.service; do
         ln -sf /dev/null "$root/etc/systemd/system/$unit"
     done
     rm -f "$root/etc/machine-id"

@@ -11,6 +11,7 @@ mod limits;
 mod load;
 mod node;
 mod pressure;
+mod quota;
 mod units;
 mod users;
 
@@ -24,11 +25,12 @@ use node::GuestNode;
 type Fact = (&'static str, fn(&GuestNode));
 
 /// The tests of the integration suite that run once more in the guest, with crun: one of each kind.
-const SMOKE: [&str; 9] = [
+const SMOKE: [&str; 10] = [
     "cri::pods::a_pod_goes_its_whole_way_and_leaves_nothing",
     "cri::ends::a_container_that_takes_too_much_memory_is_told_to_be_out_of_it",
     "cri::ends::an_end_has_its_code_and_reason",
     "cri::limits::limits_are_in_force_and_can_be_changed",
+    "cri::v1alpha2::limits_that_only_v1alpha2_has_are_in_force_or_refused",
     "cri::devices::devices_by_name_are_given_by_the_field_and_by_annotations",
     "cri::volumes::a_mount_is_read_only_all_the_way_down_when_asked_for",
     "cri::network::a_host_port_leads_into_the_pod_until_it_is_stopped",
@@ -67,6 +69,7 @@ fn facts(only: &[&str]) -> ExitCode {
         apparmor::FACTS,
         users::FACTS,
         checkpoint::FACTS,
+        quota::FACTS,
         clock::FACTS,
     ];
     let all = all.concat();

@@ -1,17 +1,20 @@
 //! The guest as a node: its daemon, a registry with an image, pods that are removed at the end of a fact.
 
 use std::cell::RefCell;
+use std::fmt::Debug;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
 use switchyard_proto::cri::v1 as cri;
+use switchyard_steps::Step;
 use switchyard_tests::cri::{Cri, image_spec, namespaces};
 use switchyard_tests::host::{eventually, random_name};
 use switchyard_tests::image::busybox;
 use switchyard_tests::node::content;
 use switchyard_tests::registry::Registry;
+use tonic::{Code, Status};
 
 /// Where the daemon listens by default.
 pub(crate) const SOCKET: &str = "/run/switchyard/cri.sock";
@@ -21,6 +24,11 @@ const LOGS: &str = "/var/log/pods";
 pub(crate) const LIMIT: Duration = Duration::from_secs(120);
 /// The slice that pods get as their parent; the name of its slice above is in it.
 pub(crate) const SLICE: &str = "guest-pods.slice";
+
+/// Has the daemon die where this file says.
+const KILL_FILE: &str = "/run/guest-kill";
+/// A change to the daemon's unit, for a while.
+const DROP_IN: &str = "/run/systemd/system/switchyard.service.d/guest.conf";
 
 /// The node.
 pub(crate) struct GuestNode {
@@ -34,6 +42,11 @@ pub(crate) struct GuestPod<'n> {
     pub(crate) id: String,
     pub(crate) config: cri::PodSandboxConfig,
     names: RefCell<Vec<(String, String)>>,
+}
+
+/// The daemon while it can be told to die at a step; it is as it was when this is dropped.
+pub(crate) struct Killable<'n> {
+    node: &'n GuestNode,
 }
 
 impl GuestNode {
@@ -122,6 +135,44 @@ impl GuestNode {
         });
         assert!(ended, "container {container} has not ended after {LIMIT:?}: {last:?}");
         last
+    }
+}
+
+impl GuestNode {
+    /// Starts the daemon anew, so that it can be told to die.
+    #[track_caller]
+    pub(crate) fn killable(&self) -> Killable<'_> {
+        fs::create_dir_all(Path::new(DROP_IN).parent().expect("it has one")).expect("it can be made");
+        let environment =
+            format!("[Service]\nEnvironment={}={KILL_FILE}\nRestartSec=100ms\n", switchyard_steps::KILL_FILE);
+        fs::write(DROP_IN, environment).expect("it can be written");
+        run(&["systemctl", "daemon-reload"]);
+        run(&["systemctl", "restart", "switchyard"]);
+        self.wait_ready();
+        Killable { node: self }
+    }
+}
+
+impl Killable<'_> {
+    /// Has the daemon die at this step, amid this call, and waits for the next one.
+    #[track_caller]
+    pub(crate) fn dies_amid<T: Debug>(&self, step: Step, call: impl FnOnce() -> Result<T, Status>) {
+        let restarts = property("switchyard", "NRestarts");
+        fs::write(KILL_FILE, format!("{step:?}\n")).expect("it can be written");
+        let status = call().expect_err("the daemon dies");
+        assert!(
+            matches!(status.code(), Code::Unavailable | Code::Unknown | Code::Cancelled),
+            "{step:?}: {status}"
+        );
+        assert!(eventually(LIMIT, || property("switchyard", "NRestarts") != restarts), "{step:?}");
+        self.node.wait_ready();
+    }
+}
+
+impl Drop for Killable<'_> {
+    fn drop(&mut self) {
+        fs::remove_file(DROP_IN).expect("it is there");
+        run(&["systemctl", "daemon-reload"]);
     }
 }
 

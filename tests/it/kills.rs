@@ -52,10 +52,16 @@ fn play_on(lab: Lab, amids: &[Amid]) {
 #[test]
 fn every_step_is_the_last_of_some_process() {
     let played = ALL.into_iter().flatten().flat_map(|amid| amid.at).map(|(step, _)| *step);
-    // criu takes part in them, which the kernels of other machines are too new for: `tests/guest/checkpoint.rs` plays them all, as long
-    // as the guest is asked for it.
-    assert!(include_str!("../run").contains(" --only amid_a_checkpoint"), "tests/run plays none of them");
-    let in_the_guest = Step::ALL.iter().copied().filter(|step| step.area() == Area::Checkpoint);
+    // criu takes part in checkpoints, which the kernels of other machines are too new for, and many have no project quotas:
+    // `tests/guest/checkpoint.rs` and `tests/guest/quota.rs` play these, as long as the guest is asked for them.
+    for facts in [" --only amid_a_checkpoint", " --only quota"] {
+        assert!(
+            include_str!("../run").contains(facts),
+            "tests/run has no{facts}, and plays none of these kills"
+        );
+    }
+    let in_the_guest =
+        Step::ALL.iter().copied().filter(|step| matches!(step.area(), Area::Checkpoint | Area::Quota));
     let played: BTreeSet<Step> = played.chain(daemons::FRESH.iter().copied()).chain(in_the_guest).collect();
     let missing: Vec<_> = Step::ALL.iter().filter(|step| !played.contains(step)).collect();
     assert!(missing.is_empty(), "no kill is played at {missing:?}");

@@ -39,6 +39,7 @@ use crate::leftovers::Leftovers;
 use crate::lifeline::Held;
 use crate::looks::Looks;
 use crate::probe::Probes;
+use crate::quota::Projects;
 use crate::rootfs::Rootfs;
 use crate::sandbox::groups::Groups;
 use crate::sandbox::ranges::Ranges;
@@ -91,6 +92,7 @@ pub(crate) struct Inner {
     pub(crate) layers: Layers,
     pub(crate) groups: Arc<Groups>,
     pub(crate) volumes: Arc<Volumes>,
+    pub(crate) projects: Projects,
     pub(crate) abilities: Abilities,
     pub(crate) health: Health,
     pub(crate) probes: Probes,
@@ -193,6 +195,7 @@ impl Containerd {
             layers: Layers::default(),
             groups: Arc::default(),
             volumes: Arc::new(Volumes::new(layout.volumes())),
+            projects: Projects::default(),
             health,
             abilities,
             probes: Probes::default(),

@@ -40,6 +40,7 @@ mod looks;
 mod mount;
 mod options;
 mod probe;
+mod quota;
 mod record;
 mod recover;
 mod retry;

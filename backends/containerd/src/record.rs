@@ -14,10 +14,11 @@ use serde::{Deserialize, Serialize};
 use switchyard_core::backend::{ResolvedUser, SandboxDetails, TaskDetails};
 use switchyard_core::id::{Owner, SandboxId};
 use switchyard_core::image::ImageId;
-use switchyard_core::spec::{IdMap, IdRange, Meta, Signal, UserNamespace};
+use switchyard_core::spec::{IdMap, IdRange, Meta, ProjectId, Signal, UserNamespace};
 use switchyard_core::state::{Exit, ExitCause};
 use switchyard_core::{Error, Result};
 
+use crate::quota::QuotaRecord;
 use crate::task::stage::StagedRecord;
 
 mod resources;
@@ -175,6 +176,9 @@ pub(crate) struct TaskRecord {
     /// The images that it has as volumes.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) volume_images: Vec<String>,
+    /// What limits its directories on disk, if that was asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) quota: Option<QuotaRecord>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -349,6 +353,7 @@ impl TaskRecord {
                 OutputRecord::Log(path) => Some(path.clone()),
                 OutputRecord::Discard | OutputRecord::Live | OutputRecord::Fifos { .. } => None,
             },
+            project: self.quota.as_ref().and_then(|quota| ProjectId::new(quota.limits.first()?.project)),
         }
     }
 }

@@ -90,6 +90,7 @@ impl Inner {
         self.tasks().clear();
         self.volumes.forget();
         strange.iter().for_each(|id| self.volumes.doubt(id));
+        self.projects.forget();
         self.inherited().clear();
         reach(Step::RecoveryLooked);
         phases.done("inventory");
@@ -259,20 +260,24 @@ impl Inner {
         homes: &HashMap<SandboxId, Home>,
     ) -> Result<(Arc<TaskEntry>, TaskFate, Option<Task>)> {
         let FoundTask { sandbox, record, dirs, snapshotter, exit, unrecorded, started, begun } = found;
+        let (meta, details) = (record.meta.to_core()?, record.details());
+        if let Some(quota) = &record.quota {
+            self.projects.adopt(id, meta.owner, quota);
+        }
         let home = homes.get(&sandbox).copied();
         if home == Some(Home::Unreadable) {
             return Err(Error::internal(format!("sandbox {sandbox} of task {id} cannot be read")));
         }
         let facts = TaskFacts {
             sandbox: home == Some(Home::Stands),
-            snapshot: snapshots.may_have(&snapshotter, &id.to_string()),
+            finished: record.quota.as_ref().is_none_or(|quota| quota.in_force)
+                && snapshots.may_have(&snapshotter, &id.to_string()),
             this_boot: record.boot == self.boot,
             exit: exit.map(|exit| exit.to_core()),
             started_at: started.map(|started| started.at),
             begun,
             process,
         };
-        let (meta, details) = (record.meta.to_core()?, record.details());
         self.volumes.hold(id, &record.volumes);
         let entry = Arc::new(TaskEntry::new(id, sandbox, dirs, &snapshotter, record));
         // A predecessor may have launched it; what is decided below says whether it has ended.

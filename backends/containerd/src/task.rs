@@ -27,6 +27,7 @@ mod hearing;
 mod hung;
 mod oom;
 mod process;
+mod quota;
 mod remove;
 mod score;
 pub(crate) mod stage;

@@ -68,6 +68,7 @@ pub fn task(owner: Owner, name: &str, image: &str, command: &[&str]) -> TaskSpec
         throttles: Vec::new(),
         io_weights: Vec::new(),
         net_priority: None,
+        disk_limits: Vec::new(),
         resources: Resources::default(),
         cgroup: None,
         pid: PidMode::Private,

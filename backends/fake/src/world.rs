@@ -11,8 +11,8 @@ use switchyard_core::backend::{Recovered, ResolvedUser, SandboxDetails, Started,
 use switchyard_core::id::{Owner, SandboxId, TaskId};
 use switchyard_core::image::ImageId;
 use switchyard_core::spec::{
-    Meta, Mount, MountSource, Output, Resources, SandboxNetwork, SandboxPid, SandboxSpec, Signal, Stdin,
-    Subnet, TaskSpec, TaskUpdate, Throttle, UserRef, UserSpec, is_volume_name,
+    Meta, Mount, MountSource, Output, Project, ProjectId, Resources, SandboxNetwork, SandboxPid, SandboxSpec,
+    Signal, Stdin, Subnet, TaskSpec, TaskUpdate, Throttle, UserRef, UserSpec, disk_parts, is_volume_name,
 };
 use switchyard_core::state::{Exit, ExitCause, SandboxState, TaskState};
 use switchyard_core::table::{Sandbox, Task, no_sandbox, no_task};
@@ -251,7 +251,9 @@ impl State {
         })?;
         check_limits(&spec.resources)?;
         let volume_images = spec.mounts.iter().filter_map(|mount| self.volume_image(mount)).collect();
+        let project = self.project(spec, &local.image.volumes)?;
         let details = TaskDetails {
+            project,
             image_volumes: local.describe().volumes,
             volume_images,
             image_id: local.id.clone(),
@@ -293,6 +295,18 @@ impl State {
         };
         self.tasks.insert(id, task);
         Ok(details)
+    }
+
+    /// What the directories of a new task are counted as.
+    fn project(&self, spec: &TaskSpec, of_image: &[PathBuf]) -> Result<Option<ProjectId>> {
+        let named = spec.mounts.iter().filter(|mount| matches!(mount.source, MountSource::Volume { .. }));
+        let places: Vec<_> = named.map(|mount| &mount.destination).chain(of_image).cloned().collect();
+        let parts = disk_parts(&spec.disk_limits, &places)?;
+        Ok(parts.first().and_then(|part| match part.project {
+            Project::Given(id) => Some(id),
+            // No two tasks are alive with one, as far as tests of the fake go.
+            Project::New => ProjectId::new(ProjectId::FIRST.number() + u32::try_from(self.tasks.len()).ok()?),
+        }))
     }
 
     /// Ends a task that runs.

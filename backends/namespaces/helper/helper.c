@@ -1,12 +1,19 @@
-/* What only a process with one thread can do, or what needs system calls that have no safe wrapper: one program, three jobs.
+/* What only a process with one thread can do, or what needs system calls that have no safe wrapper: one program, six jobs.
  * Linked statically, because it is run from memory and in root file systems that hold nothing else.
  *
  *   helper namespaces LETTERS         makes a user namespace and says "u"; when it is told that the maps are written, makes the
  *                                     namespaces of LETTERS (n, i, t: network, IPC, UTS) inside of it and says "n"; stays until its
  *                                     input ends
  *   helper idmap USERNS SOURCE TARGET shows SOURCE, with all that is mounted below it, at TARGET with ids mapped as in USERNS
- *   helper refused PATH               ends with 0 if PATH cannot be written because its mount is read-only */
+ *   helper refused PATH               ends with 0 if PATH cannot be written because its mount is read-only
+ *   helper unused ID DIR              says the first project from ID on that DIR's file system does not use
+ *   helper join ID DIR                puts DIR, with all that is below it, into project ID
+ *   helper limit ID KIB DIR           limits what project ID takes on DIR's file system; 0 is for no limit
+ *
+ * The last three end with 3 where the file system does not hold projects to limits. */
 #define _GNU_SOURCE
+#include "helper.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <sched.h>
@@ -15,7 +22,7 @@
 #include <sys/mount.h>
 #include <unistd.h>
 
-static int failed(const char *what) {
+int failed(const char *what) {
     fprintf(stderr, "%s: %s", what, strerror(errno));
     return 1;
 }
@@ -62,5 +69,8 @@ int main(int count, char **words) {
     if (count == 3 && strcmp(words[1], "namespaces") == 0) return namespaces(words[2]);
     if (count == 5 && strcmp(words[1], "idmap") == 0) return idmap(words[2], words[3], words[4]);
     if (count == 3 && strcmp(words[1], "refused") == 0) return refused(words[2]);
+    if (count == 4 && strcmp(words[1], "unused") == 0) return unused_project(words[2], words[3]);
+    if (count == 4 && strcmp(words[1], "join") == 0) return join_project(words[2], words[3]);
+    if (count == 5 && strcmp(words[1], "limit") == 0) return limit_project(words[2], words[3], words[4]);
     return 2;
 }

@@ -55,6 +55,24 @@ pub enum Error {
         /// What it said.
         said: String,
     },
+    /// The helper could not see to a project.
+    #[error("project quota of {}: {said}", path.display())]
+    Project {
+        /// The directory.
+        path: PathBuf,
+        /// What it said.
+        said: String,
+    },
+    /// A file system does not hold projects to limits.
+    #[error(
+        "{} is not mounted with project quotas: mount it with prjquota; ext4 must have its features quota and project for that, which \
+         tune2fs(8) adds, and both take Linux 5.14",
+        mount.display()
+    )]
+    NoProjectQuota {
+        /// Where it is mounted.
+        mount: PathBuf,
+    },
     /// A throw-away thread could not be started.
     #[error("cannot start a thread to {doing}")]
     Thread {
@@ -190,6 +208,8 @@ impl Error {
             | Self::Thread { .. }
             | Self::Program { .. }
             | Self::Helper { .. }
+            | Self::Project { .. }
+            | Self::NoProjectQuota { .. }
             | Self::ThreadLost { .. }
             | Self::AlreadyPinned { .. }
             | Self::NotPinned { .. }

@@ -98,7 +98,7 @@ pub fn map_ids(users: &Path, source: &Path, target: &Path) -> Result<(), Error> 
     Err(Error::Helper { said: format!("{}: {said}", source.display()) })
 }
 
-fn command(words: impl IntoIterator<Item = impl AsRef<OsStr>>) -> Result<Command, Error> {
+pub(crate) fn command(words: impl IntoIterator<Item = impl AsRef<OsStr>>) -> Result<Command, Error> {
     let mut command = Command::new(format!("/proc/self/fd/{}", program()?.as_raw_fd()));
     command.args(words).env_clear();
     Ok(command)

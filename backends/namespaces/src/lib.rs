@@ -23,6 +23,7 @@ mod within;
 
 pub mod files;
 pub mod mounts;
+pub mod projects;
 pub mod shm;
 pub mod tasks;
 

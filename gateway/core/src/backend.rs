@@ -26,7 +26,8 @@ use crate::error::Result;
 use crate::id::{Owner, SandboxId, TaskId};
 use crate::image::{ImageId, ImageStore};
 use crate::spec::{
-    CheckpointSpec, ExecSpec, Resources, SandboxSpec, Signal, Subnet, TaskSpec, TaskUpdate, Throttle,
+    CheckpointSpec, ExecSpec, ProjectId, Resources, SandboxSpec, Signal, Subnet, TaskSpec, TaskUpdate,
+    Throttle,
 };
 use crate::state::Exit;
 use crate::stats::{InterfaceStats, TaskMetrics, TaskStats, Usage};
@@ -317,6 +318,8 @@ pub struct TaskDetails {
     pub throttles: Vec<Throttle>,
     /// Its log file.
     pub log_path: Option<PathBuf>,
+    /// What its root file system is counted as on disk, or else the first of its volumes that is limited; `None` if nothing is.
+    pub project: Option<ProjectId>,
 }
 
 /// A user, by numbers.

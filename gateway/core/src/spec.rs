@@ -11,6 +11,7 @@ use std::time::{Duration, SystemTime};
 use crate::id::{Owner, TaskId};
 
 mod checkpoint;
+mod disk;
 mod mount;
 mod resources;
 mod signal;
@@ -20,6 +21,7 @@ mod update;
 mod users;
 
 pub use checkpoint::CheckpointSpec;
+pub use disk::{DiskLimit, DiskPart, LimitedPlaces, Project, ProjectId, disk_parts};
 pub use mount::{DeviceNode, MissingSource, Mount, MountSource, Propagation, is_volume_name};
 pub use resources::{HugepageLimit, Resources};
 pub use signal::Signal;
@@ -241,6 +243,8 @@ pub struct TaskSpec {
     pub io_weights: Vec<IoWeight>,
     /// Priority of what it sends over the interfaces of the host, in a sandbox that has the host's network; `None` leaves it.
     pub net_priority: Option<u32>,
+    /// Limits on what its directories take on disk; see [`disk_parts`].
+    pub disk_limits: Vec<DiskLimit>,
     /// Limits of the cgroup.
     pub resources: Resources,
     /// Where the cgroup goes; `None` follows the sandbox.

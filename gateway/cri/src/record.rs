@@ -57,6 +57,9 @@ pub(crate) struct ContainerRecord {
     /// Priority of what it sends over the host's interfaces; 0 for none.
     #[prost(uint32, tag = "4")]
     pub(crate) net_priority: u32,
+    /// What its disk quota was to be counted as.
+    #[prost(string, tag = "5")]
+    pub(crate) quota_id: String,
 }
 
 /// Decoded records by id. An id is never used twice and a record never changes, so an entry is true for as long as it stands.

@@ -26,6 +26,7 @@ use crate::runtime::{Runtime, node};
 use crate::service::{self, Answer, Calls, Request, call_of, unary};
 
 mod additions;
+mod quota;
 mod status;
 
 /// What a client of Version is told to speak.

@@ -164,6 +164,19 @@ steps! {
         /// A removal has taken a volume's name away.
         VolumeUnnamed,
     }
+    /// Limits on what a task's directories take on disk.
+    Quota {
+        /// The projects of a task are on record, and nothing is in them.
+        QuotaRecorded,
+        /// Its directories are in its projects.
+        QuotaJoined,
+        /// Its limits are set.
+        QuotaLimited,
+        /// It is on record that they are, and the task is finished.
+        QuotaMarked,
+        /// A removal has lifted its limits.
+        QuotaLifted,
+    }
     /// Clients that are attached to a task.
     Attach {
         /// It is on record that a client had the input of a task that has it once.

@@ -1,7 +1,6 @@
 //! Limits and use of resources.
 
 use std::fs;
-use std::path::PathBuf;
 use std::time::Duration;
 
 use switchyard_proto::cri::v1::{
@@ -13,16 +12,6 @@ use switchyard_tests::host::{cgroups, eventually};
 use switchyard_tests::node::Node;
 
 const MIB: i64 = 1 << 20;
-
-/// The value of a file in the container's group of this hierarchy (v1), or in its only group (v2, by its own name). In a scope of systemd
-/// crun keeps it in a group of its own.
-fn value(container: &str, v1: &str, v2: &str) -> String {
-    let groups = cgroups::named(container);
-    let places = groups.iter().flat_map(|dir| [dir.join("container").join(v2), dir.join(v1), dir.join(v2)]);
-    let file = places.into_iter().find(|file: &PathBuf| file.exists());
-    let file = file.unwrap_or_else(|| panic!("neither {v1} nor {v2} in {groups:?}"));
-    fs::read_to_string(file).expect("it was just found").trim().to_owned()
-}
 
 #[test]
 fn limits_are_in_force_and_can_be_changed() {
@@ -36,11 +25,11 @@ fn limits_are_in_force_and_can_be_changed() {
         limits.cpu_period = 100_000;
         limits.cpuset_cpus = "0".into();
     });
-    let memory = || value(&id, "memory.limit_in_bytes", "memory.max");
+    let memory = || cgroups::value(&id, ["memory.limit_in_bytes", "memory.max"]);
     assert_eq!(memory(), (64 * MIB).to_string());
     let quota = |quota: i64| [quota.to_string(), format!("{quota} 100000")];
-    assert!(quota(50_000).contains(&value(&id, "cpu.cfs_quota_us", "cpu.max")));
-    assert_eq!(value(&id, "cpuset.cpus", "cpuset.cpus"), "0");
+    assert!(quota(50_000).contains(&cgroups::value(&id, ["cpu.cfs_quota_us", "cpu.max"])));
+    assert_eq!(cgroups::value(&id, ["cpuset.cpus", "cpuset.cpus"]), "0");
     let told =
         || node.cri().status(&id).expect("it has a status").resources.expect("told").linux.expect("told");
     assert_eq!((told().memory_limit_in_bytes, told().cpu_shares, told().cpu_quota), (64 * MIB, 512, 50_000));
@@ -53,7 +42,7 @@ fn limits_are_in_force_and_can_be_changed() {
     };
     node.cri().update(&id, change).expect("they can be changed");
     assert_eq!(memory(), (96 * MIB).to_string());
-    assert!(quota(80_000).contains(&value(&id, "cpu.cfs_quota_us", "cpu.max")));
+    assert!(quota(80_000).contains(&cgroups::value(&id, ["cpu.cfs_quota_us", "cpu.max"])));
     let now = told();
     assert_eq!((now.memory_limit_in_bytes, now.cpu_shares, now.cpu_quota), (96 * MIB, 512, 80_000));
     assert_eq!(now.cpuset_cpus, "0");
@@ -74,7 +63,7 @@ fn a_container_that_waits_to_be_started_takes_changes_along() {
     let change = LinuxContainerResources { memory_limit_in_bytes: 96 * MIB, ..Default::default() };
     node.cri().update(&id, change).expect("it can be changed");
     node.cri().start(&id).expect("it can be started");
-    assert_eq!(value(&id, "memory.limit_in_bytes", "memory.max"), (96 * MIB).to_string());
+    assert_eq!(cgroups::value(&id, ["memory.limit_in_bytes", "memory.max"]), (96 * MIB).to_string());
 }
 
 #[test]

@@ -44,15 +44,6 @@ fn shell(image: &str, name: &str, script: &str) -> old::ContainerConfig {
     }
 }
 
-/// The value of the first of these files in the container's groups.
-fn value(container: &str, names: [&str; 2]) -> String {
-    let groups = cgroups::named(container);
-    let mut files = groups.iter().flat_map(|group| names.map(|name| group.join(name)));
-    let file = files.find(|file| file.exists());
-    let file = file.unwrap_or_else(|| panic!("neither of {names:?} in {groups:?}"));
-    fs::read_to_string(file).expect("it was just found").trim().to_owned()
-}
-
 #[test]
 fn a_client_of_v1alpha2_runs_pods_that_v1_sees() {
     let node = Node::shared();
@@ -90,7 +81,7 @@ fn a_client_of_v1alpha2_runs_pods_that_v1_sees() {
 
     let lines = pod.wait_log("main", |lines| !lines.is_empty());
     assert_eq!(content(&lines[0]), "limit 256");
-    assert_eq!(value(&main, ["memory.soft_limit_in_bytes", "memory.low"]), (32 << 20).to_string());
+    assert_eq!(cgroups::value(&main, ["memory.soft_limit_in_bytes", "memory.low"]), (32 << 20).to_string());
     let request = cri::ExecSyncRequest {
         container_id: main.clone(),
         cmd: vec!["ls".into(), "/data".into()],
@@ -159,9 +150,9 @@ fn limits_that_only_v1alpha2_has_are_in_force_or_refused() {
     let change = cri::LinuxContainerResources { cpu_shares: 512, ..Default::default() };
     node.cri().update(&id, change).expect("it can be changed");
     node.cri().start(&id).expect("it starts");
-    let read = value(&id, ["blkio.throttle.read_bps_device", "io.max"]);
+    let read = cgroups::value(&id, ["blkio.throttle.read_bps_device", "io.max"]);
     assert!(read.contains(&(1 << 20).to_string()), "{read}");
-    let write = value(&id, ["blkio.throttle.write_iops_device", "io.max"]);
+    let write = cgroups::value(&id, ["blkio.throttle.write_iops_device", "io.max"]);
     assert!(write.contains("77"), "{write}");
     let told = status(&node, &id).pouch_resources.expect("they are told");
     assert_eq!(told.blkio_device_read_bps, throttled.blkio_device_read_bps);
@@ -185,7 +176,7 @@ fn limits_that_only_v1alpha2_has_are_in_force_or_refused() {
         Ok(id) => {
             node.cri().start(&id).expect("it starts");
             // The second is the same share on another scale.
-            let weight = value(&id, ["blkio.bfq.weight", "io.weight"]);
+            let weight = cgroups::value(&id, ["blkio.bfq.weight", "io.weight"]);
             assert!(["200", "default 200", "default 1920"].contains(&weight.as_str()), "{weight}");
             assert_eq!(status(&node, &id).pouch_resources.expect("they are told").blkio_weight, 200);
         }
@@ -203,7 +194,40 @@ fn limits_that_only_v1alpha2_has_are_in_force_or_refused() {
     } else {
         let id = made.expect("it is well formed");
         node.cri().start(&id).expect("it starts");
-        assert_eq!(value(&id, ["memory.swappiness"; 2]), "7");
+        assert_eq!(cgroups::value(&id, ["memory.swappiness"; 2]), "7");
+    }
+}
+
+/// `tests/guest/quota.rs` shows what comes of one where the kernel has project quotas.
+#[test]
+fn a_disk_quota_is_in_force_or_refused_by_the_mount_that_has_none() {
+    let node = Node::shared();
+    let pod = node.pod("old-quota");
+    let quota = |key: &str| {
+        let disk_quota = BTreeMap::from([(key.to_owned(), "16m".to_owned())]);
+        let resources = old::LinuxContainerResources { disk_quota, ..Default::default() };
+        old::ContainerConfig {
+            linux: Some(old::LinuxContainerConfig { resources: Some(resources), ..Default::default() }),
+            ..shell(&node.image(), "limited", "exec sleep 1000")
+        }
+    };
+    let refused = create(&node, pod.id(), quota("/data")).expect_err("it has no such volume");
+    assert_eq!(refused.code(), Code::InvalidArgument, "{refused}");
+    match create(&node, pod.id(), quota("/")) {
+        Ok(id) => assert_ne!(status(&node, &id).quota_id, ""),
+        Err(refused) => {
+            assert_eq!(refused.code(), Code::FailedPrecondition, "{refused}");
+            let message = refused.message();
+            assert!(
+                message.contains("disk_quota: /") && message.contains("mount it with prjquota"),
+                "{refused}"
+            );
+            let filter =
+                Some(cri::ContainerFilter { pod_sandbox_id: pod.id().to_owned(), ..Default::default() });
+            let request = cri::ListContainersRequest { filter };
+            let left = runtime(&node, async |mut client| client.list_containers(request).await);
+            assert_eq!(left.expect("they can be listed").containers, []);
+        }
     }
 }
 

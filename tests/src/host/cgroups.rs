@@ -26,6 +26,20 @@ pub fn named(fragment: &str) -> Vec<PathBuf> {
     found
 }
 
+/// The text of the first of these files that a container's groups have, without its last newline. crun puts limits into a group of its
+/// own, in that which systemd makes.
+///
+/// # Panics
+/// When there is none.
+#[must_use]
+pub fn value(container: &str, names: [&str; 2]) -> String {
+    let groups = named(container);
+    let dirs = groups.iter().flat_map(|group| [group.join("container"), group.clone()]);
+    let file = dirs.flat_map(|dir| names.map(|name| dir.join(name))).find(|file| file.exists());
+    let file = file.unwrap_or_else(|| panic!("neither of {names:?} in {groups:?}"));
+    fs::read_to_string(file).expect("it was just found").trim().to_owned()
+}
+
 /// Makes a group by its path below the root, in the hierarchy of memory or in the unified one; its directory.
 ///
 /// # Panics

@@ -42,8 +42,8 @@ pub(crate) enum Process {
 pub(super) struct TaskFacts {
     /// Its sandbox's container object is there and was finished.
     pub(super) sandbox: bool,
-    /// Its snapshot is there.
-    pub(super) snapshot: bool,
+    /// Its snapshot is there, and limits on what that may take are in force, if any were asked for.
+    pub(super) finished: bool,
     /// It was made in this boot of the node.
     pub(super) this_boot: bool,
     /// How it ended, if that is on record.
@@ -95,7 +95,7 @@ pub(super) fn task_fate(facts: &TaskFacts, now: SystemTime) -> TaskFate {
         }
         Process::Stopped(end) => TaskFate::Reap { started_at: facts.started_at, end },
         Process::Created => TaskFate::Unsettled,
-        Process::None if !facts.snapshot => TaskFate::Destroy,
+        Process::None if !facts.finished => TaskFate::Destroy,
         // After a reboot the file that a start leaves is gone as well, so that the task may have run.
         Process::None if !facts.this_boot => TaskFate::Lost(None),
         Process::None => match facts.started_at {
@@ -217,7 +217,7 @@ mod tests {
 
     fn facts(process: Process) -> TaskFacts {
         let (exit, started_at) = (None, None);
-        TaskFacts { sandbox: true, snapshot: true, this_boot: true, exit, started_at, begun: false, process }
+        TaskFacts { sandbox: true, finished: true, this_boot: true, exit, started_at, begun: false, process }
     }
 
     #[test]
@@ -236,7 +236,7 @@ mod tests {
 
     #[test]
     fn what_was_never_finished_or_has_no_sandbox_goes() {
-        let half = TaskFacts { snapshot: false, ..facts(Process::None) };
+        let half = TaskFacts { finished: false, ..facts(Process::None) };
         assert_eq!(task_fate(&half, at(9)), TaskFate::Destroy);
         let orphan = TaskFacts { sandbox: false, ..facts(Process::Running { pid: 7 }) };
         assert_eq!(task_fate(&orphan, at(9)), TaskFate::Destroy);
@@ -247,7 +247,7 @@ mod tests {
         let exit = Exit { code: 3, finished_at: at(8), cause: switchyard_core::state::ExitCause::Exited };
         for process in [Process::None, stopped(0), Process::Created] {
             let ended =
-                TaskFacts { exit: Some((exit.clone(), Some(at(5)))), snapshot: false, ..facts(process) };
+                TaskFacts { exit: Some((exit.clone(), Some(at(5)))), finished: false, ..facts(process) };
             assert_eq!(task_fate(&ended, at(9)), TaskFate::Exited(exit.clone(), Some(at(5))));
         }
     }

@@ -1,7 +1,7 @@
 //! Making a task: what is found out first, without making anything, and then what is made.
 //!
 //! Order of making: the container object (the intent; its snapshot may not be there yet), image volumes, and last the snapshot. So a
-//! task whose snapshot is missing is one that was not finished.
+//! task whose snapshot is missing is one that was not finished. Where its directories are limited, so is one whose limits are not on record.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError};
@@ -10,18 +10,20 @@ use containerd_client::services::v1 as api;
 use containerd_client::services::v1::snapshots as snap;
 use switchyard_core::backend::TaskDetails;
 use switchyard_core::id::{SandboxId, TaskId};
-use switchyard_core::spec::{CgroupPlacement, Output, PidMode, Signal, Stdin, TaskSpec, Throttle};
+use switchyard_core::spec::{CgroupPlacement, DiskPart, Output, PidMode, Signal, Stdin, TaskSpec, Throttle};
 use switchyard_core::{Error, Result};
 use switchyard_runtime_spec::cgroups_path::CgroupLocation;
 use switchyard_runtime_spec::{Built, ImageConfig, ImageVolume, Input, RealHost, ResolvedUser, build};
 
 use super::TaskEntry;
+use super::quota::plan_disk;
 use super::stage::{self, Staging};
 use crate::backend::Inner;
 use crate::client::{QUICK, SPEC_TYPE, call, json_any};
 use crate::config::Runtime;
 use crate::image::{ImageInfo, Runnable};
 use crate::leftovers::Leftover;
+use crate::quota::QuotaRecord;
 use crate::record::{self, MetaRecord, OutputRecord, ResourcesRecord, TaskRecord, ThrottleRecord};
 use crate::sandbox::SandboxEntry;
 use crate::steps::Step;
@@ -34,6 +36,8 @@ pub(super) struct Plan {
     pub(super) volumes: Vec<ImageVolume>,
     config: ImageConfig,
     pub(super) staging: Staging,
+    /// The parts of its directories that are limited.
+    pub(super) disk: Vec<DiskPart>,
 }
 
 impl Inner {
@@ -95,7 +99,7 @@ impl Inner {
         let location = self.cgroup_at(&placement, &id.to_string())?;
         let base = self.layout.task(id).volumes();
         let mounted = |path: &Path| spec.mounts.iter().any(|mount| mount.destination == path);
-        let volumes = config
+        let volumes: Vec<_> = config
             .volumes
             .iter()
             .filter(|path| !mounted(path))
@@ -106,7 +110,8 @@ impl Inner {
             })
             .collect();
         let staging = self.plan_staging(id, sandbox, spec).await?;
-        Ok(Plan { image, user, location, volumes, config, staging })
+        let disk = plan_disk(spec, &volumes, &staging)?;
+        Ok(Plan { image, user, location, volumes, config, staging, disk })
     }
 
     async fn build_spec(
@@ -230,6 +235,7 @@ impl Inner {
         let prepared =
             call(&format!("prepare snapshot {id}"), QUICK, self.client.snapshots().prepare(request)).await?;
         self.faults.reach(Step::TaskPrepared)?;
+        self.limit_disks(entry, plan, &prepared.mounts).await?;
         *entry.mounts.lock().unwrap_or_else(PoisonError::into_inner) = Some(prepared.mounts);
         Ok(())
     }
@@ -282,6 +288,7 @@ fn task_record(
         volumes: plan.staging.volumes.iter().map(|(_, volume)| volume.clone()).collect(),
         image_volumes: plan.config.volumes.clone(),
         volume_images: plan.staging.images.clone(),
+        quota: (!plan.disk.is_empty()).then(QuotaRecord::default),
     }
 }
 

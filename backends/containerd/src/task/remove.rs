@@ -52,6 +52,7 @@ impl Inner {
             remove_tree(&self.volumes.draft(entry.id, number)).await?;
         }
         self.faults.reach(Step::TaskFilesGone)?;
+        self.lift_limits(entry).await?;
         let request = api::DeleteContainerRequest { id: id.clone() };
         gone_is_done(
             call(&format!("delete container {id}"), QUICK, self.client.containers().delete(request)).await,

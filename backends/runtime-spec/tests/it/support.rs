@@ -210,6 +210,7 @@ pub(crate) fn task() -> TaskSpec {
         throttles: Vec::new(),
         io_weights: Vec::new(),
         net_priority: None,
+        disk_limits: Vec::new(),
         resources: Resources::default(),
         cgroup: None,
         pid: PidMode::Private,

@@ -127,6 +127,7 @@ pub(crate) fn container(
         throttles: Vec::new(),
         io_weights: Vec::new(),
         net_priority: None,
+        disk_limits: Vec::new(),
         resources: resources::limits(limits, "config.linux.resources")?,
         cgroup: None,
         pid: pid.unwrap_or_else(|| parent.pid()),

@@ -65,6 +65,7 @@ pub(super) fn task() -> Task {
                 ..Resources::default()
             },
             log_path: Some("/logs/app/0.log".into()),
+            project: None,
         },
         state: TaskState::Created,
     }

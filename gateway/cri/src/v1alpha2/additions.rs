@@ -4,13 +4,14 @@ use std::collections::BTreeMap;
 use std::fmt::Display;
 
 use switchyard_core::spec::{
-    IoWeight, MissingSource, MountSource, Resources, Rlimit, TaskSpec, TaskUpdate, Throttle, Throttled,
-    is_volume_name,
+    DiskLimit, IoWeight, MissingSource, MountSource, Resources, Rlimit, TaskSpec, TaskUpdate, Throttle,
+    Throttled, is_volume_name,
 };
 use switchyard_core::{Error, Result};
 use switchyard_proto::cri::v1 as cri;
 use switchyard_proto::cri::v1alpha2 as old;
 
+use super::quota::disk_limits;
 use crate::from_proto::absolute;
 use crate::record::{self, ContainerRecord};
 
@@ -30,6 +31,9 @@ pub(super) struct Additions {
     volumes: BTreeMap<u32, String>,
     /// Names of mounts, by their numbers: those of volumes, and what clients call host paths.
     names: BTreeMap<u32, String>,
+    disk_limits: Vec<DiskLimit>,
+    /// As it was asked for.
+    quota_id: String,
     /// The additions alone, as they were asked for.
     asked: Option<old::LinuxContainerResources>,
 }
@@ -38,10 +42,15 @@ pub(super) struct Additions {
 pub(super) fn of_container(config: Option<&old::ContainerConfig>) -> Result<Additions> {
     let Some(config) = config else { return Ok(Additions::default()) };
     let net_priority = net_priority(config.net_priority)?;
-    quota_id(&config.quota_id)?;
     let resources = config.linux.as_ref().and_then(|linux| linux.resources.as_ref());
     let (volumes, names) = (named_volumes(&config.mounts)?, names(&config.mounts));
-    Ok(Additions { net_priority, volumes, names, ..of_resources(resources, "config.linux.resources")? })
+    let (field, quota_id) = ("config.linux.resources", config.quota_id.clone());
+    let quotas = resources.map(|resources| resources.disk_quota.clone()).unwrap_or_default();
+    let disk_limits = disk_limits(&quotas, field, &quota_id)?;
+    // Both say nothing.
+    let quota_id = if quota_id == "0" { String::new() } else { quota_id };
+    let rest = of_resources(resources, field)?;
+    Ok(Additions { net_priority, volumes, names, disk_limits, quota_id, ..rest })
 }
 
 /// The additions of a change.
@@ -49,6 +58,7 @@ pub(super) fn of_update(resources: Option<&old::LinuxContainerResources>) -> Res
     let additions = of_resources(resources, "linux")?;
     let Additions { rlimits, io_weights, memory_swappiness, .. } = &additions;
     let fixed = [
+        ("disk_quota", resources.is_some_and(|resources| !resources.disk_quota.is_empty())),
         ("ulimits", !rlimits.is_empty()),
         ("blkio_weight*", !io_weights.is_empty()),
         ("memory_swappiness", memory_swappiness.is_some()),
@@ -93,7 +103,6 @@ fn first_addition(resources: &old::LinuxContainerResources) -> Option<&'static s
 
 fn of_resources(resources: Option<&old::LinuxContainerResources>, field: &str) -> Result<Additions> {
     let Some(resources) = resources else { return Ok(Additions::default()) };
-    disk_quota(resources, field)?;
     kernel_memory(resources.kernel_memory, field)?;
     Ok(Additions {
         rlimits: ulimits(&resources.ulimits, field)?,
@@ -104,6 +113,8 @@ fn of_resources(resources: Option<&old::LinuxContainerResources>, field: &str) -
         net_priority: None,
         volumes: BTreeMap::new(),
         names: BTreeMap::new(),
+        disk_limits: Vec::new(),
+        quota_id: String::new(),
         asked: alone(resources),
     })
 }
@@ -173,20 +184,6 @@ fn net_priority(priority: i64) -> Result<Option<u32>> {
             format!("{priority} is not between 0 and {}", u32::MAX),
         )),
     }
-}
-
-fn quota_id(id: &str) -> Result<()> {
-    match id {
-        "" | "0" => Ok(()),
-        _ => Err(unsupported("config.quota_id", "this runtime sets no disk quotas")),
-    }
-}
-
-fn disk_quota(resources: &old::LinuxContainerResources, field: &str) -> Result<()> {
-    if resources.disk_quota.is_empty() {
-        return Ok(());
-    }
-    Err(unsupported(format_args!("{field}.disk_quota"), "this runtime sets no disk quotas"))
 }
 
 /// Shares in block devices; the backend refuses them where the kernel has none.
@@ -309,12 +306,15 @@ impl Additions {
             net_priority,
             volumes: _,
             names,
+            disk_limits,
+            quota_id,
             asked,
         } = self;
         spec.rlimits = rlimits;
         spec.throttles = throttles;
         spec.io_weights = io_weights;
         spec.net_priority = net_priority;
+        spec.disk_limits = disk_limits;
         for mount in &mut spec.mounts {
             if let MountSource::Host { missing, .. } = &mut mount.source {
                 *missing = MissingSource::Fail;
@@ -322,7 +322,7 @@ impl Additions {
         }
         if asked.is_some() || !names.is_empty() || net_priority.is_some() {
             let net_priority = net_priority.unwrap_or(0);
-            let more = ContainerRecord { config: None, additions: asked, names, net_priority };
+            let more = ContainerRecord { config: None, additions: asked, names, net_priority, quota_id };
             record::append(&mut spec.meta.record, &more);
         }
     }

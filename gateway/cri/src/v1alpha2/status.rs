@@ -26,6 +26,7 @@ pub(super) fn complete(
     if let Some(limits) = limits {
         // What cannot change is as it was asked for.
         let asked = record.and_then(|record| record.additions.clone()).unwrap_or_default();
+        limits.disk_quota = asked.disk_quota;
         limits.ulimits = asked.ulimits;
         limits.blkio_weight = asked.blkio_weight;
         limits.blkio_weight_device = asked.blkio_weight_device;
@@ -42,6 +43,7 @@ pub(super) fn complete(
         mount.name = record.and_then(|record| record.names.get(&index).cloned()).unwrap_or_default();
     }
     status.volumes = volumes(&task.details.image_volumes);
+    status.quota_id = task.details.project.map(|project| project.to_string()).unwrap_or_default();
     status.envs = environment(&inspection.runtime_spec);
 }
 

@@ -233,12 +233,44 @@ async fn additions_are_kept_or_refused_and_tell_a_retry_from_another_request() {
     let limits = old.status(&made).await.pouch_resources.expect("they are told");
     assert_eq!((limits.ulimits, limits.memory_reservation), (ulimits, 16 << 20));
 
-    let quota = BTreeMap::from([("/".to_owned(), "10g".to_owned())]);
-    let refused = old.create(&sandbox, limited("quota", |resources| resources.disk_quota = quota)).await;
-    let refused = refused.expect_err("there are no disk quotas");
-    assert_eq!(refused.code(), Code::Unimplemented);
-    let expected = "config.linux.resources.disk_quota: is not supported: this runtime sets no disk quotas";
-    assert_eq!(refused.message(), expected);
+    node.is_sound();
+}
+
+#[tokio::test]
+async fn a_disk_quota_is_told_with_its_project_and_is_part_of_the_request() {
+    let mut node = Node::new().await;
+    let (sandbox, _) = node.running().await;
+    let mut old = Old::of(&node);
+    let quota = |key: &str, id: &str| {
+        let disk_quota = BTreeMap::from([(key.to_owned(), "10g".to_owned())]);
+        let config = limited("quota", |resources| resources.disk_quota = disk_quota);
+        old::ContainerConfig { quota_id: id.to_owned(), ..config }
+    };
+    let made = old.create(&sandbox, quota("/", "16777300")).await.expect("it can be done");
+    assert_eq!(old.create(&sandbox, quota("/", "16777300")).await.expect("it is a retry"), made);
+    for other in [quota("/", ""), quota("/", "-1"), quota(".*", "16777300")] {
+        assert_eq!(code(old.create(&sandbox, other).await), Code::AlreadyExists);
+    }
+    let status = old.status(&made).await;
+    assert_eq!(status.quota_id, "16777300");
+    let limits = status.pouch_resources.expect("they are told");
+    assert_eq!(limits.disk_quota, BTreeMap::from([("/".to_owned(), "10g".to_owned())]));
+
+    let apart = old::ContainerConfig {
+        metadata: Some(cri::ContainerMetadata { name: "apart".into(), attempt: 0 }),
+        ..quota("/", "-1")
+    };
+    let made = old.create(&sandbox, apart).await.expect("it can be done");
+    let own: u32 = old.status(&made).await.quota_id.parse().expect("it has one of its own");
+    assert!(own >= 1 << 24, "{own}");
+
+    let elsewhere = old::ContainerConfig {
+        metadata: Some(cri::ContainerMetadata { name: "elsewhere".into(), attempt: 0 }),
+        ..quota("/no/volume", "")
+    };
+    let refused = old.create(&sandbox, elsewhere).await.expect_err("it has no such volume");
+    assert_eq!(refused.code(), Code::InvalidArgument, "{refused}");
+    assert!(refused.message().contains("disk_quota: /no/volume is neither"), "{refused}");
     node.is_sound();
 }
 

@@ -121,6 +121,7 @@ fn rich_task(config: &cri::ContainerConfig) -> TaskSpec {
         throttles: Vec::new(),
         io_weights: Vec::new(),
         net_priority: None,
+        disk_limits: Vec::new(),
         resources: rich_limits(),
         cgroup: None,
         pid: PidMode::Private,

@@ -1,0 +1,187 @@
+//! Projects of tasks: which task has which, so that none is given out twice, and what is on record about their limits.
+//!
+//! A project is on record before anything is in it, and until nothing limits it any more. Several tasks may have one that was asked for
+//! by its number; the last of them to go lifts its limit.
+
+use std::collections::{BTreeSet, HashMap};
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use serde::{Deserialize, Serialize};
+use switchyard_core::id::{Owner, TaskId};
+use switchyard_core::spec::ProjectId;
+use switchyard_core::{Error, Result};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+/// What limits a task's directories.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct QuotaRecord {
+    /// That of its root file system first.
+    pub(crate) limits: Vec<LimitRecord>,
+    /// All of it is in force: until this is on record the task is not finished.
+    pub(crate) in_force: bool,
+}
+
+/// A project and its limit.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct LimitRecord {
+    pub(crate) project: u32,
+    pub(crate) bytes: u64,
+    /// Where the file system is mounted.
+    pub(crate) mount: PathBuf,
+}
+
+/// Which tasks have which projects.
+#[derive(Debug)]
+pub(crate) struct Projects {
+    held: Mutex<HashMap<TaskId, Held>>,
+    turn: Arc<Semaphore>,
+}
+
+#[derive(Debug)]
+struct Held {
+    owner: Owner,
+    projects: BTreeSet<u32>,
+}
+
+impl Default for Projects {
+    fn default() -> Self {
+        Self { held: Mutex::default(), turn: Arc::new(Semaphore::new(1)) }
+    }
+}
+
+impl Projects {
+    fn lock(&self) -> MutexGuard<'_, HashMap<TaskId, Held>> {
+        // It is whole after every single step.
+        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits for a turn at limits: one that is being lifted is not set meanwhile. Cancel-safe.
+    pub(crate) async fn take_turn(&self) -> Option<OwnedSemaphorePermit> {
+        // Nobody closes it.
+        Arc::clone(&self.turn).acquire_owned().await.ok()
+    }
+
+    /// Gives a task the first project from `first` on that no task has; `None` if there is none.
+    pub(crate) fn reserve(&self, id: TaskId, owner: Owner, first: ProjectId) -> Option<ProjectId> {
+        let mut held = self.lock();
+        let is_held =
+            |project: ProjectId| held.values().any(|held| held.projects.contains(&project.number()));
+        let mut next = Some(first);
+        while let Some(project) = next.filter(|project| is_held(*project)) {
+            next = project.next();
+        }
+        if let Some(project) = next {
+            add(&mut held, id, owner, project.number());
+        }
+        next
+    }
+
+    /// Takes back what [`Projects::reserve`] gave.
+    pub(crate) fn give_back(&self, id: TaskId, project: ProjectId) {
+        if let Some(held) = self.lock().get_mut(&id) {
+            held.projects.remove(&project.number());
+        }
+    }
+
+    /// Gives a task a project that it has asked for.
+    ///
+    /// # Errors
+    /// `FailedPrecondition` if a task of another owner has it.
+    pub(crate) fn share(&self, id: TaskId, owner: Owner, project: ProjectId) -> Result<()> {
+        let mut held = self.lock();
+        let has = |held: &&Held| held.owner != owner && held.projects.contains(&project.number());
+        if let Some(other) = held.values().find(has) {
+            let other = other.owner.as_str();
+            return Err(Error::failed_precondition(format!(
+                "project {project} belongs to a container of {other}: ask for another one, or for a new one"
+            )));
+        }
+        add(&mut held, id, owner, project.number());
+        Ok(())
+    }
+
+    /// Notes what a task has that was found.
+    pub(crate) fn adopt(&self, id: TaskId, owner: Owner, quota: &QuotaRecord) {
+        let mut held = self.lock();
+        for limit in &quota.limits {
+            add(&mut held, id, owner, limit.project);
+        }
+    }
+
+    /// Notes that a task goes; those of its limits that are no other task's.
+    pub(crate) fn let_go(&self, id: TaskId, limits: Vec<LimitRecord>) -> Vec<LimitRecord> {
+        let mut held = self.lock();
+        held.remove(&id);
+        let is_free = |limit: &LimitRecord| !held.values().any(|held| held.projects.contains(&limit.project));
+        limits.into_iter().filter(is_free).collect()
+    }
+
+    /// Forgets all tasks.
+    pub(crate) fn forget(&self) {
+        self.lock().clear();
+    }
+}
+
+fn add(held: &mut HashMap<TaskId, Held>, id: TaskId, owner: Owner, project: u32) {
+    held.entry(id).or_insert_with(|| Held { owner, projects: BTreeSet::new() }).projects.insert(project);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FIRST: ProjectId = ProjectId::FIRST;
+
+    fn task(number: u8) -> TaskId {
+        TaskId::from_bytes([number; 32])
+    }
+
+    fn limit(project: ProjectId) -> LimitRecord {
+        LimitRecord { project: project.number(), bytes: 1, mount: "/".into() }
+    }
+
+    #[test]
+    fn no_project_is_given_out_twice_and_one_that_is_free_again_is() {
+        let projects = Projects::default();
+        let second = FIRST.next().unwrap();
+        assert_eq!(projects.reserve(task(1), Owner::Kubernetes, FIRST), Some(FIRST));
+        assert_eq!(projects.reserve(task(2), Owner::Nomad, FIRST), Some(second));
+        assert_eq!(projects.reserve(task(2), Owner::Nomad, FIRST), second.next());
+        projects.give_back(task(2), second);
+        assert_eq!(projects.reserve(task(3), Owner::Nomad, FIRST), Some(second));
+        assert_eq!(projects.let_go(task(1), vec![limit(FIRST)]), [limit(FIRST)]);
+        assert_eq!(projects.reserve(task(3), Owner::Nomad, FIRST), Some(FIRST));
+        let found = QuotaRecord { limits: vec![limit(second)], in_force: false };
+        projects.forget();
+        projects.adopt(task(4), Owner::Host, &found);
+        assert_eq!(projects.reserve(task(5), Owner::Nomad, second), second.next());
+        let last = ProjectId::new(u32::MAX - 1).unwrap();
+        assert_eq!(projects.reserve(task(6), Owner::Nomad, last), Some(last));
+        assert_eq!(projects.reserve(task(6), Owner::Nomad, last), None);
+    }
+
+    #[test]
+    fn a_project_that_tasks_of_one_owner_share_is_free_with_the_last_of_them() {
+        let projects = Projects::default();
+        projects.share(task(1), Owner::Kubernetes, FIRST).unwrap();
+        projects.share(task(2), Owner::Kubernetes, FIRST).unwrap();
+        let refused = projects.share(task(3), Owner::Nomad, FIRST).unwrap_err();
+        assert!(refused.to_string().contains("kubernetes"), "{refused}");
+        assert_eq!(projects.let_go(task(1), vec![limit(FIRST)]), []);
+        // Done again, after something else had failed.
+        assert_eq!(projects.let_go(task(1), vec![limit(FIRST)]), []);
+        assert_eq!(projects.let_go(task(2), vec![limit(FIRST)]), [limit(FIRST)]);
+        projects.share(task(3), Owner::Nomad, FIRST).unwrap();
+    }
+
+    #[test]
+    fn a_record_without_a_limit_is_of_a_task_that_is_not_finished() {
+        let text = serde_json::to_string(&QuotaRecord::default()).unwrap();
+        assert_eq!(text, r#"{"limits":[],"in_force":false}"#);
+        let text = r#"{"limits":[{"project":16777216,"bytes":4096,"mount":"/"}],"in_force":true}"#;
+        let expected = LimitRecord { bytes: 4096, ..limit(FIRST) };
+        let record: QuotaRecord = serde_json::from_str(text).unwrap();
+        assert_eq!(record, QuotaRecord { limits: vec![expected], in_force: true });
+    }
+}

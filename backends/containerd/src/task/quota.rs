@@ -1,0 +1,272 @@
+//! Limits on what a task's directories take on disk: set before it is finished, lifted when it goes.
+//!
+//! ```text
+//! snapshot prepared ► ids on record ► directories in their projects ► limits set ► on record that they are
+//! snapshot, files gone ► limits lifted ► container object gone, and the ids with it
+//! ```
+//!
+//! A kill before the last arrow of the first line leaves a task that was not finished: the next start removes it, as the second line says.
+
+use std::collections::BTreeMap;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use containerd_client::services::v1 as api;
+use containerd_client::types::Mount;
+use switchyard_core::id::Owner;
+use switchyard_core::spec::{DiskPart, Project, ProjectId, TaskSpec, disk_parts};
+use switchyard_core::{Error, ErrorKind, Result};
+use switchyard_namespaces::{self as namespaces, projects};
+use switchyard_runtime_spec::ImageVolume;
+use switchyard_steps::{Step, reach};
+
+use super::TaskEntry;
+use super::create::Plan;
+use super::stage::Staging;
+use crate::backend::Inner;
+use crate::quota::{LimitRecord, QuotaRecord};
+use crate::record;
+use crate::text::{blocking, full_or, io_error};
+
+/// How long a file system may take to be told; a volume that has files already is gone through.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// The parts of a new task's directories that are limited.
+pub(super) fn plan_disk(
+    spec: &TaskSpec,
+    volumes: &[ImageVolume],
+    staging: &Staging,
+) -> Result<Vec<DiskPart>> {
+    let of_image = volumes.iter().map(|volume| volume.destination.clone());
+    let named = staging.volumes.iter().map(|(destination, _)| destination.clone());
+    disk_parts(&spec.disk_limits, &of_image.chain(named).collect::<Vec<_>>())
+}
+
+impl Inner {
+    /// Puts a new task's directories into projects, and limits these. Its snapshot is there and mounted by `mounts`.
+    pub(super) async fn limit_disks(&self, entry: &TaskEntry, plan: &Plan, mounts: &[Mount]) -> Result<()> {
+        if plan.disk.is_empty() {
+            return Ok(());
+        }
+        let owner = entry.record().meta.to_core()?.owner;
+        let places = self.places(entry, plan, mounts)?;
+        let mut limits = Vec::with_capacity(plan.disk.len());
+        let mut joining = Vec::new();
+        for part in &plan.disk {
+            let dirs: Vec<_> =
+                part.places.iter().filter_map(|place| places.get(place)).flatten().cloned().collect();
+            let mount = common_mount(part, dirs.clone()).await?;
+            let project = self.project_of(entry, owner, part.project, &mount).await?.number();
+            limits.push(LimitRecord { project, bytes: part.bytes, mount });
+            joining.extend(dirs.into_iter().map(|dir| (dir, project)));
+        }
+        self.record_quota(entry, QuotaRecord { limits: limits.clone(), in_force: false }).await?;
+        reach(Step::QuotaRecorded);
+        tell(move || joining.iter().try_for_each(|(dir, project)| projects::join(dir, *project))).await?;
+        reach(Step::QuotaJoined);
+        let setting = limits.clone();
+        {
+            let _turn = self.projects.take_turn().await;
+            let set = |limit: &LimitRecord| projects::limit(&limit.mount, limit.project, Some(limit.bytes));
+            tell(move || setting.iter().try_for_each(set)).await?;
+        }
+        reach(Step::QuotaLimited);
+        self.record_quota(entry, QuotaRecord { limits, in_force: true }).await?;
+        reach(Step::QuotaMarked);
+        Ok(())
+    }
+
+    /// Lifts the limits of a task that goes, save those of projects that other tasks have as well. Idempotent.
+    pub(super) async fn lift_limits(&self, entry: &TaskEntry) -> Result<()> {
+        let limits = entry.record().quota.clone().unwrap_or_default().limits;
+        if limits.is_empty() {
+            self.projects.let_go(entry.id, limits);
+            return Ok(());
+        }
+        let _turn = self.projects.take_turn().await;
+        let free = self.projects.let_go(entry.id, limits);
+        let lift = move || {
+            free.iter().try_for_each(|limit| match projects::limit(&limit.mount, limit.project, None) {
+                Err(error @ namespaces::Error::NoProjectQuota { .. }) => {
+                    tracing::warn!(project = limit.project, %error, "a limit that is not in force is not lifted");
+                    Ok(())
+                }
+                // The file system is gone, and its limits with it.
+                Err(_) if !limit.mount.exists() => Ok(()),
+                other => other,
+            })
+        };
+        tell(lift).await?;
+        reach(Step::QuotaLifted);
+        Ok(())
+    }
+
+    /// Where what is seen at each place inside is on the host.
+    fn places(
+        &self,
+        entry: &TaskEntry,
+        plan: &Plan,
+        mounts: &[Mount],
+    ) -> Result<BTreeMap<PathBuf, Vec<PathBuf>>> {
+        let of_image =
+            plan.volumes.iter().map(|volume| (volume.destination.clone(), vec![volume.source.clone()]));
+        let named = plan.staging.volumes.iter();
+        let named = named.map(|(destination, volume)| (destination.clone(), vec![self.volumes.path(volume)]));
+        let mut places: BTreeMap<_, _> = of_image.chain(named).collect();
+        let root = PathBuf::from("/");
+        if plan.disk.iter().any(|part| part.places.contains(&root)) {
+            let dirs = root_dirs(mounts).ok_or_else(|| {
+                Error::unimplemented(format!(
+                    "disk_quota: the snapshotter {} keeps what a container writes in no directory of its own",
+                    entry.snapshotter
+                ))
+            })?;
+            places.insert(root, dirs);
+        }
+        Ok(places)
+    }
+
+    /// The project for a part of a task's directories, on a file system that must hold projects to limits.
+    async fn project_of(
+        &self,
+        entry: &TaskEntry,
+        owner: Owner,
+        wish: Project,
+        mount: &Path,
+    ) -> Result<ProjectId> {
+        let unused = async |first: ProjectId| {
+            let mount = mount.to_owned();
+            tell(move || projects::unused(&mount, first.number())).await
+        };
+        let mut first = ProjectId::FIRST;
+        loop {
+            if let Project::Given(project) = wish {
+                // Whether there are quotas is all that is asked: who names a project may have files in it.
+                unused(project).await?;
+                self.projects.share(entry.id, owner, project)?;
+                return Ok(project);
+            }
+            let none = || {
+                Error::new(ErrorKind::ResourceExhausted, "disk_quota: there is no project that nobody has")
+            };
+            let project = self.projects.reserve(entry.id, owner, first).ok_or_else(none)?;
+            let found = unused(project).await?;
+            if found == project.number() {
+                return Ok(project);
+            }
+            // Somebody else's, or of files that outlived their container.
+            self.projects.give_back(entry.id, project);
+            first = ProjectId::new(found).ok_or_else(none)?;
+        }
+    }
+
+    async fn record_quota(&self, entry: &TaskEntry, quota: QuotaRecord) -> Result<()> {
+        let fresh = {
+            let mut record = entry.record();
+            record.quota = Some(quota);
+            record.clone()
+        };
+        let container = api::Container {
+            id: entry.id.to_string(),
+            extensions: std::iter::once((record::EXTENSION.to_owned(), record::encode(&fresh))).collect(),
+            ..Default::default()
+        };
+        self.update_container(container, vec![format!("extensions.{}", record::EXTENSION)]).await
+    }
+}
+
+/// Where the file system is mounted that all these directories are on.
+async fn common_mount(part: &DiskPart, dirs: Vec<PathBuf>) -> Result<PathBuf> {
+    let places: Vec<_> = part.places.iter().map(|place| place.display().to_string()).collect();
+    let look = move || {
+        let device = |dir: &PathBuf| {
+            dir.metadata().map(|data| data.dev()).map_err(|fault| io_error("look at", dir, fault))
+        };
+        let devices = dirs.iter().map(device).collect::<Result<Vec<_>>>()?;
+        match dirs.first() {
+            Some(first) if devices.iter().all(|device| *device == devices[0]) => {
+                projects::mount_point(first).map_err(from_projects)
+            }
+            Some(_) | None => Err(Error::failed_precondition(format!(
+                "disk_quota: {} are on several file systems, which cannot be counted together: limit each by itself",
+                places.join(" and ")
+            ))),
+        }
+    };
+    within(blocking(look)).await
+}
+
+/// The directories that hold what is written to a root file system; `None` if that is not known.
+fn root_dirs(mounts: &[Mount]) -> Option<Vec<PathBuf>> {
+    let [.., mount] = mounts else { return None };
+    let option = |name: &str| {
+        mount
+            .options
+            .iter()
+            .find_map(|option| option.strip_prefix(name)?.strip_prefix('='))
+            .map(PathBuf::from)
+    };
+    let dirs = match (option("upperdir"), option("workdir")) {
+        // What is copied up is made in the one and moved to the other, which must not be from one project to another.
+        (Some(upper), Some(work)) => vec![upper, work],
+        // An image without layers has nothing to lay it over.
+        _ if mount.r#type == "bind" => vec![PathBuf::from(&mount.source)],
+        _ => return None,
+    };
+    dirs.iter().all(|dir| dir.is_absolute()).then_some(dirs)
+}
+
+/// Has the file systems told something.
+async fn tell<T: Send + 'static>(
+    work: impl FnOnce() -> std::result::Result<T, namespaces::Error> + Send + 'static,
+) -> Result<T> {
+    within(blocking(move || work().map_err(from_projects))).await
+}
+
+async fn within<T>(work: impl Future<Output = Result<T>>) -> Result<T> {
+    match tokio::time::timeout(PATIENCE, work).await {
+        Ok(done) => done,
+        Err(_) => Err(Error::deadline(format!(
+            "disk_quota: a file system has not answered within {PATIENCE:?}: does it hang?"
+        ))),
+    }
+}
+
+fn from_projects(error: namespaces::Error) -> Error {
+    let kind = if matches!(error, namespaces::Error::NoProjectQuota { .. }) {
+        ErrorKind::FailedPrecondition
+    } else {
+        full_or(ErrorKind::Internal, &error)
+    };
+    Error::new(kind, "disk_quota").with_source(error)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_container_writes_is_where_its_mounts_say() {
+        let mount = |kind: &str, source: &str, options: &[&str]| Mount {
+            r#type: kind.to_owned(),
+            source: source.to_owned(),
+            options: options.iter().map(ToString::to_string).collect(),
+            ..Default::default()
+        };
+        let overlay = mount(
+            "overlay",
+            "overlay",
+            &["index=off", "workdir=/s/7/work", "upperdir=/s/7/fs", "lowerdir=/s/1/fs"],
+        );
+        assert_eq!(root_dirs(&[overlay]), Some(vec!["/s/7/fs".into(), "/s/7/work".into()]));
+        let bind = mount("bind", "/s/7/fs", &["rw", "rbind"]);
+        assert_eq!(root_dirs(&[bind]), Some(vec!["/s/7/fs".into()]));
+        assert_eq!(root_dirs(&[mount("btrfs", "/dev/sda", &["subvol=x"])]), None);
+        assert_eq!(
+            root_dirs(&[mount("format/overlay", "x", &["upperdir={{ mount 0 }}/upper", "workdir=/w"])]),
+            None
+        );
+        assert_eq!(root_dirs(&[]), None);
+    }
+}

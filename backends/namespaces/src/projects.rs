@@ -1,0 +1,101 @@
+//! Projects: what a file system counts together, whoever owns it, and holds to a limit.
+//!
+//! ext4 and xfs have them, when they are mounted with `prjquota`. A file is in the project of the directory that it was made in.
+
+use std::ffi::OsStr;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+
+use crate::error::Error;
+use crate::helper::command;
+
+/// What the helper ends with where projects are not held to limits.
+const NO_QUOTA: i32 = 3;
+
+/// The first project from `first` on that the file system of `dir` knows nothing of: no file is in it, and it has no limit.
+///
+/// # Errors
+/// [`Error::NoProjectQuota`]; [`Error::Project`] with the kernel's word; [`Error::Program`].
+pub fn unused(dir: &Path, first: u32) -> Result<u32, Error> {
+    let said = run(dir, &["unused".as_ref(), first.to_string().as_ref(), dir.as_os_str()])?;
+    said.parse().map_err(|_| Error::Project { path: dir.to_owned(), said: format!("no project: {said:?}") })
+}
+
+/// Puts `dir`, with all files and directories below it that are of its file system, into a project; what is made there later will be in
+/// it. Symbolic links, devices and the like stay out: they take no space. Idempotent.
+///
+/// # Errors
+/// [`Error::Project`] with the kernel's word: a part of them may be in it then. [`Error::Program`].
+pub fn join(dir: &Path, project: u32) -> Result<(), Error> {
+    run(dir, &["join".as_ref(), project.to_string().as_ref(), dir.as_os_str()]).map(drop)
+}
+
+/// Limits what a project takes on the file system of `dir`, rounded up to whole KiB; `None` lifts the limit. Idempotent.
+///
+/// # Errors
+/// [`Error::NoProjectQuota`]; [`Error::Project`] with the kernel's word; [`Error::Program`].
+pub fn limit(dir: &Path, project: u32, bytes: Option<u64>) -> Result<(), Error> {
+    let kib = bytes.map_or(0, |bytes| bytes.div_ceil(1024).max(1));
+    let (project, kib) = (project.to_string(), kib.to_string());
+    run(dir, &["limit".as_ref(), project.as_ref(), kib.as_ref(), dir.as_os_str()]).map(drop)
+}
+
+/// Where the file system of `path` is mounted, as far as its own path tells.
+///
+/// # Errors
+/// [`Error::File`] if it cannot be looked at.
+pub fn mount_point(path: &Path) -> Result<PathBuf, Error> {
+    let device =
+        |path: &Path| path.metadata().map(|data| data.dev()).map_err(Error::file("look at", path.to_owned()));
+    let own = device(path)?;
+    let mut point = path;
+    while let Some(parent) = point.parent().filter(|parent| !parent.as_os_str().is_empty()) {
+        if device(parent)? != own {
+            break;
+        }
+        point = parent;
+    }
+    Ok(point.to_owned())
+}
+
+/// What the helper says.
+fn run(dir: &Path, words: &[&OsStr]) -> Result<String, Error> {
+    let output = command(words)?.stdin(Stdio::null()).output().map_err(|source| Error::Program { source })?;
+    let text = |bytes| String::from_utf8_lossy(bytes).into_owned();
+    if output.status.success() {
+        Ok(text(&output.stdout))
+    } else if output.status.code() == Some(NO_QUOTA) {
+        Err(Error::NoProjectQuota { mount: mount_point(dir)? })
+    } else {
+        Err(Error::Project { path: dir.to_owned(), said: text(&output.stderr) })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_system_without_quotas_is_named_by_its_mount() {
+        // No kernel counts what is in proc.
+        let dir = Path::new("/proc/self/task");
+        for refused in
+            [unused(dir, 1 << 24).map(drop), limit(dir, 1 << 24, Some(1)), limit(dir, 1 << 24, None)]
+        {
+            match refused {
+                Err(Error::NoProjectQuota { mount }) => assert_eq!(mount, Path::new("/proc")),
+                other => panic!("{other:?}"),
+            }
+        }
+        assert!(matches!(join(dir, 1 << 24), Err(Error::Project { .. })));
+    }
+
+    #[test]
+    fn a_directory_that_is_not_there_is_named() {
+        let dir = tempfile::tempdir().unwrap();
+        let gone = dir.path().join("gone");
+        let error = unused(&gone, 1 << 24).unwrap_err();
+        assert!(error.to_string().contains("gone") && error.to_string().contains("No such file"), "{error}");
+    }
+}
