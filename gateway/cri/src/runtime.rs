@@ -164,7 +164,8 @@ impl cri::runtime_service_server::RuntimeService for Runtime {
         &self,
         request: Request<cri::CreateContainerRequest>,
     ) -> Answer<cri::CreateContainerResponse> {
-        answer(request, |request| self.create(request)).await
+        // It is large.
+        answer(request, |request| Box::pin(self.create(request))).await
     }
 
     async fn start_container(
