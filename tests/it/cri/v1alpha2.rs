@@ -249,7 +249,7 @@ fn a_priority_of_what_is_sent_is_in_force_or_refused_by_name() {
     if Path::new("/sys/fs/cgroup/net_prio/net_prio.ifpriomap").exists() {
         let id = made.expect("this kernel has priorities");
         node.cri().start(&id).expect("it starts");
-        let map = value(&id, ["net_prio.ifpriomap"; 2]);
+        let map = cgroups::value(&id, ["net_prio.ifpriomap"; 2]);
         let cards = fs::read_dir("/sys/class/net").expect("the kernel tells its interfaces").flatten();
         for card in cards.filter(|card| card.path().join("device").exists()) {
             let line = format!("{} 3", card.file_name().display());
