@@ -302,7 +302,7 @@ async fn a_change_of_limits_that_fails_can_be_repeated() {
     let id = lab.task(sandbox, &["sleep", "1000"]).await;
     let pid = lab.backend.start_task(id).await.expect("a task can be started").pid;
     let score = || {
-        let text = std::fs::read_to_string(format!("/proc/{pid}/oom_score_adj")).expect("it runs");
+        let text = fs::read_to_string(format!("/proc/{pid}/oom_score_adj")).expect("it runs");
         text.trim().parse::<i32>().expect("it is a number")
     };
     for (step, megabytes) in TASK_LIMITED.into_iter().zip([64_i64, 80, 96, 112, 128]) {

@@ -158,13 +158,13 @@ fn limits_that_only_v1alpha2_has_are_in_force_or_refused() {
     assert_eq!(told.blkio_device_read_bps, throttled.blkio_device_read_bps);
 
     let update = |change| node.cri().update_old(&id, change).expect("it can be changed");
-    let read = || value(&id, ["blkio.throttle.read_bps_device", "io.max"]);
+    let read = || cgroups::value(&id, ["blkio.throttle.read_bps_device", "io.max"]);
     update(old::LinuxContainerResources { blkio_device_read_bps: rate(2 << 20), ..Default::default() });
     assert!(read().contains(&(2 << 20).to_string()), "{}", read());
     // A change of anything else leaves it, though runtimes know only what it was in the beginning.
     update(old::LinuxContainerResources { memory_limit_in_bytes: 64 << 20, ..Default::default() });
     assert!(read().contains(&(2 << 20).to_string()), "{}", read());
-    let write = value(&id, ["blkio.throttle.write_iops_device", "io.max"]);
+    let write = cgroups::value(&id, ["blkio.throttle.write_iops_device", "io.max"]);
     assert!(write.contains("77"), "{write}");
     let told = status(&node, &id).pouch_resources.expect("they are told");
     assert_eq!(told.blkio_device_read_bps, rate(2 << 20));

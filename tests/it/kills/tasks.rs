@@ -4,9 +4,7 @@ use std::path::Path;
 use std::{fs, thread};
 
 use nix::sys::signal::{Signal, kill as signal};
-use switchyard_proto::cri::v1::{
-    ContainerMetadata, ContainerState, LinuxContainerResources, Mount, StatusRequest,
-};
+use switchyard_proto::cri::v1::{ContainerMetadata, ContainerState, Mount, StatusRequest};
 use switchyard_proto::cri::v1alpha2 as old;
 use switchyard_steps::Step::*;
 use switchyard_tests::cri::{image_spec, limits};
