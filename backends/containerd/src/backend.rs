@@ -8,8 +8,8 @@ use async_trait::async_trait;
 use switchyard_cgroup as cgroup;
 use switchyard_cni as cni;
 use switchyard_core::backend::{
-    Backend, BackendStatus, CgroupDriver, Condition, ExecProcess, Handler, Inspection, Recovered,
-    SandboxDetails, SandboxStats, Started, TaskDetails,
+    Backend, BackendStatus, CgroupDriver, ExecProcess, Handler, Inspection, Recovered, SandboxDetails,
+    SandboxStats, Started, TaskDetails,
 };
 use switchyard_core::id::{Owner, SandboxId, TaskId};
 use switchyard_core::image::ImageStore;
@@ -243,48 +243,6 @@ impl Inner {
         self.tracker.spawn(Arc::clone(self).ask_abilities(stop.clone()));
         self.tracker.spawn(Arc::clone(self).watch_forgotten(stop.clone()));
         self.tracker.spawn(held.keep(keeper.clone(), stop.clone()));
-    }
-
-    /// Asks what the OCI runtimes can do, now and whenever containerd is there anew: it and they may have been replaced.
-    async fn ask_abilities(self: Arc<Self>, stop: CancellationToken) {
-        let mut contact = self.health.view();
-        let runtimes = self.settings.containerd.runtimes.values();
-        let runc_like = runtimes.filter(|runtime| runtime.type_ == RUNC_TYPE);
-        let binaries: Vec<String> = runc_like.map(|runtime| runtime.binary.clone()).collect();
-        let (state, run) = (self.layout.state(), self.layout.run());
-        self.probes.remember(&binaries, run).await;
-        self.probes.ask(&binaries, state, run).await;
-        // The containerd that has come meanwhile is none that was replaced.
-        contact.mark_unchanged();
-        loop {
-            let anew = async {
-                while contact.changed().await.is_ok() {
-                    if matches!(*contact.borrow_and_update(), Contact::Up { .. }) {
-                        return;
-                    }
-                }
-                std::future::pending().await
-            };
-            tokio::select! {
-                () = anew => {
-                    self.layers.forget_roots();
-                    self.abilities.refresh(&self.client).await;
-                    self.probes.ask(&binaries, state, run).await;
-                }
-                () = stop.cancelled() => return,
-            }
-        }
-    }
-
-    /// Whether pods can be run. Clients take what handlers can do from an answer that says so: it is not said before that is known.
-    fn runtime_condition(&self) -> Condition {
-        match self.health.condition() {
-            Condition::True if !self.probes.are_in() => Condition::False {
-                reason: "AskingRuntimes".to_owned(),
-                message: "the OCI runtimes are being asked what they can do".to_owned(),
-            },
-            condition @ (Condition::True | Condition::False { .. }) => condition,
-        }
     }
 
     pub(crate) fn sandboxes(&self) -> MutexGuard<'_, HashMap<SandboxId, Arc<SandboxEntry>>> {

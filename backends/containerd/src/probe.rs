@@ -9,11 +9,15 @@ use std::time::{Duration, Instant};
 use nix::mount::{MsFlags, mount};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
+use switchyard_core::backend::Condition;
 use switchyard_core::{Error, Result};
 use switchyard_namespaces::{PROGRAM, with_own_mounts};
 use tokio::process::Command;
 use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
 
+use crate::backend::{Inner, RUNC_TYPE};
+use crate::health::Contact;
 use crate::image::lease::getrandom_fill;
 use crate::sandbox::from_namespaces;
 use crate::text::{blocking, io_error, remove_tree};
@@ -157,6 +161,50 @@ impl Probes {
         }
         let [recursive_readonly, users] = passed;
         Can { recursive_readonly, users }
+    }
+}
+
+impl Inner {
+    /// Asks what the OCI runtimes can do, now and whenever containerd is there anew: it and they may have been replaced.
+    pub(crate) async fn ask_abilities(self: Arc<Self>, stop: CancellationToken) {
+        let mut contact = self.health.view();
+        let runtimes = self.settings.containerd.runtimes.values();
+        let runc_like = runtimes.filter(|runtime| runtime.type_ == RUNC_TYPE);
+        let binaries: Vec<String> = runc_like.map(|runtime| runtime.binary.clone()).collect();
+        let (state, run) = (self.layout.state(), self.layout.run());
+        self.probes.remember(&binaries, run).await;
+        self.probes.ask(&binaries, state, run).await;
+        // The containerd that has come meanwhile is none that was replaced.
+        contact.mark_unchanged();
+        loop {
+            let anew = async {
+                while contact.changed().await.is_ok() {
+                    if matches!(*contact.borrow_and_update(), Contact::Up { .. }) {
+                        return;
+                    }
+                }
+                std::future::pending().await
+            };
+            tokio::select! {
+                () = anew => {
+                    self.layers.forget_roots();
+                    self.abilities.refresh(&self.client).await;
+                    self.probes.ask(&binaries, state, run).await;
+                }
+                () = stop.cancelled() => return,
+            }
+        }
+    }
+
+    /// Whether pods can be run. Clients take what handlers can do from an answer that says so: it is not said before that is known.
+    pub(crate) fn runtime_condition(&self) -> Condition {
+        match self.health.condition() {
+            Condition::True if !self.probes.are_in() => Condition::False {
+                reason: "AskingRuntimes".to_owned(),
+                message: "the OCI runtimes are being asked what they can do".to_owned(),
+            },
+            condition @ (Condition::True | Condition::False { .. }) => condition,
+        }
     }
 }
 

@@ -47,6 +47,8 @@ async fn all_who_are_attached_get_what_comes_from_then_on_to_the_end() {
     let mut first = site.client.attach("c1", Stream::Stdout).await.unwrap();
     let mut errors = site.client.attach("c1", Stream::Stderr).await.unwrap();
     output.out("one\n");
+    // Two pipes have no order of their own.
+    site.await_lines("c1", 2).await;
     output.err("two\n");
     assert_eq!((read(&mut first, 4).await.as_str(), read(&mut errors, 4).await.as_str()), ("one\n", "two\n"));
     let second = site.client.attach("c1", Stream::Stdout).await.unwrap();
