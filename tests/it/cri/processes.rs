@@ -41,7 +41,7 @@ fn a_pod_may_have_its_processes_to_itself_and_share_all_else_with_the_host() {
     });
     let _first = pod.shell("first", "exec sleep 31415");
     let second = pod.shell("second", "exec sleep 27182");
-    let seen = node.cri().sh(&second, "ps -o args; readlink /proc/self/ns/net /proc/self/ns/ipc");
+    let seen = node.cri().sh(&second, "ps -o args; readlink /proc/self/ns/net; readlink /proc/self/ns/ipc");
     assert!(seen.contains("sleep 31415") && seen.contains("sleep 27182"), "{seen}");
     for namespace in ["net", "ipc"] {
         let host = std::fs::read_link(format!("/proc/self/ns/{namespace}")).expect("this process has one");
