@@ -222,3 +222,19 @@ pub(crate) fn json_any(type_url: &str, value: &serde_json::Value) -> Any {
 pub(crate) fn describe_mount(mount: &Mount) -> String {
     format!("{} {} {}", mount.r#type, mount.source, mount.options.join(","))
 }
+
+/// The directory that a mount's option names, as `upperdir` of an overlay.
+pub(crate) fn option_dir(mount: &Mount, name: &str) -> Option<PathBuf> {
+    mount.options.iter().find_map(|option| option.strip_prefix(name)?.strip_prefix('=')).map(PathBuf::from)
+}
+
+/// The one directory that holds what is written over others; `None` where the snapshotter keeps no such directories. A bind mount is of
+/// what lies over nothing.
+pub(crate) fn written_dir(mounts: &[Mount]) -> Option<PathBuf> {
+    let mount = mounts.first()?;
+    match mount.r#type.as_str() {
+        "bind" => Some(PathBuf::from(&mount.source)),
+        "overlay" => option_dir(mount, "upperdir"),
+        _ => None,
+    }
+}

@@ -17,7 +17,7 @@ use switchyard_steps::{Step, reach};
 use tokio::runtime::Handle;
 use tokio_util::task::TaskTracker;
 
-use crate::client::{Client, QUICK, call, gone_is_done};
+use crate::client::{Client, QUICK, call, gone_is_done, written_dir};
 use crate::text::blocking;
 
 /// The label of a snapshot that may not be on disk; its value is the boot that it was made in.
@@ -106,7 +106,7 @@ impl Made {
     pub(crate) fn add(&self, name: &str, mounts: &[Mount]) {
         let mut snapshots = self.snapshots.lock().unwrap_or_else(PoisonError::into_inner);
         snapshots.0.push(name.to_owned());
-        snapshots.1 = directory(mounts);
+        snapshots.1 = written_dir(mounts);
     }
 }
 
@@ -115,18 +115,6 @@ impl Drop for Made {
         let (names, dir) =
             std::mem::take(&mut *self.snapshots.lock().unwrap_or_else(PoisonError::into_inner));
         self.flush.later(&self.snapshotter, names, dir);
-    }
-}
-
-/// The directory that a layer is unpacked into, where the snapshotter keeps layers in directories.
-fn directory(mounts: &[Mount]) -> Option<PathBuf> {
-    let mount = mounts.first()?;
-    match mount.r#type.as_str() {
-        "bind" => Some(PathBuf::from(&mount.source)),
-        "overlay" => {
-            mount.options.iter().find_map(|option| option.strip_prefix("upperdir=")).map(PathBuf::from)
-        }
-        _ => None,
     }
 }
 
@@ -260,10 +248,10 @@ mod tests {
             options: options.iter().map(|option| (*option).to_owned()).collect(),
             ..Default::default()
         };
-        assert_eq!(directory(&[mount("bind", "/s/1/fs", &["rw"])]), Some("/s/1/fs".into()));
+        assert_eq!(written_dir(&[mount("bind", "/s/1/fs", &["rw"])]), Some("/s/1/fs".into()));
         let overlay =
             mount("overlay", "overlay", &["workdir=/s/2/work", "upperdir=/s/2/fs", "lowerdir=/s/1/fs"]);
-        assert_eq!(directory(&[overlay]), Some("/s/2/fs".into()));
-        assert_eq!(directory(&[mount("ext4", "/dev/dm-3", &[])]), None);
+        assert_eq!(written_dir(&[overlay]), Some("/s/2/fs".into()));
+        assert_eq!(written_dir(&[mount("ext4", "/dev/dm-3", &[])]), None);
     }
 }

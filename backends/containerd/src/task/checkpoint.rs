@@ -22,7 +22,7 @@ use tokio::time::Instant;
 
 use super::TaskEntry;
 use crate::backend::{Inner, RUNC_TYPE};
-use crate::client::{call, describe_mount};
+use crate::client::{call, describe_mount, written_dir};
 use crate::record::OutputRecord;
 use crate::steps::Step;
 use crate::text::{blocking, io_error, make_dir, remove_tree};
@@ -239,15 +239,7 @@ fn is_installed(program: &str) -> bool {
 
 /// The directory that holds what a task has changed.
 fn upper_of(mounts: &[Mount]) -> Result<PathBuf> {
-    let upper = |mount: &Mount| match mount.r#type.as_str() {
-        "overlay" => {
-            mount.options.iter().find_map(|option| option.strip_prefix("upperdir=")).map(PathBuf::from)
-        }
-        // An image without layers: all there is was made by the task.
-        "bind" => Some(PathBuf::from(&mount.source)),
-        _other => None,
-    };
-    mounts.first().and_then(upper).ok_or_else(|| {
+    written_dir(mounts).ok_or_else(|| {
         let told: Vec<_> = mounts.iter().map(describe_mount).collect();
         Error::unimplemented(format!(
             "what a task has changed is known with the snapshotter overlayfs only, not with {}",

@@ -25,6 +25,7 @@ use super::TaskEntry;
 use super::create::Plan;
 use super::stage::Staging;
 use crate::backend::Inner;
+use crate::client::option_dir;
 use crate::quota::{LimitRecord, QuotaRecord};
 use crate::record;
 use crate::text::{blocking, full_or, io_error};
@@ -200,14 +201,7 @@ async fn common_mount(part: &DiskPart, dirs: Vec<PathBuf>) -> Result<PathBuf> {
 /// The directories that hold what is written to a root file system; `None` if that is not known.
 fn root_dirs(mounts: &[Mount]) -> Option<Vec<PathBuf>> {
     let [.., mount] = mounts else { return None };
-    let option = |name: &str| {
-        mount
-            .options
-            .iter()
-            .find_map(|option| option.strip_prefix(name)?.strip_prefix('='))
-            .map(PathBuf::from)
-    };
-    let dirs = match (option("upperdir"), option("workdir")) {
+    let dirs = match (option_dir(mount, "upperdir"), option_dir(mount, "workdir")) {
         // What is copied up is made in the one and moved to the other, which must not be from one project to another.
         (Some(upper), Some(work)) => vec![upper, work],
         // An image without layers has nothing to lay it over.
