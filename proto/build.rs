@@ -3,13 +3,21 @@
 use std::error::Error;
 
 /// Every file that is compiled, relative to this crate. A new one also needs its module in `src/lib.rs`.
-const FILES: [&str; 7] = [
+const FILES: [&str; 15] = [
     "cri/v1/api.proto",
     "cri/v1alpha2/api.proto",
     "containerd/runc/v1/options.proto",
     "containerd/services/content/v1/content.proto",
     "containerd/services/snapshots/v1/snapshots.proto",
     "containerd/task/v2/shim.proto",
+    "go_plugin/plugin.proto",
+    "google/rpc/status.proto",
+    "nomad/plugins/base/base.proto",
+    "nomad/plugins/device/device.proto",
+    "nomad/plugins/drivers/driver.proto",
+    "nomad/plugins/shared/hclspec/hcl_spec.proto",
+    "nomad/plugins/shared/structs/structs.proto",
+    "switchyard/nomad/v1/sessions.proto",
     "ttrpc/ttrpc.proto",
 ];
 
@@ -24,7 +32,12 @@ fn main() -> Result<(), Box<dyn Error>> {
         // Layers pass through without being copied once more.
         .bytes(".containerd.services.content.v1.WriteContentRequest.data")
         // Credentials must not reach a log through `{:?}`; `src/redact.rs` writes these by hand.
-        .skip_debug([".runtime.v1.AuthConfig"])
+        .skip_debug([
+            ".runtime.v1.AuthConfig",
+            ".hashicorp.nomad.plugins.base.proto.SetConfigRequest",
+            ".hashicorp.nomad.plugins.drivers.proto.TaskConfig",
+            ".switchyard.nomad.v1.OpenRequest",
+        ])
         .compile_fds(descriptors)?;
     Ok(())
 }

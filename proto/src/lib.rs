@@ -107,6 +107,106 @@ pub mod containerd {
     }
 }
 
+pub mod nomad {
+    //! What Nomad agents and their plugins say to each other, as of Nomad 2.0: the packages below `hashicorp.nomad.plugins`.
+    #![allow(
+        missing_docs,
+        unused_qualifications,
+        clippy::allow_attributes_without_reason,
+        clippy::too_many_lines,
+        reason = "generated code, whose form belongs to prost and tonic; its docs are the comments of the .proto files"
+    )]
+
+    pub mod base {
+        //! Every plugin.
+
+        pub mod proto {
+            //! What a plugin is, and its configuration.
+
+            tonic::include_proto!("hashicorp.nomad.plugins.base.proto");
+        }
+    }
+
+    pub mod device {
+        //! Device plugins.
+
+        tonic::include_proto!("hashicorp.nomad.plugins.device");
+    }
+
+    pub mod drivers {
+        //! Task drivers.
+
+        pub mod proto {
+            //! The tasks of an agent.
+
+            tonic::include_proto!("hashicorp.nomad.plugins.drivers.proto");
+        }
+    }
+
+    pub mod shared {
+        //! What the others share.
+
+        pub mod hclspec {
+            //! Schemas of configurations.
+
+            tonic::include_proto!("hashicorp.nomad.plugins.shared.hclspec");
+        }
+
+        pub mod structs {
+            //! Attributes, statistics and the detail of an error.
+
+            tonic::include_proto!("hashicorp.nomad.plugins.shared.structs");
+        }
+    }
+}
+
+pub mod go_plugin {
+    //! The services that every plugin of go-plugin has, package `plugin`.
+    #![allow(
+        missing_docs,
+        unused_qualifications,
+        clippy::allow_attributes_without_reason,
+        reason = "generated code, whose form belongs to prost and tonic"
+    )]
+
+    tonic::include_proto!("plugin");
+}
+
+pub mod google {
+    //! What gRPC itself has no types for.
+
+    pub mod rpc {
+        //! Details of a status, package `google.rpc`.
+        #![allow(
+            missing_docs,
+            clippy::allow_attributes_without_reason,
+            reason = "generated code, whose form belongs to prost; a name says what a field is"
+        )]
+
+        tonic::include_proto!("google.rpc");
+    }
+}
+
+pub mod switchyard {
+    //! What parts of Switchyard say to each other.
+
+    pub mod nomad {
+        //! Launchers and the daemon.
+
+        pub mod v1 {
+            //! Sessions, package `switchyard.nomad.v1`.
+            #![allow(
+                missing_docs,
+                unused_qualifications,
+                clippy::allow_attributes_without_reason,
+                reason = "generated code, whose form belongs to prost and tonic"
+            )]
+
+            tonic::include_proto!("switchyard.nomad.v1");
+        }
+    }
+}
+
 pub mod ttrpc {
     //! What is in the frames of ttrpc, which shims speak.
     #![allow(

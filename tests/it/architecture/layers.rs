@@ -3,7 +3,7 @@
 use super::metadata;
 
 /// Our crates and what each may use of ours, dev-dependencies aside. `*` is everything.
-const LAYERS: [(&str, &[&str]); 17] = [
+const LAYERS: [(&str, &[&str]); 18] = [
     ("switchyard", &["*"]),
     ("switchyard-cgroup", &["switchyard-core"]),
     ("switchyard-cni", &["switchyard-steps"]),
@@ -29,6 +29,7 @@ const LAYERS: [(&str, &[&str]); 17] = [
     ("switchyard-fake", &["switchyard-core"]),
     ("switchyard-logkeeper", &["switchyard-steps"]),
     ("switchyard-namespaces", &["switchyard-core", "switchyard-steps"]),
+    ("switchyard-nomad", &["switchyard-core", "switchyard-proto"]),
     ("switchyard-process", &[]),
     ("switchyard-proto", &[]),
     ("switchyard-registry", &[]),
@@ -51,8 +52,14 @@ const LIBRARIES: [(&str, &[&str]); 8] = [
 ];
 
 /// The crates that know what a message looks like on the wire.
-const WIRE: &[&str] =
-    &["switchyard", "switchyard-containerd", "switchyard-cri", "switchyard-proto", "switchyard-tests"];
+const WIRE: &[&str] = &[
+    "switchyard",
+    "switchyard-containerd",
+    "switchyard-cri",
+    "switchyard-nomad",
+    "switchyard-proto",
+    "switchyard-tests",
+];
 
 #[test]
 fn crates_use_only_the_crates_they_may() {

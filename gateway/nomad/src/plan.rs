@@ -1,0 +1,54 @@
+//! What a task of Nomad comes to in words of the gateway: a plan, made without touching anything.
+
+use std::net::IpAddr;
+use std::time::Duration;
+
+use switchyard_core::image::Credentials;
+use switchyard_core::spec::{SandboxSpec, TaskSpec};
+
+/// What is to be done to start a task.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Plan {
+    /// The image.
+    pub(crate) image: ImageWish,
+    /// The sandbox: one for each task.
+    pub(crate) sandbox: SandboxSpec,
+    /// The task in it.
+    pub(crate) task: TaskSpec,
+    /// What the agent is told of the network: the ports inside, by label.
+    pub(crate) ports: Vec<NamedPort>,
+    /// Whether services are to find the task at its own address. Only a task with a network of its own has one.
+    pub(crate) advertise: bool,
+}
+
+/// An image to have before the task is made.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct ImageWish {
+    /// Its name as the registry is asked for it.
+    pub(crate) reference: String,
+    /// A tar archive in the task's directory to load it from instead; relative to that.
+    pub(crate) load: Option<String>,
+    /// It is pulled even if the node has it: by wish, or because its tag moves.
+    pub(crate) always: bool,
+    /// How long that may take in all.
+    pub(crate) timeout: Duration,
+    /// How long it may go without progress.
+    pub(crate) activity_timeout: Duration,
+    /// The task's own credentials; without them the session's configuration says where to look.
+    pub(crate) credentials: Option<Credentials>,
+    /// Goes on without credentials if looking for them fails.
+    pub(crate) soft_fail: bool,
+}
+
+/// A port of a task's own network that the agent knows by a label.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct NamedPort {
+    /// The label of the job.
+    pub(crate) label: String,
+    /// Outside.
+    pub(crate) host_port: u16,
+    /// Inside.
+    pub(crate) container_port: u16,
+    /// The address outside that it is published on.
+    pub(crate) host_ip: Option<IpAddr>,
+}
