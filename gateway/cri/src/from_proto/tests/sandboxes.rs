@@ -11,7 +11,6 @@ fn a_pod_becomes_a_sandbox() {
         servers: strings(&["10.0.0.10"]),
         searches: strings(&["svc.local", "."]),
         options: strings(&["ndots:5"]),
-        host_defaults: false,
     });
     config.port_mappings = vec![
         cri::PortMapping {
@@ -64,6 +63,7 @@ fn a_pod_becomes_a_sandbox() {
             servers: strings(&["10.0.0.10"]),
             searches: strings(&["svc.local", "."]),
             options: strings(&["ndots:5"]),
+            host_defaults: false,
         }),
         extra_hosts: Vec::new(),
         gateway_names: Vec::new(),
