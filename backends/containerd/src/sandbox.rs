@@ -135,7 +135,7 @@ impl Inner {
             privileged: spec.privileged,
             cgroup_parent: match &spec.cgroup {
                 CgroupPlacement::Parent(parent) => Some(parent.clone()),
-                CgroupPlacement::Leaf(leaf) => leaf.path.parent().map(PathBuf::from),
+                CgroupPlacement::Leaf(leaf) => leaf.parent().map(PathBuf::from),
             },
             selinux: spec
                 .selinux

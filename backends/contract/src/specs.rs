@@ -6,8 +6,8 @@ use std::time::SystemTime;
 
 use switchyard_core::id::Owner;
 use switchyard_core::spec::{
-    CgroupNamespace, CgroupPlacement, DEFAULT_SHM_BYTES, ExecSpec, IpcMode, Meta, PidMode, PodNetwork,
-    Resources, SandboxNetwork, SandboxPid, SandboxSpec, Security, Stdio, TaskSpec, UserSpec, UtsMode,
+    CgroupPlacement, DEFAULT_SHM_BYTES, ExecSpec, IpcMode, Meta, PidMode, PodNetwork, Resources,
+    SandboxNetwork, SandboxPid, SandboxSpec, Security, Stdio, TaskSpec, UserSpec,
 };
 
 /// Labels and a record that are hard to keep: an empty value, a word in Greek, bytes that are not UTF-8.
@@ -35,11 +35,9 @@ pub fn sandbox(owner: Owner, name: &str) -> SandboxSpec {
         hostname: name.to_owned(),
         network: SandboxNetwork::Pod(PodNetwork::default()),
         ipc: IpcMode::Shared,
-        uts: UtsMode::default(),
         pid: SandboxPid::PerTask,
         dns: None,
         extra_hosts: Vec::new(),
-        gateway_names: Vec::new(),
         sysctls: BTreeMap::new(),
         shm_size_bytes: DEFAULT_SHM_BYTES,
         log_dir: PathBuf::new(),
@@ -74,8 +72,6 @@ pub fn task(owner: Owner, name: &str, image: &str, command: &[&str]) -> TaskSpec
         resources: Resources::default(),
         cgroup: None,
         pid: PidMode::Private,
-        cgroup_namespace: CgroupNamespace::default(),
-        init: false,
         stdio: Stdio::default(),
         stop_signal: None,
         annotations: BTreeMap::new(),

@@ -45,9 +45,6 @@ impl ResolvedUser {
 /// Whether the image's files have a say, so that its root file system must be there to resolve the user.
 #[must_use]
 pub fn needs_rootfs(spec: &UserSpec, image_user: &str) -> bool {
-    if !spec.groups.is_empty() {
-        return true;
-    }
     match (&wanted(spec, image_user), spec.policy) {
         // The files may hold groups of the user.
         (_, GroupPolicy::Merge) => true,
@@ -104,7 +101,14 @@ pub fn resolve(spec: &UserSpec, image_user: &str, passwd: &[u8], group: &[u8]) -
     };
     let gid = match (spec.gid, wanted_group) {
         (Some(gid), _) | (None, Some(Id::Number(gid))) => gid,
-        (None, Some(Id::Name(name))) => gid_of(&name, group)?,
+        (None, Some(Id::Name(name))) => {
+            groups(group)
+                .find(|entry| entry.name == name)
+                .ok_or_else(|| {
+                    Error::invalid("user", format!("group {name:?} is not in /etc/group of the image"))
+                })?
+                .gid
+        }
         (None, None) => account.as_ref().map_or(0, |account| account.gid),
     };
     let mut all = vec![gid];
@@ -117,10 +121,7 @@ pub fn resolve(spec: &UserSpec, image_user: &str, passwd: &[u8], group: &[u8]) -
     if let (GroupPolicy::Merge, Some(account)) = (spec.policy, &account) {
         groups(group).filter(|entry| entry.members.contains(&account.name)).for_each(|entry| add(entry.gid));
     }
-    spec.supplemental.iter().copied().for_each(&mut add);
-    for name in &spec.groups {
-        add(gid_of(name, group)?);
-    }
+    spec.supplemental.iter().copied().for_each(add);
     if all.len() > MAX_GROUPS {
         return Err(Error::invalid(
             "user",
@@ -128,14 +129,6 @@ pub fn resolve(spec: &UserSpec, image_user: &str, passwd: &[u8], group: &[u8]) -
         ));
     }
     Ok(ResolvedUser { uid, gid, additional_gids: all })
-}
-
-/// The number of a group by its name.
-fn gid_of(name: &str, group: &[u8]) -> Result<u32> {
-    let entry = groups(group).find(|entry| entry.name == name);
-    entry
-        .map(|entry| entry.gid)
-        .ok_or_else(|| Error::invalid("user", format!("group {name:?} is not in /etc/group of the image")))
 }
 
 /// A user or group as it is written.

@@ -13,8 +13,6 @@ use crate::id::{Owner, TaskId};
 mod checkpoint;
 mod disk;
 mod mount;
-mod namespace;
-mod placement;
 mod resources;
 mod signal;
 mod subnet;
@@ -25,8 +23,6 @@ mod users;
 pub use checkpoint::CheckpointSpec;
 pub use disk::{DiskLimit, DiskPart, LimitedPlaces, Project, ProjectId, disk_parts};
 pub use mount::{DeviceNode, MissingSource, Mount, MountSource, Propagation, is_volume_name};
-pub use namespace::{CgroupNamespace, UtsMode};
-pub use placement::{CgroupLeaf, CgroupPlacement};
 pub use resources::{HugepageLimit, Resources};
 pub use signal::Signal;
 pub use subnet::Subnet;
@@ -50,6 +46,21 @@ pub struct Meta {
     pub record: Vec<u8>,
 }
 
+/// Where the cgroup of an object goes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum CgroupPlacement {
+    /// Below this parent, in a group named after the id. An empty path is the gateway's own default parent.
+    Parent(PathBuf),
+    /// Exactly this group, which somebody else made and removes.
+    Leaf(PathBuf),
+}
+
+impl Default for CgroupPlacement {
+    fn default() -> Self {
+        Self::Parent(PathBuf::new())
+    }
+}
+
 // === sandboxes ===
 
 /// A sandbox to make.
@@ -65,16 +76,12 @@ pub struct SandboxSpec {
     pub network: SandboxNetwork,
     /// IPC namespace.
     pub ipc: IpcMode,
-    /// Namespace of host and domain name.
-    pub uts: UtsMode,
     /// Process namespace that tasks get unless they ask for another.
     pub pid: SandboxPid,
     /// `resolv.conf` of the tasks; `None` copies the host's.
     pub dns: Option<Dns>,
     /// Lines for `/etc/hosts` besides localhost and the sandbox's own.
     pub extra_hosts: Vec<HostEntry>,
-    /// Names that lead to the host in `/etc/hosts`, at the address at which the sandbox's network sees it.
-    pub gateway_names: Vec<String>,
     /// Kernel parameters of the sandbox's own namespaces.
     pub sysctls: BTreeMap<String, String>,
     /// Size of `/dev/shm` in bytes.
@@ -118,8 +125,6 @@ pub enum SandboxNetwork {
 /// What CNI is told about a sandbox.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct PodNetwork {
-    /// Which of the node's networks it is on.
-    pub on: NodeNetwork,
     /// Ports of the host that lead here.
     pub ports: Vec<PortMapping>,
     /// Rate limits.
@@ -128,16 +133,6 @@ pub struct PodNetwork {
     pub args: Vec<(String, String)>,
     /// Capability arguments of the frontend's own, by capability name.
     pub capabilities: BTreeMap<String, BTreeMap<String, String>>,
-}
-
-/// A network of the node.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum NodeNetwork {
-    /// The one that pods are on, as the node's CNI configuration has it.
-    #[default]
-    Pods,
-    /// The gateway's own bridge.
-    Bridge,
 }
 
 /// A port of the host that leads into a sandbox.
@@ -202,8 +197,6 @@ pub struct Dns {
     pub searches: Vec<String>,
     /// Options.
     pub options: Vec<String>,
-    /// Parts of which nothing is said here are the host's.
-    pub host_defaults: bool,
 }
 
 /// A line of `/etc/hosts`.
@@ -258,10 +251,6 @@ pub struct TaskSpec {
     pub cgroup: Option<CgroupPlacement>,
     /// Process namespace.
     pub pid: PidMode,
-    /// Cgroup namespace.
-    pub cgroup_namespace: CgroupNamespace,
-    /// A small init is the first process: it passes signals on and buries orphans.
-    pub init: bool,
     /// Standard streams.
     pub stdio: Stdio,
     /// Sent first to stop it; `None` keeps the image's, or SIGTERM.
@@ -288,8 +277,6 @@ pub struct UserSpec {
     pub gid: Option<u32>,
     /// Groups besides.
     pub supplemental: Vec<u32>,
-    /// Groups besides by name, looked up in the image's files.
-    pub groups: Vec<String>,
     /// Whether the groups that the image's files name are kept.
     pub policy: GroupPolicy,
 }

@@ -72,7 +72,7 @@ pub(super) async fn write_hosts(
 }
 
 fn resolv_conf(dns: &Dns) -> Result<Vec<u8>> {
-    let Dns { servers, searches, options, host_defaults: _ } = dns.clone();
+    let Dns { servers, searches, options } = dns.clone();
     let text =
         content::resolv_conf(&content::DnsConfig { servers, searches, options }).map_err(from_namespaces)?;
     Ok(text.into_bytes())

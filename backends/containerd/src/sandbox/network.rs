@@ -8,8 +8,7 @@ use switchyard_cni::{self as cni, Attachment, Capabilities};
 use switchyard_core::backend::Condition;
 use switchyard_core::id::SandboxId;
 use switchyard_core::spec::{
-    Bandwidth, CgroupLeaf, CgroupPlacement, Dns, ID_PLACEHOLDER, PodNetwork, PortMapping, Protocol,
-    SandboxSpec, Subnet,
+    Bandwidth, CgroupPlacement, Dns, ID_PLACEHOLDER, PodNetwork, PortMapping, Protocol, SandboxSpec, Subnet,
 };
 use switchyard_core::{Error, ErrorKind, Result};
 use switchyard_namespaces::Ns;
@@ -113,7 +112,7 @@ fn not_again(ips: &[IpAddr]) -> Error {
 
 /// What CNI is asked for. Plugins that look for a wanted address in `CNI_ARGS` find the first there, where others do not mind.
 fn attachment(id: SandboxId, network: &PodNetwork, dirs: &SandboxDirs, wanted: &[IpAddr]) -> Attachment {
-    let PodNetwork { on: _, ports, bandwidth, args, capabilities } = network;
+    let PodNetwork { ports, bandwidth, args, capabilities } = network;
     let lenient =
         args.iter().any(|(key, value)| key == "IgnoreUnknown" && matches!(value.as_str(), "1" | "true"));
     let id = id.to_string();
@@ -147,11 +146,12 @@ fn attachment(id: SandboxId, network: &PodNetwork, dirs: &SandboxDirs, wanted: &
 /// Adds what is for plugins that ask for it: the resolver's configuration and the cgroup parent that were asked for, and the ranges that
 /// the owner wants its addresses from, one of each.
 fn offer(capabilities: &mut Capabilities, spec: &SandboxSpec, ranges: &[Subnet]) {
-    capabilities.dns = spec.dns.as_ref().map(|Dns { servers, searches, options, host_defaults: _ }| {
-        cni::Dns { servers: servers.clone(), searches: searches.clone(), options: options.clone() }
+    capabilities.dns = spec.dns.as_ref().map(|Dns { servers, searches, options }| cni::Dns {
+        servers: servers.clone(),
+        searches: searches.clone(),
+        options: options.clone(),
     });
-    let (CgroupPlacement::Parent(group) | CgroupPlacement::Leaf(CgroupLeaf { path: group, .. })) =
-        &spec.cgroup;
+    let (CgroupPlacement::Parent(group) | CgroupPlacement::Leaf(group)) = &spec.cgroup;
     capabilities.cgroup_path = Some(group.display().to_string()).filter(|path| !path.is_empty());
     let pool = |range: &Subnet| vec![cni::IpRange { subnet: range.to_string(), ..cni::IpRange::default() }];
     capabilities.ip_ranges = ranges.iter().map(pool).collect();

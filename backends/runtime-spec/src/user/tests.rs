@@ -61,23 +61,9 @@ fn a_number_that_the_files_do_not_have_keeps_group_0() {
 
 #[test]
 fn groups_of_the_request_are_added_and_strict_drops_the_images() {
-    let asked = |policy| {
-        let (gid, supplemental) = (Some(7), vec![8, 10, 7]);
-        UserSpec { user: name("alice"), gid, supplemental, groups: Vec::new(), policy }
-    };
+    let asked = |policy| UserSpec { user: name("alice"), gid: Some(7), supplemental: vec![8, 10, 7], policy };
     check(&asked(GroupPolicy::Merge), "", 1000, 7, &[7, 10, 100, 29, 8]);
     check(&asked(GroupPolicy::Strict), "", 1000, 7, &[7, 8, 10]);
-}
-
-#[test]
-fn groups_asked_for_by_name_are_looked_up_in_the_image_and_must_be_there() {
-    let asked = |group: &str| UserSpec { groups: vec![group.to_owned()], ..spec(Some(UserRef::Uid(4711))) };
-    let made = resolve(&asked("audio"), "", PASSWD, GROUP).unwrap();
-    assert_eq!((made.gid, made.additional_gids), (0, vec![0, 29]));
-    let error = resolve(&asked("no-such"), "", PASSWD, GROUP).unwrap_err();
-    assert_eq!(error.to_string(), "user: group \"no-such\" is not in /etc/group of the image");
-    let strict = UserSpec { gid: Some(1), policy: GroupPolicy::Strict, ..asked("audio") };
-    assert!(needs_rootfs(&strict, ""), "only the image knows a group by its name");
 }
 
 #[test]

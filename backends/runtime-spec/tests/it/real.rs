@@ -206,7 +206,6 @@ fn users_groups_and_ambient_capabilities_reach_the_process() {
         user: Some(UserRef::Name("web".to_owned())),
         gid: None,
         supplemental: vec![60],
-        groups: Vec::new(),
         policy: GroupPolicy::Merge,
     };
     case.user = resolve_in(&bundle.path("rootfs"), &asked, "").unwrap();

@@ -5,9 +5,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-use switchyard_core::spec::{
-    CgroupNamespace, Meta, MissingSource, PidMode, Resources, Security, Stdio, TaskSpec, UserSpec,
-};
+use switchyard_core::spec::{Meta, MissingSource, PidMode, Resources, Security, Stdio, TaskSpec, UserSpec};
 use switchyard_core::{Result, id::Owner};
 use switchyard_runtime_spec::capabilities;
 use switchyard_runtime_spec::input::{DeviceInfo, HostNode, HostPropagation};
@@ -216,8 +214,6 @@ pub(crate) fn task() -> TaskSpec {
         resources: Resources::default(),
         cgroup: None,
         pid: PidMode::Private,
-        cgroup_namespace: CgroupNamespace::default(),
-        init: false,
         stdio: Stdio::default(),
         stop_signal: None,
         annotations: BTreeMap::new(),

@@ -5,9 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
 use switchyard_core::id::{Owner, SandboxId, TaskId};
-use switchyard_core::spec::{
-    CgroupNamespace, EnvVar, Meta, Output, PidMode, Stdin, Stdio, TaskSpec, UserNamespace,
-};
+use switchyard_core::spec::{EnvVar, Meta, Output, PidMode, Stdin, Stdio, TaskSpec, UserNamespace};
 use switchyard_core::{Error, Result};
 use switchyard_proto::cri::v1 as cri;
 
@@ -133,9 +131,6 @@ pub(crate) fn container(
         resources: resources::limits(limits, "config.linux.resources")?,
         cgroup: None,
         pid: pid.unwrap_or_else(|| parent.pid()),
-        // CRI has no words for these either.
-        cgroup_namespace: CgroupNamespace::Usual,
-        init: false,
         stdio: Stdio {
             stdin: match (stdin, stdin_once) {
                 (false, _) => Stdin::Closed,

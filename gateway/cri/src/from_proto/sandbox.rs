@@ -7,8 +7,8 @@ use std::time::SystemTime;
 
 use switchyard_core::id::Owner;
 use switchyard_core::spec::{
-    Bandwidth, CgroupPlacement, DEFAULT_SHM_BYTES, Dns, ID_PLACEHOLDER, IpcMode, Meta, NodeNetwork,
-    PodNetwork, PortMapping, Protocol, SandboxNetwork, SandboxSpec, SelinuxLabel, Subnet, UtsMode,
+    Bandwidth, CgroupPlacement, DEFAULT_SHM_BYTES, Dns, ID_PLACEHOLDER, IpcMode, Meta, PodNetwork,
+    PortMapping, Protocol, SandboxNetwork, SandboxSpec, SelinuxLabel, Subnet,
 };
 use switchyard_core::sysctl::{SysctlName, SysctlNamespace};
 use switchyard_core::{Error, Result};
@@ -58,7 +58,6 @@ pub(crate) fn sandbox(request: SandboxRecord, settings: &Config, now: SystemTime
         SandboxNetwork::Host
     } else {
         SandboxNetwork::Pod(PodNetwork {
-            on: NodeNetwork::Pods,
             ports,
             bandwidth: bandwidth(&annotations)?,
             args: cni_args(&metadata),
@@ -89,12 +88,10 @@ pub(crate) fn sandbox(request: SandboxRecord, settings: &Config, now: SystemTime
         sysctls: with_defaults(sysctls, &namespaces, settings)?,
         network,
         ipc: namespaces.ipc,
-        uts: UtsMode::FollowsNetwork,
         pid: namespaces.pid,
         dns: dns(dns_config)?,
         // Kubelets mount an `/etc/hosts` of their own.
         extra_hosts: Vec::new(),
-        gateway_names: Vec::new(),
         shm_size_bytes: DEFAULT_SHM_BYTES,
         log_dir: log_dir(&log_directory)?,
         cgroup,
@@ -276,7 +273,7 @@ fn dns(config: Option<cri::DnsConfig>) -> Result<Option<Dns>> {
         }
     }
     let empty = servers.is_empty() && searches.is_empty() && options.is_empty();
-    Ok((!empty).then_some(Dns { servers, searches, options, host_defaults: false }))
+    Ok((!empty).then_some(Dns { servers, searches, options }))
 }
 
 // === kernel parameters ===

@@ -5,7 +5,7 @@ use std::time::SystemTime;
 use switchyard_core::Error;
 use switchyard_core::id::Owner;
 use switchyard_core::spec::{
-    CgroupPlacement, DEFAULT_SHM_BYTES, IpcMode, Meta, SandboxNetwork, SandboxPid, SandboxSpec, UtsMode,
+    CgroupPlacement, DEFAULT_SHM_BYTES, IpcMode, Meta, SandboxNetwork, SandboxPid, SandboxSpec,
 };
 use switchyard_fake::Method;
 use switchyard_proto::cri::v1 as cri;
@@ -43,11 +43,9 @@ fn foreign(owner: Owner, record: Vec<u8>) -> SandboxSpec {
         hostname: String::new(),
         network: SandboxNetwork::Isolated,
         ipc: IpcMode::Shared,
-        uts: UtsMode::default(),
         pid: SandboxPid::PerTask,
         dns: None,
         extra_hosts: Vec::new(),
-        gateway_names: Vec::new(),
         sysctls: map(&[]),
         shm_size_bytes: DEFAULT_SHM_BYTES,
         log_dir: "".into(),

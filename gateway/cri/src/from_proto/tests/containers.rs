@@ -84,7 +84,6 @@ fn rich_task(config: &cri::ContainerConfig) -> TaskSpec {
             user: Some(UserRef::Uid(1000)),
             gid: Some(2000),
             supplemental: vec![3000],
-            groups: Vec::new(),
             policy: GroupPolicy::Strict,
         },
         mounts: vec![Mount {
@@ -126,8 +125,6 @@ fn rich_task(config: &cri::ContainerConfig) -> TaskSpec {
         resources: rich_limits(),
         cgroup: None,
         pid: PidMode::Private,
-        cgroup_namespace: CgroupNamespace::Usual,
-        init: false,
         stdio: Stdio {
             stdin: Stdin::Open,
             tty: true,

@@ -37,7 +37,6 @@ fn a_pod_becomes_a_sandbox() {
         handler: "crun".into(),
         hostname: "web".into(),
         network: SandboxNetwork::Pod(PodNetwork {
-            on: NodeNetwork::Pods,
             ports: vec![PortMapping {
                 protocol: Protocol::Udp,
                 container_port: 53,
@@ -57,16 +56,13 @@ fn a_pod_becomes_a_sandbox() {
             capabilities: BTreeMap::from([("io.kubernetes.cri.pod-annotations".into(), config.annotations)]),
         }),
         ipc: IpcMode::Shared,
-        uts: UtsMode::default(),
         pid: SandboxPid::PerTask,
         dns: Some(Dns {
             servers: strings(&["10.0.0.10"]),
             searches: strings(&["svc.local", "."]),
             options: strings(&["ndots:5"]),
-            host_defaults: false,
         }),
         extra_hosts: Vec::new(),
-        gateway_names: Vec::new(),
         sysctls: map(&[
             ("net.ipv4.ip_unprivileged_port_start", "0"),
             ("net.ipv4.ping_group_range", "0 2147483647"),
