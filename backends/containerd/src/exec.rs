@@ -81,6 +81,9 @@ async fn start_now(inner: &Arc<Inner>, task: TaskId, spec: &ExecSpec) -> Result<
     let stdin = if spec.stdin { Some(exec.input()?) } else { None };
     reach(Step::ExecFifos);
     exec.run(spec, &process, shim).await?;
+    if let Err(error) = inner.place(&entry).await {
+        tracing::warn!(task.id = %task, error = error.report(), "a process in a task runs on other processors than that");
+    }
     if let Err(error) = inner.rescore_newcomers(&entry).await {
         tracing::warn!(task.id = %task, error = error.report(), "a process in a task has the score that this began with");
     }

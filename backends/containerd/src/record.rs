@@ -19,6 +19,7 @@ use switchyard_core::state::{Exit, ExitCause};
 use switchyard_core::{Error, Result};
 
 use crate::quota::QuotaRecord;
+use crate::task::leaf::LeafRecord;
 use crate::task::stage::StagedRecord;
 
 mod resources;
@@ -96,6 +97,9 @@ pub(crate) struct SandboxRecord {
     pub(crate) handler: String,
     pub(crate) hostname: String,
     pub(crate) network: NetworkRecord,
+    /// Whether it has a host name of its own; absent on older records, where that follows the network.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) own_uts: Option<bool>,
     pub(crate) host_ipc: bool,
     /// An infra process holds the process namespace, or is the runtime's sandbox.
     pub(crate) infra: bool,
@@ -149,6 +153,9 @@ pub(crate) struct TaskRecord {
     pub(crate) systemd_cgroup: bool,
     /// Somebody else made the cgroup and removes it.
     pub(crate) leaf: bool,
+    /// What of it they had made.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) theirs: Option<LeafRecord>,
     /// Whether all processes must be signalled to end it, because its process namespace is not its own.
     pub(crate) shares_pid: bool,
     /// The task whose process namespace it joins.
@@ -291,6 +298,11 @@ impl MetaRecord {
 // === impl SandboxRecord ===
 
 impl SandboxRecord {
+    /// Whether it has a host name of its own.
+    pub(crate) fn owns_uts(&self) -> bool {
+        self.own_uts.unwrap_or(self.network != NetworkRecord::Host)
+    }
+
     pub(crate) fn details(&self, netns: Option<PathBuf>, pid: Option<u32>) -> SandboxDetails {
         // Written by us, so that it is well formed.
         let note = hex::decode(&self.note).unwrap_or_default();

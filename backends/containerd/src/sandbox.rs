@@ -10,7 +10,7 @@ use containerd_client::services::v1 as api;
 use switchyard_core::backend::SandboxDetails;
 use switchyard_core::id::SandboxId;
 use switchyard_core::spec::{
-    CgroupPlacement, IpcMode, SandboxNetwork, SandboxPid, SandboxSpec, SelinuxLabel,
+    CgroupPlacement, IpcMode, SandboxNetwork, SandboxPid, SandboxSpec, SelinuxLabel, UtsMode,
 };
 use switchyard_core::{Error, ErrorKind, Result};
 use switchyard_namespaces::{self as namespaces, Ns, Want};
@@ -62,7 +62,7 @@ impl SandboxEntry {
             Ns::User => self.record.users.is_some(),
             Ns::Net => return self.netns().map_or(Namespace::Host, Namespace::Path),
             Ns::Ipc => !self.record.host_ipc,
-            Ns::Uts => self.record.network != NetworkRecord::Host,
+            Ns::Uts => self.record.owns_uts(),
         };
         if own { Namespace::Path(self.dirs.pins.join(ns.file_name())) } else { Namespace::Host }
     }
@@ -129,13 +129,14 @@ impl Inner {
                 SandboxNetwork::Isolated => NetworkRecord::Isolated,
                 SandboxNetwork::Joined(path) => NetworkRecord::Joined(path.clone()),
             },
+            own_uts: Some(own_uts(spec)),
             host_ipc: spec.ipc == IpcMode::Host,
             infra,
             shared_pid: spec.pid == SandboxPid::Shared,
             privileged: spec.privileged,
             cgroup_parent: match &spec.cgroup {
                 CgroupPlacement::Parent(parent) => Some(parent.clone()),
-                CgroupPlacement::Leaf(leaf) => leaf.parent().map(PathBuf::from),
+                CgroupPlacement::Leaf { path, .. } => path.parent().map(PathBuf::from),
             },
             selinux: spec
                 .selinux
@@ -189,10 +190,10 @@ impl Inner {
         entry: &mut SandboxEntry,
     ) -> Result<()> {
         let own_shm = spec.ipc == IpcMode::Shared;
-        let wanted_ips = entry.record.ips.clone();
+        let (wanted_ips, record) = (entry.record.ips.clone(), entry.record.clone());
         let (dirs, pinned) = (entry.dirs.clone(), want.net || want.ipc || want.uts || want.users.is_some());
         let files = async {
-            files::write_early(&dirs, spec, &entry.record.hostname).await?;
+            files::write_early(&dirs, spec, &record).await?;
             self.faults.reach(Step::SandboxFiles)?;
             if own_shm {
                 namespaces::tasks::mount_shm(dirs.shm(), spec.shm_size_bytes)
@@ -220,11 +221,23 @@ impl Inner {
                 SandboxNetwork::Host | SandboxNetwork::Isolated | SandboxNetwork::Joined(_) => Ok(None),
             }
         };
+        let joined = match &spec.network {
+            SandboxNetwork::Joined(path) => Some(path.clone()),
+            SandboxNetwork::Host | SandboxNetwork::Isolated | SandboxNetwork::Pod(_) => None,
+        };
         let connected = async {
             // The disk and the kernel work at the same time, and both before the first plugin runs.
             let (pinned, planned) = tokio::join!(pin, plan);
             pinned?;
-            let Some(planned) = planned? else { return Ok(Vec::new()) };
+            let Some(planned) = planned? else {
+                return match joined {
+                    Some(path) => namespaces::tasks::addresses(path.clone()).await.map_err(|fault| {
+                        let why = format!("network namespace {} cannot be joined", path.display());
+                        Error::failed_precondition(why).with_source(fault)
+                    }),
+                    None => Ok(Vec::new()),
+                };
+            };
             let ips = self.attach(id, &planned, &dirs, &wanted_ips).await?;
             self.faults.reach(Step::SandboxAttached)?;
             Ok::<_, Error>(ips)
@@ -387,19 +400,24 @@ impl Inner {
     }
 
     fn hostname_of(&self, spec: &SandboxSpec) -> String {
-        match (&spec.network, spec.hostname.as_str()) {
-            (SandboxNetwork::Host, _) | (_, "") => self.host_name.clone(),
-            (SandboxNetwork::Pod(_) | SandboxNetwork::Isolated | SandboxNetwork::Joined(_), name) => {
-                name.to_owned()
-            }
-        }
+        let named = own_uts(spec) && !spec.hostname.is_empty();
+        if named { spec.hostname.clone() } else { self.host_name.clone() }
+    }
+}
+
+/// Whether a sandbox has a host name of its own.
+fn own_uts(spec: &SandboxSpec) -> bool {
+    match spec.uts {
+        UtsMode::Network => !matches!(spec.network, SandboxNetwork::Host),
+        UtsMode::Own => true,
+        UtsMode::Host => false,
     }
 }
 
 /// The namespaces that a sandbox owns.
 fn wanted(spec: &SandboxSpec) -> Want {
     let own_net = matches!(spec.network, SandboxNetwork::Pod(_) | SandboxNetwork::Isolated);
-    let own_uts = !matches!(spec.network, SandboxNetwork::Host);
+    let own_uts = own_uts(spec);
     Want {
         net: own_net,
         ipc: spec.ipc == IpcMode::Shared,

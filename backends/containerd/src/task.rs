@@ -25,6 +25,7 @@ mod create;
 mod exit;
 mod hearing;
 mod hung;
+pub(crate) mod leaf;
 mod oom;
 mod process;
 mod quota;

@@ -7,7 +7,7 @@ use std::time::SystemTime;
 use switchyard_core::id::Owner;
 use switchyard_core::spec::{
     CgroupPlacement, DEFAULT_SHM_BYTES, ExecSpec, IpcMode, Meta, PidMode, PodNetwork, Resources,
-    SandboxNetwork, SandboxPid, SandboxSpec, Security, Stdio, TaskSpec, UserSpec,
+    SandboxNetwork, SandboxPid, SandboxSpec, Security, Stdio, TaskSpec, UserSpec, UtsMode,
 };
 
 /// Labels and a record that are hard to keep: an empty value, a word in Greek, bytes that are not UTF-8.
@@ -34,6 +34,7 @@ pub fn sandbox(owner: Owner, name: &str) -> SandboxSpec {
         handler: String::new(),
         hostname: name.to_owned(),
         network: SandboxNetwork::Pod(PodNetwork::default()),
+        uts: UtsMode::Network,
         ipc: IpcMode::Shared,
         pid: SandboxPid::PerTask,
         dns: None,
@@ -72,6 +73,8 @@ pub fn task(owner: Owner, name: &str, image: &str, command: &[&str]) -> TaskSpec
         resources: Resources::default(),
         cgroup: None,
         pid: PidMode::Private,
+        cgroup_namespace: None,
+        init: false,
         stdio: Stdio::default(),
         stop_signal: None,
         annotations: BTreeMap::new(),

@@ -67,14 +67,24 @@ pub fn hosts(name: &str, ips: &[IpAddr], extra: &[HostEntry]) -> Result<String, 
     for ip in ips {
         line(ip, &names);
     }
-    for entry in extra {
+    text.push_str(&host_lines(extra)?);
+    Ok(text)
+}
+
+/// The lines of a hosts file for these entries.
+///
+/// # Errors
+/// [`Error::Invalid`] if a name is none, or an entry has no names.
+pub fn host_lines(entries: &[HostEntry]) -> Result<String, Error> {
+    let mut text = String::new();
+    for entry in entries {
         if entry.names.is_empty() {
             return Err(invalid("host entry", &entry.ip.to_string(), "has no names"));
         }
         for alias in &entry.names {
             word("host name", alias)?;
         }
-        line(&entry.ip, &entry.names.join(" "));
+        writeln!(text, "{}\t{}", entry.ip, entry.names.join(" ")).expect("writing to a string cannot fail");
     }
     Ok(text)
 }
@@ -119,6 +129,16 @@ pub fn host_resolv_conf(path: &Path) -> Result<Vec<u8>, Error> {
         Err(e) if e.kind() == ErrorKind::NotFound => Ok(Vec::new()),
         Err(e) => Err(Error::file("read", path)(e)),
     }
+}
+
+/// Whether a resolver configuration names servers, and each is an address of the loopback device.
+#[must_use]
+pub fn is_local_alone(resolv_conf: &[u8]) -> bool {
+    let text = String::from_utf8_lossy(resolv_conf);
+    let servers = text.lines().filter_map(|line| line.trim().strip_prefix("nameserver"));
+    let local = |server: &str| server.trim().parse::<IpAddr>().is_ok_and(|address| address.is_loopback());
+    let locals: Vec<bool> = servers.map(local).collect();
+    !locals.is_empty() && locals.into_iter().all(|local| local)
 }
 
 /// Puts `contents` into `path` with these permission bits, so that a reader sees the old file or the new one, never a

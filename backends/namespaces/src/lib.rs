@@ -13,6 +13,7 @@
 //! Invariants: creation either succeeds whole or leaves nothing; removal is idempotent and does not follow symlinks, so
 //! both can be replayed after a kill at any line.
 
+mod addresses;
 mod error;
 mod helper;
 mod link;
@@ -30,6 +31,7 @@ pub mod tasks;
 #[cfg(test)]
 mod testing;
 
+pub use addresses::addresses;
 pub use error::Error;
 pub use helper::{PROGRAM, map_ids};
 pub use ns::{Ns, is_namespace_file};

@@ -3,6 +3,7 @@
 //! Cancel-safety, for all of them: a started operation runs to its end even if the future is dropped, so a caller that
 //! may be cancelled has to know the directory beforehand and call the matching removal, which is idempotent.
 
+use std::net::IpAddr;
 use std::path::PathBuf;
 
 use tokio::task::spawn_blocking;
@@ -49,6 +50,14 @@ pub async fn mount_shm(dir: PathBuf, size_bytes: u64) -> Result<(), Error> {
 /// Those of [`shm::unmount`].
 pub async fn unmount_shm(dir: PathBuf) -> Result<(), Error> {
     blocking("unmount shared memory", move || shm::unmount(&dir)).await
+}
+
+/// [`crate::addresses`].
+///
+/// # Errors
+/// Those of [`crate::addresses`].
+pub async fn addresses(netns: PathBuf) -> Result<Vec<IpAddr>, Error> {
+    blocking("read addresses", move || crate::addresses(&netns)).await
 }
 
 /// [`mounts::unmount_tree`]. Idempotent.

@@ -36,7 +36,7 @@ pub fn cgroups_path(
     prefix: &str,
 ) -> Result<CgroupLocation> {
     let parent = match placement {
-        CgroupPlacement::Leaf(path) => {
+        CgroupPlacement::Leaf { path, cpuset: _ } => {
             let path = text::absolute("cgroup", path)?;
             if path == "/" {
                 return Err(Error::invalid("cgroup", "the root is nobody's cgroup"));
@@ -89,6 +89,10 @@ mod tests {
         CgroupPlacement::Parent(PathBuf::from(path))
     }
 
+    fn leaf(path: &str) -> CgroupPlacement {
+        CgroupPlacement::Leaf { path: PathBuf::from(path), cpuset: None }
+    }
+
     #[track_caller]
     fn check(placement: &CgroupPlacement, driver: CgroupDriver, path: &str, systemd: bool) {
         let made = cgroups_path(placement, "abc", driver, "switchyard").unwrap();
@@ -114,7 +118,7 @@ mod tests {
 
     #[test]
     fn a_leaf_is_taken_as_it_is() {
-        let leaf = CgroupPlacement::Leaf(PathBuf::from("/nomad.slice/share.slice/x.web.scope"));
+        let leaf = leaf("/nomad.slice/share.slice/x.web.scope");
         for driver in [CgroupDriver::Fs, CgroupDriver::Systemd] {
             check(&leaf, driver, "/nomad.slice/share.slice/x.web.scope", false);
         }
@@ -131,7 +135,7 @@ mod tests {
             let error = cgroups_path(&parent(path), "abc", driver, "switchyard").unwrap_err();
             assert!(error.to_string().starts_with("cgroup_parent: "), "{error}");
         }
-        let root = CgroupPlacement::Leaf(PathBuf::from("/"));
+        let root = leaf("/");
         assert!(cgroups_path(&root, "abc", CgroupDriver::Fs, "switchyard").is_err());
     }
 }

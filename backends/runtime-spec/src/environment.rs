@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use switchyard_core::spec::{EnvVar, TaskSpec};
+use switchyard_core::spec::{EnvVar, PidMode, TaskSpec};
 use switchyard_core::{Error, Result};
 
 use crate::input::ImageConfig;
@@ -10,6 +10,9 @@ use crate::text;
 
 /// The `PATH` of a task whose image and request have none.
 pub const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+
+/// Where the init process of a task that asks for one is found inside: not in the image's own files.
+pub const INIT_PATH: &str = "/dev/init";
 
 /// An environment in which a later assignment replaces an earlier one in its place.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -112,10 +115,11 @@ pub fn of_task(
 }
 
 /// The command line of a task, as Kubernetes composes it: `command` replaces the image's entrypoint and drops its
-/// command, `args` replaces the image's command.
+/// command, `args` replaces the image's command. The init process, if asked for, goes before.
 ///
 /// # Errors
-/// `InvalidArgument`, naming `command`, if there is nothing to run, or for a word with a NUL byte.
+/// `InvalidArgument`, naming `command`, if there is nothing to run, or for a word with a NUL byte; naming `init`, where an init process
+/// has no process namespace of its own.
 pub fn command_line(task: &TaskSpec, image: &ImageConfig) -> Result<Vec<String>> {
     let (head, tail) = match (task.command.is_empty(), task.args.is_empty()) {
         (false, _) => (&task.command, &task.args),
@@ -123,7 +127,14 @@ pub fn command_line(task: &TaskSpec, image: &ImageConfig) -> Result<Vec<String>>
         (true, true) => (&image.entrypoint, &image.cmd),
     };
     let words: Vec<String> = head.iter().chain(tail).cloned().collect();
-    checked_command("command", words)
+    let mut words = checked_command("command", words)?;
+    if task.init {
+        if task.pid != PidMode::Private {
+            return Err(Error::invalid("init", "it needs a process namespace of the task's own"));
+        }
+        words.insert(0, INIT_PATH.to_owned());
+    }
+    Ok(words)
 }
 
 /// `words` if they can be run.

@@ -37,6 +37,8 @@ pub struct Input<'a> {
     /// Where the files of those of the task's mounts are put that no path of the host has as the task is to see them, by the number of
     /// the mount: of images, and id-mapped ones.
     pub staged: &'a BTreeMap<usize, PathBuf>,
+    /// The program on the host that goes before the command of a task that asks for an init process; it is linked statically.
+    pub init: &'a Path,
     /// Where vendors' files about devices are; a later directory wins.
     pub cdi_dirs: &'a [PathBuf],
 }

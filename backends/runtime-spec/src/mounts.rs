@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use switchyard_core::spec::{self, DEFAULT_SHM_BYTES, MountSource, Propagation};
 use switchyard_core::{Error, Result};
 
+use crate::environment::INIT_PATH;
 use crate::input::{HostFs, HostPropagation, Input, Namespace};
 use crate::oci::Mount;
 use crate::text;
@@ -87,6 +88,10 @@ pub fn of_task(input: &Input<'_>) -> Result<Mounts> {
     let mut defaults = kernel_mounts(privileged);
     defaults.push(cgroup_mount(privileged));
     defaults.extend(sandbox_files(input)?);
+    if input.task.init {
+        let source = text::utf8("init", input.init)?.to_owned();
+        defaults.push(bind(INIT_PATH.to_owned(), source, options(&["bind", "rprivate", "ro"])));
+    }
     for volume in input.volumes {
         let source = text::utf8("image volumes", &volume.source)?.to_owned();
         let destination = text::absolute("image volumes", &volume.destination)?;

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use switchyard_core::spec::{IdMap, IdRange, PidMode};
+use switchyard_core::spec::{CgroupNamespace, IdMap, IdRange, PidMode};
 use switchyard_core::{Error, Result};
 
 use crate::input::{CgroupVersion, Input, Namespace, SandboxFacts};
@@ -11,8 +11,8 @@ use crate::text;
 
 /// The namespaces of a task.
 ///
-/// UTS, IPC and network follow the sandbox. A cgroup namespace of its own comes with cgroup v2 unless the task is
-/// privileged, as Kubernetes and Docker have it.
+/// UTS, IPC and network follow the sandbox. Where nothing is asked for, a cgroup namespace of its own comes with cgroup v2 unless the
+/// task is privileged, as Kubernetes and Docker have it.
 ///
 /// # Errors
 /// `InvalidArgument`, naming `pid`, for a shared namespace that the sandbox does not have; `FailedPrecondition` if the
@@ -45,7 +45,12 @@ pub fn of_task(input: &Input<'_>) -> Result<Vec<LinuxNamespace>> {
     joined(&mut namespaces, "uts", &input.sandbox.uts)?;
     namespaces.push(new("mount"));
     joined(&mut namespaces, "network", &input.sandbox.network)?;
-    if input.host.cgroup == CgroupVersion::V2 && !input.task.security.privileged {
+    let own_cgroup = match input.task.cgroup_namespace {
+        Some(CgroupNamespace::Private) => true,
+        Some(CgroupNamespace::Host) => false,
+        None => input.host.cgroup == CgroupVersion::V2 && !input.task.security.privileged,
+    };
+    if own_cgroup {
         namespaces.push(new("cgroup"));
     }
     Ok(namespaces)

@@ -48,6 +48,7 @@ pub fn needs_rootfs(spec: &UserSpec, image_user: &str) -> bool {
     match (&wanted(spec, image_user), spec.policy) {
         // The files may hold groups of the user.
         (_, GroupPolicy::Merge) => true,
+        (_, GroupPolicy::Strict) if !spec.named.is_empty() => true,
         (Ok(wanted), GroupPolicy::Strict) => {
             let group = matches!(wanted.group, Some(Id::Number(_))) || spec.gid.is_some();
             !(matches!(wanted.user, Id::Number(_)) && group)
@@ -101,14 +102,7 @@ pub fn resolve(spec: &UserSpec, image_user: &str, passwd: &[u8], group: &[u8]) -
     };
     let gid = match (spec.gid, wanted_group) {
         (Some(gid), _) | (None, Some(Id::Number(gid))) => gid,
-        (None, Some(Id::Name(name))) => {
-            groups(group)
-                .find(|entry| entry.name == name)
-                .ok_or_else(|| {
-                    Error::invalid("user", format!("group {name:?} is not in /etc/group of the image"))
-                })?
-                .gid
-        }
+        (None, Some(Id::Name(name))) => named_group(&name, group)?,
         (None, None) => account.as_ref().map_or(0, |account| account.gid),
     };
     let mut all = vec![gid];
@@ -121,7 +115,13 @@ pub fn resolve(spec: &UserSpec, image_user: &str, passwd: &[u8], group: &[u8]) -
     if let (GroupPolicy::Merge, Some(account)) = (spec.policy, &account) {
         groups(group).filter(|entry| entry.members.contains(&account.name)).for_each(|entry| add(entry.gid));
     }
-    spec.supplemental.iter().copied().for_each(add);
+    spec.supplemental.iter().copied().for_each(&mut add);
+    for text in &spec.named {
+        add(match id(text)? {
+            Id::Number(gid) => gid,
+            Id::Name(name) => named_group(&name, group)?,
+        });
+    }
     if all.len() > MAX_GROUPS {
         return Err(Error::invalid(
             "user",
@@ -169,6 +169,12 @@ fn id(text: &str) -> Result<Id> {
         Ok(number) if number != u32::MAX => Ok(Id::Number(number)),
         Ok(_) | Err(_) => Err(Error::invalid("user", format!("{text} is no user or group id"))),
     }
+}
+
+/// The number of a group that `/etc/group` names.
+fn named_group(name: &str, group: &[u8]) -> Result<u32> {
+    let found = groups(group).find(|entry| entry.name == name).map(|entry| entry.gid);
+    found.ok_or_else(|| Error::invalid("user", format!("group {name:?} is not in /etc/group of the image")))
 }
 
 /// A line of `/etc/passwd`.

@@ -4,7 +4,6 @@
 //! An `Option` that is `None` means "not asked for: use the default".
 
 use std::collections::BTreeMap;
-use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::{Duration, SystemTime};
 
@@ -13,6 +12,7 @@ use crate::id::{Owner, TaskId};
 mod checkpoint;
 mod disk;
 mod mount;
+mod network;
 mod resources;
 mod signal;
 mod subnet;
@@ -23,7 +23,10 @@ mod users;
 pub use checkpoint::CheckpointSpec;
 pub use disk::{DiskLimit, DiskPart, LimitedPlaces, Project, ProjectId, disk_parts};
 pub use mount::{DeviceNode, MissingSource, Mount, MountSource, Propagation, is_volume_name};
-pub use resources::{HugepageLimit, Resources};
+pub use network::{
+    Bandwidth, Dns, HostEntry, Link, MacAddress, PodNetwork, PortMapping, Protocol, SandboxNetwork, UtsMode,
+};
+pub use resources::{CgroupPlacement, HugepageLimit, Resources};
 pub use signal::Signal;
 pub use subnet::Subnet;
 pub use throttle::{IoWeight, Throttle, Throttled};
@@ -46,21 +49,6 @@ pub struct Meta {
     pub record: Vec<u8>,
 }
 
-/// Where the cgroup of an object goes.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum CgroupPlacement {
-    /// Below this parent, in a group named after the id. An empty path is the gateway's own default parent.
-    Parent(PathBuf),
-    /// Exactly this group, which somebody else made and removes.
-    Leaf(PathBuf),
-}
-
-impl Default for CgroupPlacement {
-    fn default() -> Self {
-        Self::Parent(PathBuf::new())
-    }
-}
-
 // === sandboxes ===
 
 /// A sandbox to make.
@@ -74,6 +62,8 @@ pub struct SandboxSpec {
     pub hostname: String,
     /// Network namespace.
     pub network: SandboxNetwork,
+    /// Namespace of the host name.
+    pub uts: UtsMode,
     /// IPC namespace.
     pub ipc: IpcMode,
     /// Process namespace that tasks get unless they ask for another.
@@ -109,65 +99,6 @@ pub const IMAGE_VOLUME_FAILED: &str = "ImageVolumeMountFailed";
 /// The size of `/dev/shm` where nobody asks for another: 64 MiB.
 pub const DEFAULT_SHM_BYTES: u64 = 64 << 20;
 
-/// How a sandbox is connected.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum SandboxNetwork {
-    /// The host's own namespace, also for UTS.
-    Host,
-    /// A namespace of its own, connected by CNI.
-    Pod(PodNetwork),
-    /// A namespace of its own with loopback only.
-    Isolated,
-    /// A namespace that somebody else made and connects.
-    Joined(PathBuf),
-}
-
-/// What CNI is told about a sandbox.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct PodNetwork {
-    /// Ports of the host that lead here.
-    pub ports: Vec<PortMapping>,
-    /// Rate limits.
-    pub bandwidth: Option<Bandwidth>,
-    /// `CNI_ARGS` pairs, in order.
-    pub args: Vec<(String, String)>,
-    /// Capability arguments of the frontend's own, by capability name.
-    pub capabilities: BTreeMap<String, BTreeMap<String, String>>,
-}
-
-/// A port of the host that leads into a sandbox.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct PortMapping {
-    /// Transport protocol.
-    pub protocol: Protocol,
-    /// Port inside.
-    pub container_port: u16,
-    /// Port outside, never 0.
-    pub host_port: u16,
-    /// Address outside; `None` for all.
-    pub host_ip: Option<IpAddr>,
-}
-
-/// A transport protocol.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Protocol {
-    /// TCP.
-    Tcp,
-    /// UDP.
-    Udp,
-    /// SCTP.
-    Sctp,
-}
-
-/// Rate limits of a sandbox's interface; `None` is unlimited.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Bandwidth {
-    /// Towards the sandbox, bits per second.
-    pub ingress_bits: Option<u64>,
-    /// From the sandbox, bits per second.
-    pub egress_bits: Option<u64>,
-}
-
 /// IPC namespace of a sandbox.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum IpcMode {
@@ -186,26 +117,6 @@ pub enum SandboxPid {
     Shared,
     /// The host's.
     Host,
-}
-
-/// Resolver configuration.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Dns {
-    /// Name servers, by address.
-    pub servers: Vec<String>,
-    /// Search domains.
-    pub searches: Vec<String>,
-    /// Options.
-    pub options: Vec<String>,
-}
-
-/// A line of `/etc/hosts`.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct HostEntry {
-    /// The address.
-    pub ip: IpAddr,
-    /// Names for it.
-    pub names: Vec<String>,
 }
 
 // === tasks ===
@@ -251,6 +162,11 @@ pub struct TaskSpec {
     pub cgroup: Option<CgroupPlacement>,
     /// Process namespace.
     pub pid: PidMode,
+    /// Cgroup namespace; `None`: its own with cgroup v2 unless it is privileged, else the host's.
+    pub cgroup_namespace: Option<CgroupNamespace>,
+    /// Has a small process of the gateway's own before the command, which passes signals on and reaps what nobody else does. Needs a
+    /// process namespace of its own.
+    pub init: bool,
     /// Standard streams.
     pub stdio: Stdio,
     /// Sent first to stop it; `None` keeps the image's, or SIGTERM.
@@ -277,6 +193,8 @@ pub struct UserSpec {
     pub gid: Option<u32>,
     /// Groups besides.
     pub supplemental: Vec<u32>,
+    /// Groups besides, by name or number, looked up in the image's files.
+    pub named: Vec<String>,
     /// Whether the groups that the image's files name are kept.
     pub policy: GroupPolicy,
 }
@@ -392,6 +310,15 @@ pub enum PidMode {
     Host,
     /// That of another running task of the same sandbox.
     Target(TaskId),
+}
+
+/// Cgroup namespace of a task.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CgroupNamespace {
+    /// Its own: it sees its own group as the root.
+    Private,
+    /// The host's.
+    Host,
 }
 
 /// Standard streams of a task.

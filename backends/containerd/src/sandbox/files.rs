@@ -13,18 +13,25 @@ use crate::text::{blocking, full_or, io_error};
 use crate::users::give;
 
 const HOST_RESOLV_CONF: &str = "/etc/resolv.conf";
+/// What systemd's resolver asks itself.
+const RESOLVED_RESOLV_CONF: &str = "/run/systemd/resolve/resolv.conf";
 const HOST_HOSTS: &str = "/etc/hosts";
 
 /// Writes what does not depend on the sandbox's addresses. Its state directory is there.
-pub(super) async fn write_early(dirs: &SandboxDirs, spec: &SandboxSpec, hostname: &str) -> Result<()> {
+pub(super) async fn write_early(
+    dirs: &SandboxDirs,
+    spec: &SandboxSpec,
+    record: &SandboxRecord,
+) -> Result<()> {
     let resolv_conf = spec.dns.as_ref().map(resolv_conf).transpose()?;
-    let own_name = !matches!(spec.network, SandboxNetwork::Host);
-    let name = hostname.to_owned();
+    let own_name = record.owns_uts();
+    let away = !matches!(spec.network, SandboxNetwork::Host);
+    let name = record.hostname.clone();
     let (dirs, users) = (dirs.clone(), spec.users.clone());
     blocking(move || {
         let resolv_conf = match resolv_conf {
             Some(text) => text,
-            None => content::host_resolv_conf(Path::new(HOST_RESOLV_CONF)).map_err(from_namespaces)?,
+            None => host_resolv_conf(away)?,
         };
         // The host's own name need not be one that we would give.
         let name =
@@ -38,7 +45,20 @@ pub(super) async fn write_early(dirs: &SandboxDirs, spec: &SandboxSpec, hostname
     .await
 }
 
-/// Writes `/etc/hosts`, which names the sandbox's addresses; with the host's network it is a copy of the host's.
+/// The host's own resolver configuration. From another network namespace than the host's, its loopback addresses cannot be reached: where
+/// it names nothing else, a resolver of the host's is behind it, and that one's own servers are taken if they can be found.
+fn host_resolv_conf(away: bool) -> Result<Vec<u8>> {
+    let read = |path| content::host_resolv_conf(Path::new(path)).map_err(from_namespaces);
+    let own = read(HOST_RESOLV_CONF)?;
+    if !away || !content::is_local_alone(&own) {
+        return Ok(own);
+    }
+    let behind = read(RESOLVED_RESOLV_CONF)?;
+    Ok(if behind.is_empty() { own } else { behind })
+}
+
+/// Writes `/etc/hosts`, which names the sandbox's addresses; with the host's network it is a copy of the host's, with what was asked for
+/// at its end.
 pub(super) async fn write_hosts(
     dirs: &SandboxDirs,
     spec: &SandboxSpec,
@@ -55,13 +75,15 @@ pub(super) async fn write_hosts(
             Some(content::hosts(&record.hostname, &record.ips, &extra).map_err(from_namespaces)?)
         }
     };
+    let more =
+        if made.is_none() { content::host_lines(&extra).map_err(from_namespaces)? } else { String::new() };
     let (path, users) = (dirs.hosts(), spec.users.clone());
     blocking(move || {
         let text = match made {
             Some(text) => text.into_bytes(),
             None => match std::fs::read(HOST_HOSTS) {
-                Ok(text) => text,
-                Err(fault) if fault.kind() == std::io::ErrorKind::NotFound => Vec::new(),
+                Ok(text) => [text, more.into_bytes()].concat(),
+                Err(fault) if fault.kind() == std::io::ErrorKind::NotFound => more.into_bytes(),
                 Err(fault) => return Err(io_error("read", Path::new(HOST_HOSTS), fault)),
             },
         };

@@ -27,6 +27,8 @@ use crate::text::{blocking, io_error, make_private};
 
 /// The program, built for this purpose and linked statically.
 const PAUSE: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/pause"));
+/// Its name in the root file system. With a command it is the init process of a task: see there.
+pub(crate) const PROGRAM: &str = "pause";
 /// Directories that the runtime mounts on; the root file system itself is read-only.
 const MOUNT_POINTS: [&str; 4] = ["proc", "sys", "dev", "etc"];
 /// Nobody in particular.
@@ -38,7 +40,7 @@ pub(crate) fn install(dir: &Path) -> Result<()> {
         let path = dir.join(name);
         std::fs::create_dir_all(&path).map_err(|fault| io_error("make directory", &path, fault))?;
     }
-    let program = dir.join("pause");
+    let program = dir.join(PROGRAM);
     if std::fs::read(&program).is_ok_and(|there| there == PAUSE) {
         return Ok(());
     }
@@ -98,7 +100,7 @@ impl Inner {
             .collect();
         let host = Host { apparmor: self.default_profile().await, ..self.host.clone() };
         let built = build(&InfraInput {
-            command: vec!["/pause".to_owned()],
+            command: vec![format!("/{PROGRAM}")],
             user: &USER,
             sandbox: &entry.facts(),
             host: &host,

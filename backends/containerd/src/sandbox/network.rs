@@ -112,7 +112,7 @@ fn not_again(ips: &[IpAddr]) -> Error {
 
 /// What CNI is asked for. Plugins that look for a wanted address in `CNI_ARGS` find the first there, where others do not mind.
 fn attachment(id: SandboxId, network: &PodNetwork, dirs: &SandboxDirs, wanted: &[IpAddr]) -> Attachment {
-    let PodNetwork { ports, bandwidth, args, capabilities } = network;
+    let PodNetwork { link: _, mac, ports, bandwidth, args, capabilities } = network;
     let lenient =
         args.iter().any(|(key, value)| key == "IgnoreUnknown" && matches!(value.as_str(), "1" | "true"));
     let id = id.to_string();
@@ -137,6 +137,7 @@ fn attachment(id: SandboxId, network: &PodNetwork, dirs: &SandboxDirs, wanted: &
             port_mappings: ports.iter().map(port_mapping).collect(),
             bandwidth: bandwidth.map(limits),
             ips: wanted.iter().map(ToString::to_string).collect(),
+            mac: mac.map(|mac| mac.to_string()),
             extra,
             ..Capabilities::default()
         },
@@ -151,7 +152,7 @@ fn offer(capabilities: &mut Capabilities, spec: &SandboxSpec, ranges: &[Subnet])
         searches: searches.clone(),
         options: options.clone(),
     });
-    let (CgroupPlacement::Parent(group) | CgroupPlacement::Leaf(group)) = &spec.cgroup;
+    let (CgroupPlacement::Parent(group) | CgroupPlacement::Leaf { path: group, .. }) = &spec.cgroup;
     capabilities.cgroup_path = Some(group.display().to_string()).filter(|path| !path.is_empty());
     let pool = |range: &Subnet| vec![cni::IpRange { subnet: range.to_string(), ..cni::IpRange::default() }];
     capabilities.ip_ranges = ranges.iter().map(pool).collect();

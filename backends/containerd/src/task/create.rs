@@ -10,12 +10,13 @@ use containerd_client::services::v1 as api;
 use containerd_client::services::v1::snapshots as snap;
 use switchyard_core::backend::TaskDetails;
 use switchyard_core::id::{SandboxId, TaskId};
-use switchyard_core::spec::{CgroupPlacement, DiskPart, Output, PidMode, Signal, Stdin, TaskSpec, Throttle};
+use switchyard_core::spec::{DiskPart, Output, PidMode, Signal, Stdin, TaskSpec, Throttle};
 use switchyard_core::{Error, Result};
 use switchyard_runtime_spec::cgroups_path::CgroupLocation;
 use switchyard_runtime_spec::{Built, ImageConfig, ImageVolume, Input, RealHost, ResolvedUser, build};
 
 use super::TaskEntry;
+use super::leaf::LeafRecord;
 use super::quota::plan_disk;
 use super::stage::{self, Staging};
 use crate::backend::Inner;
@@ -25,7 +26,7 @@ use crate::image::{ImageInfo, Runnable};
 use crate::leftovers::Leftover;
 use crate::quota::QuotaRecord;
 use crate::record::{self, MetaRecord, OutputRecord, ResourcesRecord, TaskRecord, ThrottleRecord};
-use crate::sandbox::SandboxEntry;
+use crate::sandbox::{SandboxEntry, infra};
 use crate::steps::Step;
 
 /// All that the making of a task needs and that can be found out without making anything.
@@ -33,6 +34,7 @@ pub(super) struct Plan {
     pub(super) image: Runnable,
     user: ResolvedUser,
     location: CgroupLocation,
+    leaf: Option<LeafRecord>,
     pub(super) volumes: Vec<ImageVolume>,
     config: ImageConfig,
     pub(super) staging: Staging,
@@ -97,6 +99,7 @@ impl Inner {
             None => sandbox.cgroup(&self.settings.cgroup.default_parent),
         };
         let location = self.cgroup_at(&placement, &id.to_string())?;
+        let leaf = self.plan_leaf(&placement, &location, &spec.resources)?;
         let base = self.layout.task(id).volumes();
         let mounted = |path: &Path| spec.mounts.iter().any(|mount| mount.destination == path);
         let volumes: Vec<_> = config
@@ -111,7 +114,7 @@ impl Inner {
             .collect();
         let staging = self.plan_staging(id, sandbox, spec).await?;
         let disk = plan_disk(spec, &volumes, &staging)?;
-        Ok(Plan { image, user, location, volumes, config, staging, disk })
+        Ok(Plan { image, user, location, leaf, volumes, config, staging, disk })
     }
 
     async fn build_spec(
@@ -126,12 +129,17 @@ impl Inner {
             PidMode::Target(target) => Some(self.pid_namespace(target)?),
             PidMode::Private | PidMode::Sandbox | PidMode::Host => None,
         };
-        let (task, facts, mut host) = (spec.clone(), sandbox.facts(), self.host.clone());
+        let (mut task, facts, mut host) = (spec.clone(), sandbox.facts(), self.host.clone());
+        if plan.leaf.as_ref().is_some_and(|leaf| leaf.cpuset.is_some()) {
+            // They are another group's: see there.
+            task.resources.cpuset_cpus = None;
+        }
         host.apparmor = self.profile_for(&spec.security).await?;
         let (config, user) = (plan.config.clone(), plan.user.clone());
         let (volumes, path) = (self.volumes_seen(id, sandbox, plan), plan.location.path.clone());
         let recursive_readonly = self.recursive_readonly(runtime);
         let (staged, cdi_dirs) = (plan.staging.places.clone(), self.settings.devices.cdi_spec_dirs.clone());
+        let init = self.layout.infra().join(infra::PROGRAM);
         // Building looks at paths and devices of the host, which may block, on a dead network file system for ever.
         let built = self.looks.look(sandbox_id, move || {
             let id = id.to_string();
@@ -148,6 +156,7 @@ impl Inner {
                 target_pid: target_pid.as_deref(),
                 recursive_readonly,
                 staged: &staged,
+                init: &init,
                 cdi_dirs: &cdi_dirs,
             })
         });
@@ -274,7 +283,8 @@ fn task_record(
         boot: boot.to_owned(),
         cgroups_path: plan.location.path.clone(),
         systemd_cgroup: plan.location.systemd,
-        leaf: matches!(spec.cgroup, Some(CgroupPlacement::Leaf(_))),
+        leaf: plan.leaf.is_some(),
+        theirs: plan.leaf.clone(),
         shares_pid: spec.pid != PidMode::Private,
         target: match spec.pid {
             PidMode::Target(target) => Some(target.to_string()),

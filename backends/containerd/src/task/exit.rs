@@ -120,8 +120,7 @@ impl Inner {
     pub(crate) async fn clear_process(&self, entry: &TaskEntry) -> Result<()> {
         let _turn = entry.take_turn().await;
         if entry.may_have_process() {
-            self.end_process(&entry.id.into()).await?;
-            entry.set_cleared();
+            self.end_task_process(entry).await?;
         }
         self.faults.reach(Step::TaskDeleted)?;
         entry.let_go();

@@ -90,6 +90,7 @@ impl Inner {
         self.faults.reach(Step::TaskCreated)?;
         // The process is there already, and waits to become the task's.
         self.hold_main(entry, made);
+        self.place(entry).await?;
         // It had the number all the while, so the namespace is the one that is meant.
         self.check_target(entry)?;
         self.unstage(entry).await?;
@@ -215,8 +216,7 @@ impl Inner {
         // First the word that it never ran: whatever else is cut off, nobody takes what is left for a running task.
         self.record_exit(entry, exit, None).await?;
         switchyard_steps::reach(Step::StartRefused);
-        self.end_process(&entry.id.into()).await?;
-        entry.set_cleared();
+        self.end_task_process(entry).await?;
         if let Err(error) = self.finish_log(entry).await {
             tracing::warn!(task.id = %entry.id, error = error.report(), "the log of a failed start is let go of later");
         }

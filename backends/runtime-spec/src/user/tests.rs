@@ -61,7 +61,13 @@ fn a_number_that_the_files_do_not_have_keeps_group_0() {
 
 #[test]
 fn groups_of_the_request_are_added_and_strict_drops_the_images() {
-    let asked = |policy| UserSpec { user: name("alice"), gid: Some(7), supplemental: vec![8, 10, 7], policy };
+    let asked = |policy| UserSpec {
+        user: name("alice"),
+        gid: Some(7),
+        supplemental: vec![8, 10, 7],
+        policy,
+        ..Default::default()
+    };
     check(&asked(GroupPolicy::Merge), "", 1000, 7, &[7, 10, 100, 29, 8]);
     check(&asked(GroupPolicy::Strict), "", 1000, 7, &[7, 8, 10]);
 }

@@ -206,6 +206,7 @@ fn users_groups_and_ambient_capabilities_reach_the_process() {
         user: Some(UserRef::Name("web".to_owned())),
         gid: None,
         supplemental: vec![60],
+        named: vec!["7".to_owned()],
         policy: GroupPolicy::Merge,
     };
     case.user = resolve_in(&bundle.path("rootfs"), &asked, "").unwrap();

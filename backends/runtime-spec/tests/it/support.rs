@@ -147,6 +147,7 @@ impl Case {
             target_pid: self.target_pid.as_deref(),
             recursive_readonly: self.recursive_readonly,
             staged: &self.staged,
+            init: Path::new("/host/init"),
             cdi_dirs: &[],
         })
     }
@@ -214,6 +215,8 @@ pub(crate) fn task() -> TaskSpec {
         resources: Resources::default(),
         cgroup: None,
         pid: PidMode::Private,
+        cgroup_namespace: None,
+        init: false,
         stdio: Stdio::default(),
         stop_signal: None,
         annotations: BTreeMap::new(),

@@ -1,6 +1,27 @@
 //! Limits of a cgroup.
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+/// Where the cgroup of an object goes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum CgroupPlacement {
+    /// Below this parent, in a group named after the id. An empty path is the gateway's own default parent.
+    Parent(PathBuf),
+    /// Exactly this group, which somebody else made and removes. Nothing is left in it.
+    Leaf {
+        /// Its path below the root of the hierarchies: of cgroup v2, or of the controllers of v1.
+        path: PathBuf,
+        /// On cgroup v1, the group of the cpuset controller, where that is another; others may be in it.
+        cpuset: Option<PathBuf>,
+    },
+}
+
+impl Default for CgroupPlacement {
+    fn default() -> Self {
+        Self::Parent(PathBuf::new())
+    }
+}
 
 /// Limits of a cgroup. `None`: not asked for.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]

@@ -131,6 +131,8 @@ pub(crate) fn container(
         resources: resources::limits(limits, "config.linux.resources")?,
         cgroup: None,
         pid: pid.unwrap_or_else(|| parent.pid()),
+        cgroup_namespace: None,
+        init: false,
         stdio: Stdio {
             stdin: match (stdin, stdin_once) {
                 (false, _) => Stdin::Closed,

@@ -7,8 +7,8 @@ use std::time::SystemTime;
 
 use switchyard_core::id::Owner;
 use switchyard_core::spec::{
-    Bandwidth, CgroupPlacement, DEFAULT_SHM_BYTES, Dns, ID_PLACEHOLDER, IpcMode, Meta, PodNetwork,
-    PortMapping, Protocol, SandboxNetwork, SandboxSpec, SelinuxLabel, Subnet,
+    Bandwidth, CgroupPlacement, DEFAULT_SHM_BYTES, Dns, ID_PLACEHOLDER, IpcMode, Link, Meta, PodNetwork,
+    PortMapping, Protocol, SandboxNetwork, SandboxSpec, SelinuxLabel, Subnet, UtsMode,
 };
 use switchyard_core::sysctl::{SysctlName, SysctlNamespace};
 use switchyard_core::{Error, Result};
@@ -58,6 +58,8 @@ pub(crate) fn sandbox(request: SandboxRecord, settings: &Config, now: SystemTime
         SandboxNetwork::Host
     } else {
         SandboxNetwork::Pod(PodNetwork {
+            link: Link::Node,
+            mac: None,
             ports,
             bandwidth: bandwidth(&annotations)?,
             args: cni_args(&metadata),
@@ -87,6 +89,7 @@ pub(crate) fn sandbox(request: SandboxRecord, settings: &Config, now: SystemTime
         hostname: if namespaces.host_network { String::new() } else { hostname },
         sysctls: with_defaults(sysctls, &namespaces, settings)?,
         network,
+        uts: UtsMode::Network,
         ipc: namespaces.ipc,
         pid: namespaces.pid,
         dns: dns(dns_config)?,

@@ -193,6 +193,7 @@ pub(super) fn container_context(
             .map(|group| numeric_id(format_args!("{FIELD}.run_as_group"), group.value))
             .transpose()?,
         supplemental: groups(&supplemental_groups)?,
+        named: Vec::new(),
         policy: match known(format_args!("{FIELD}.supplemental_groups_policy"), supplemental_groups_policy)? {
             cri::SupplementalGroupsPolicy::Merge => GroupPolicy::Merge,
             cri::SupplementalGroupsPolicy::Strict => GroupPolicy::Strict,

@@ -84,6 +84,7 @@ fn rich_task(config: &cri::ContainerConfig) -> TaskSpec {
             user: Some(UserRef::Uid(1000)),
             gid: Some(2000),
             supplemental: vec![3000],
+            named: Vec::new(),
             policy: GroupPolicy::Strict,
         },
         mounts: vec![Mount {
@@ -125,6 +126,8 @@ fn rich_task(config: &cri::ContainerConfig) -> TaskSpec {
         resources: rich_limits(),
         cgroup: None,
         pid: PidMode::Private,
+        cgroup_namespace: None,
+        init: false,
         stdio: Stdio {
             stdin: Stdin::Open,
             tty: true,

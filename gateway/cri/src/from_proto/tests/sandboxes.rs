@@ -37,6 +37,8 @@ fn a_pod_becomes_a_sandbox() {
         handler: "crun".into(),
         hostname: "web".into(),
         network: SandboxNetwork::Pod(PodNetwork {
+            link: Link::Node,
+            mac: None,
             ports: vec![PortMapping {
                 protocol: Protocol::Udp,
                 container_port: 53,
@@ -55,6 +57,7 @@ fn a_pod_becomes_a_sandbox() {
             .to_vec(),
             capabilities: BTreeMap::from([("io.kubernetes.cri.pod-annotations".into(), config.annotations)]),
         }),
+        uts: UtsMode::Network,
         ipc: IpcMode::Shared,
         pid: SandboxPid::PerTask,
         dns: Some(Dns {

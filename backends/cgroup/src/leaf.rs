@@ -1,0 +1,173 @@
+//! Groups that somebody else made for one task and removes again: put back as they were, and their processes moved.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use nix::errno::Errno;
+
+use crate::error::{Error, Result};
+use crate::group::Group;
+use crate::hierarchy::CgroupMode;
+use crate::parse;
+use crate::reader::{MAX_DEPTH, Reader, children, is_gone, read_if_there};
+use crate::remove::remove_trees;
+
+/// How often processes are moved while there are still some: a fork amid that stays where its parent was.
+const PASSES: u32 = 16;
+
+impl Reader {
+    /// The directories of `group` that there are, of all hierarchies.
+    #[must_use]
+    pub fn present(&self, group: &Group) -> Vec<PathBuf> {
+        self.hierarchy().dirs(group).filter(|dir| dir.is_dir()).collect()
+    }
+
+    /// Leaves of `group` exactly the directories in `kept`, with no group inside: those that a runtime has taken away are made again,
+    /// unless what they were in is gone as well, and those that it has made go. Idempotent. Blocks as [`Reader::remove`] does.
+    ///
+    /// # Errors
+    /// [`Error::Busy`] if there are still processes; [`Error::File`] for anything else the kernel says.
+    pub fn put_back(&self, group: &Group, kept: &[PathBuf]) -> Result<()> {
+        let (theirs, made): (Vec<PathBuf>, Vec<PathBuf>) =
+            self.hierarchy().dirs(group).partition(|dir| kept.contains(dir));
+        for dir in theirs {
+            match fs::create_dir(&dir) {
+                Ok(()) => {}
+                Err(fault) if fault.kind() == io::ErrorKind::AlreadyExists => {
+                    remove_trees(children(&dir)?.into_iter())?;
+                }
+                Err(fault) if is_gone(&fault) => {}
+                Err(source) => return Err(Error::File { path: dir, source }),
+            }
+        }
+        remove_trees(made.into_iter())
+    }
+
+    /// Moves all processes of `from` into `to` in the hierarchy of the cpuset controller, where a runtime has put them; other
+    /// controllers keep them where they are. `to` must have processors and memory nodes: what it lacks it is given from above. Where there
+    /// is one hierarchy for all there is nothing to do. Idempotent.
+    ///
+    /// # Errors
+    /// [`Error::File`] if `to` is not there or does not take them; [`Error::Restless`] if they are forked faster than they are moved.
+    pub fn move_cpuset(&self, from: &Group, to: &Group) -> Result<()> {
+        let Some((from_dir, to_dir)) = self.cpuset_dirs(from, to) else { return Ok(()) };
+        for file in ["cpuset.cpus", "cpuset.mems"] {
+            inherit(&to_dir, file)?;
+        }
+        let target = to_dir.join("cgroup.procs");
+        for _ in 0..PASSES {
+            let listed = read_if_there(&from_dir.join("cgroup.procs"))?.unwrap_or_default();
+            let pids = parse::pids(&listed);
+            if pids.is_empty() {
+                return Ok(());
+            }
+            for pid in pids {
+                match fs::write(&target, pid.to_string()) {
+                    Err(fault) if fault.raw_os_error().map(Errno::from_raw) == Some(Errno::ESRCH) => {}
+                    Err(source) => return Err(Error::File { path: target, source }),
+                    Ok(()) => {}
+                }
+            }
+        }
+        Err(Error::Restless { group: from.to_string() })
+    }
+
+    /// Gives `group` these processors in the hierarchy of the cpuset controller. Idempotent.
+    ///
+    /// # Errors
+    /// [`Error::File`] if it is not there, or has none of them.
+    pub fn set_cpus(&self, group: &Group, cpus: &str) -> Result<()> {
+        let Some(dir) = self.hierarchy().dir("cpuset", group) else { return Ok(()) };
+        let path = dir.join("cpuset.cpus");
+        fs::write(&path, cpus).map_err(|source| Error::File { path, source })
+    }
+
+    fn cpuset_dirs(&self, from: &Group, to: &Group) -> Option<(PathBuf, PathBuf)> {
+        let dir = |group| self.hierarchy().dir("cpuset", group);
+        match self.hierarchy().mode() {
+            CgroupMode::V1 if from != to => Some((dir(from)?, dir(to)?)),
+            CgroupMode::V1 | CgroupMode::V2 => None,
+        }
+    }
+}
+
+/// Gives a file of a cpuset what the nearest above it has, unless it has something.
+fn inherit(dir: &Path, file: &str) -> Result<()> {
+    let path = dir.join(file);
+    let has = |path: &Path| -> Result<Option<String>> {
+        Ok(read_if_there(path)?.map(|text| text.trim().to_owned()).filter(|text| !text.is_empty()))
+    };
+    if has(&path)?.is_some() {
+        return Ok(());
+    }
+    for above in dir.ancestors().skip(1).take(MAX_DEPTH) {
+        if let Some(text) = has(&above.join(file))? {
+            // What lies between may have none either: the kernel then says so.
+            return fs::write(&path, text).map_err(|source| Error::File { path, source });
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::hierarchy::Hierarchy;
+
+    fn tree() -> (tempfile::TempDir, Reader) {
+        let dir = tempfile::tempdir().unwrap();
+        for name in ["memory", "cpu", "pids", "cpuset"] {
+            fs::create_dir_all(dir.path().join(name).join("nomad")).unwrap();
+        }
+        let reader = Reader::new(Hierarchy::at(dir.path()).unwrap());
+        (dir, reader)
+    }
+
+    fn group(path: &str) -> Group {
+        Group::from_path(Path::new(path)).unwrap()
+    }
+
+    #[test]
+    fn what_was_there_is_there_again_and_what_was_made_is_gone() {
+        let (dir, reader) = tree();
+        let (one, at) = (group("/nomad/a.web"), |name: &str| dir.path().join(name).join("nomad/a.web"));
+        fs::create_dir(at("memory")).unwrap();
+        fs::create_dir(at("cpu")).unwrap();
+        let kept = reader.present(&one);
+        assert_eq!(kept, [at("cpu"), at("memory")]);
+        // As a runtime does: it makes others, and takes all away.
+        fs::create_dir(at("pids")).unwrap();
+        fs::create_dir_all(at("cpu").join("inner/most")).unwrap();
+        fs::remove_dir(at("memory")).unwrap();
+        for _ in 0..2 {
+            reader.put_back(&one, &kept).unwrap();
+            assert_eq!(reader.present(&one), kept);
+            assert_eq!(children(&at("cpu")).unwrap(), Vec::<PathBuf>::new());
+        }
+    }
+
+    #[test]
+    fn where_the_parent_is_gone_nothing_is_made_again() {
+        let (dir, reader) = tree();
+        let one = group("/nomad/a.web");
+        fs::create_dir(dir.path().join("memory/nomad/a.web")).unwrap();
+        let kept = reader.present(&one);
+        fs::remove_dir_all(dir.path().join("memory/nomad")).unwrap();
+        reader.put_back(&one, &kept).unwrap();
+        assert!(!dir.path().join("memory/nomad").exists());
+    }
+
+    #[test]
+    fn a_cpuset_without_processors_is_given_those_above() {
+        let (dir, _) = tree();
+        let (above, below) = (dir.path().join("cpuset"), dir.path().join("cpuset/nomad"));
+        fs::write(above.join("cpuset.mems"), "0\n").unwrap();
+        fs::write(below.join("cpuset.mems"), "\n").unwrap();
+        inherit(&below, "cpuset.mems").unwrap();
+        assert_eq!(fs::read_to_string(below.join("cpuset.mems")).unwrap(), "0");
+        fs::write(above.join("cpuset.mems"), "0-1\n").unwrap();
+        inherit(&below, "cpuset.mems").unwrap();
+        assert_eq!(fs::read_to_string(below.join("cpuset.mems")).unwrap(), "0");
+    }
+}

@@ -1,0 +1,37 @@
+//! The addresses that a network namespace has.
+
+use std::net::IpAddr;
+use std::path::Path;
+
+use nix::ifaddrs::getifaddrs;
+use nix::net::if_::InterfaceFlags;
+
+use crate::error::Error;
+use crate::within::run_in_netns;
+
+/// The addresses by which others reach a network namespace: of its interfaces that are up, but for the loopback device's and those that are
+/// good on one link alone. IPv4 before IPv6, else in the kernel's order.
+///
+/// # Errors
+/// Those of [`run_in_netns`]; [`Error::Namespace`] if the kernel does not tell them.
+pub fn addresses(netns: &Path) -> Result<Vec<IpAddr>, Error> {
+    let found =
+        run_in_netns(netns, || getifaddrs().map(|all| all.filter_map(reachable).collect::<Vec<_>>()))?;
+    let mut found = found.map_err(Error::namespace("read the addresses of a network namespace"))?;
+    found.sort_by_key(IpAddr::is_ipv6);
+    found.dedup();
+    Ok(found)
+}
+
+fn reachable(interface: nix::ifaddrs::InterfaceAddress) -> Option<IpAddr> {
+    let flags = interface.flags;
+    if !flags.contains(InterfaceFlags::IFF_UP) || flags.contains(InterfaceFlags::IFF_LOOPBACK) {
+        return None;
+    }
+    let address = interface.address?;
+    if let Some(v4) = address.as_sockaddr_in() {
+        return Some(IpAddr::V4(v4.ip())).filter(|_| !v4.ip().is_link_local());
+    }
+    let v6 = address.as_sockaddr_in6()?.ip();
+    Some(IpAddr::V6(v6)).filter(|_| !v6.is_unicast_link_local())
+}
