@@ -18,8 +18,15 @@
 //! - Wire types go no further than `from_proto`, `to_proto` and the handlers; status codes are chosen in `status.rs` alone.
 //! - Tasks belong to no session: several agents, and several lives of one, see them all by the ids that they know.
 
+mod capability;
+mod duration;
+mod from_proto;
+mod paths;
 mod plan;
 mod plugin_config;
+mod schema;
 mod session;
+mod task_config;
+mod value;
 
 pub use plugin_config::PluginConfig;

@@ -1,6 +1,7 @@
 //! What a task of Nomad comes to in words of the gateway: a plan, made without touching anything.
 
 use std::net::IpAddr;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use switchyard_core::image::Credentials;
@@ -17,8 +18,23 @@ pub(crate) struct Plan {
     pub(crate) task: TaskSpec,
     /// What the agent is told of the network: the ports inside, by label.
     pub(crate) ports: Vec<NamedPort>,
-    /// Whether services are to find the task at its own address. Only a task with a network of its own has one.
-    pub(crate) advertise: bool,
+    /// Services are to find the task at its own IPv6 address, if it has one.
+    pub(crate) advertise_ipv6: bool,
+    /// Mounts whose sources must lead nowhere but into the allocation's directory; to be seen to before the task is made.
+    pub(crate) within: Vec<Within>,
+    /// What there is to tell whoever wrote the job, and stops nothing.
+    pub(crate) warnings: Vec<String>,
+}
+
+/// A mount whose source a task could have put a link into.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Within {
+    /// Its number among those of the task.
+    pub(crate) mount: usize,
+    /// The directory that it must not lead out of.
+    pub(crate) root: PathBuf,
+    /// The key that asks for it.
+    pub(crate) field: String,
 }
 
 /// An image to have before the task is made.
@@ -26,7 +42,7 @@ pub(crate) struct Plan {
 pub(crate) struct ImageWish {
     /// Its name as the registry is asked for it.
     pub(crate) reference: String,
-    /// A tar archive in the task's directory to load it from instead; relative to that.
+    /// A tar archive in the task's directory to load it from instead; relative to its `local`.
     pub(crate) load: Option<String>,
     /// It is pulled even if the node has it: by wish, or because its tag moves.
     pub(crate) always: bool,

@@ -2,6 +2,10 @@
 
 use std::time::Duration;
 
+mod decode;
+
+pub(crate) use decode::{LABEL_NAMES, matches};
+
 /// The configuration of a driver session. The defaults are those of Nomad's docker driver, but for what is said.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PluginConfig {
@@ -11,6 +15,9 @@ pub struct PluginConfig {
     pub allow_caps: Vec<String>,
     /// Runtime handlers that tasks may name; empty allows all that the node has. (Docker's: runc and nvidia.)
     pub allow_runtimes: Vec<String>,
+    /// The runtime handler of tasks that Nomad gave GPUs of NVIDIA; empty if they get them by name in the Container Device Interface.
+    /// (Docker's: nvidia.)
+    pub nvidia_runtime: String,
     /// Namespaces of the host that tasks may have without being privileged.
     pub allowed_modes: AllowedModes,
     /// Where credentials come from when a task brings none.
@@ -117,6 +124,7 @@ impl Default for PluginConfig {
             allow_privileged: false,
             allow_caps: DEFAULT_CAPS.map(str::to_owned).to_vec(),
             allow_runtimes: Vec::new(),
+            nvidia_runtime: String::new(),
             allowed_modes: AllowedModes::default(),
             auth: AuthConfig::default(),
             volumes: VolumesConfig::default(),

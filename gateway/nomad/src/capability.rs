@@ -1,0 +1,138 @@
+//! Names of capabilities as people write them, and which of them a task has.
+
+use std::collections::BTreeSet;
+
+use switchyard_core::spec::CapabilityChanges;
+use switchyard_core::{Error, Result};
+
+/// The word for all of them.
+const ALL: &str = "ALL";
+
+/// What Docker gives to a task that asks for nothing: Nomad's defaults and `NET_RAW`.
+const NET_RAW: &str = "NET_RAW";
+
+/// The names, in capitals and without `CAP_`.
+///
+/// # Errors
+/// `InvalidArgument` for what is no name; one that the kernel does not know is the runtime's to judge.
+pub(crate) fn names(field: &str, list: &[String]) -> Result<Vec<String>> {
+    let name = |(index, text): (usize, &String)| {
+        let upper = text.trim().to_ascii_uppercase();
+        let bare = upper.strip_prefix("CAP_").unwrap_or(&upper);
+        if bare.is_empty() || !bare.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_') {
+            let why = format!("{text:?} is not the name of a capability");
+            return Err(Error::invalid(format_args!("{field}[{index}]"), why));
+        }
+        Ok(bare.to_owned())
+    };
+    list.iter().enumerate().map(name).collect()
+}
+
+/// The capabilities of a task that adds and drops these, where the operator allows those.
+///
+/// As with Docker: what the operator does not allow is not had even if it is a default, and what is added is had although it is
+/// dropped as well. The changes name all that the task has, so that nobody else's defaults count.
+///
+/// # Errors
+/// `InvalidArgument` with the words of Nomad's drivers, if the task adds what is not allowed.
+pub(crate) fn changes(
+    defaults: &[&str],
+    allowed: &[String],
+    add: &[String],
+    drop: &[String],
+) -> Result<CapabilityChanges> {
+    let (allowed, add, drop) = (set(allowed), set(add), set(drop));
+    let all_allowed = allowed.contains(ALL);
+    if !all_allowed {
+        let refused: Vec<String> = add.difference(&allowed).map(|name| name.to_ascii_lowercase()).collect();
+        if !refused.is_empty() {
+            let refused = refused.join(", ");
+            return Err(Error::new(
+                switchyard_core::ErrorKind::InvalidArgument,
+                format!("driver does not allow the following capabilities: {refused}"),
+            ));
+        }
+    }
+    let kept =
+        |name: &&str| (all_allowed || allowed.contains(name)) && !drop.contains(name) && !drop.contains(ALL);
+    let mut has: BTreeSet<&str> = defaults.iter().copied().chain([NET_RAW]).filter(kept).collect();
+    has.extend(add.iter().filter(|name| **name != ALL));
+    let mut dropped = vec![ALL.to_owned()];
+    if add.contains(ALL) {
+        // Everything but what is dropped by name and not added by name.
+        dropped = drop.difference(&add).filter(|name| **name != ALL).map(ToString::to_string).collect();
+        has = [ALL].into();
+    }
+    let added = has.into_iter().map(str::to_owned).collect();
+    Ok(CapabilityChanges { add: added, drop: dropped, add_ambient: Vec::new() })
+}
+
+fn set(names: &[String]) -> BTreeSet<&str> {
+    names.iter().map(String::as_str).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const DEFAULTS: [&str; 3] = ["CHOWN", "KILL", "MKNOD"];
+
+    fn own(names: &[&str]) -> Vec<String> {
+        names.iter().map(|name| (*name).to_owned()).collect()
+    }
+
+    #[track_caller]
+    fn check(allowed: &[&str], add: &[&str], drop: &[&str], has: &[&str], dropped: &[&str]) {
+        let made = changes(&DEFAULTS, &own(allowed), &own(add), &own(drop)).unwrap();
+        assert_eq!((made.add, made.drop), (own(has), own(dropped)));
+    }
+
+    #[test]
+    fn a_task_has_the_defaults_that_are_allowed() {
+        check(&DEFAULTS, &[], &[], &["CHOWN", "KILL", "MKNOD"], &["ALL"]);
+        check(&["CHOWN"], &[], &[], &["CHOWN"], &["ALL"]);
+        check(&["ALL"], &[], &[], &["CHOWN", "KILL", "MKNOD", "NET_RAW"], &["ALL"]);
+        check(&["CHOWN", "NET_RAW"], &[], &[], &["CHOWN", "NET_RAW"], &["ALL"]);
+    }
+
+    #[test]
+    fn what_is_added_is_had_although_it_is_dropped() {
+        check(&DEFAULTS, &["KILL"], &["ALL"], &["KILL"], &["ALL"]);
+        check(&DEFAULTS, &["KILL"], &["KILL", "CHOWN"], &["KILL", "MKNOD"], &["ALL"]);
+        check(&["ALL"], &["SYS_TIME"], &["CHOWN"], &["KILL", "MKNOD", "NET_RAW", "SYS_TIME"], &["ALL"]);
+    }
+
+    #[test]
+    fn all_is_everything_but_what_is_dropped_by_name() {
+        check(&["ALL"], &["ALL"], &["SYS_ADMIN"], &["ALL"], &["SYS_ADMIN"]);
+        check(&["ALL"], &["ALL"], &["ALL"], &["ALL"], &[]);
+        check(&["ALL"], &["ALL", "CHOWN"], &["CHOWN", "KILL"], &["ALL"], &["KILL"]);
+    }
+
+    #[test]
+    fn what_is_not_allowed_is_refused_in_nomads_words() {
+        for (add, named) in [
+            (&["SYS_TIME", "NET_ADMIN"][..], "net_admin, sys_time"),
+            (&["ALL"], "all"),
+            (&["NET_RAW"], "net_raw"),
+        ] {
+            let error = changes(&DEFAULTS, &own(&DEFAULTS), &own(add), &[]).unwrap_err();
+            assert_eq!(
+                error.to_string(),
+                format!("driver does not allow the following capabilities: {named}")
+            );
+        }
+    }
+
+    #[test]
+    fn names_are_read_in_any_spelling() {
+        assert_eq!(
+            names("f", &own(&["cap_chown", "Net_Raw", "all"])).unwrap(),
+            own(&["CHOWN", "NET_RAW", "ALL"])
+        );
+        for bad in ["", "CAP_", "a b", "x,y"] {
+            let error = names("cap_add", &own(&[bad])).unwrap_err();
+            assert!(error.to_string().starts_with("cap_add[0]: "), "{error}");
+        }
+    }
+}

@@ -1,0 +1,258 @@
+//! From a task of Nomad to a plan: a pure function of the request and the session, so that the same request comes to the same plan.
+//!
+//! What is malformed, or not allowed on this node, is `InvalidArgument`, what cannot be done here `Unimplemented`, both with the path
+//! of the key in the task's `config`, or of the field in the request (`task.mounts[0].host_path`). What paths really lead to is looked
+//! at afterwards, in [`paths`](crate::paths).
+
+use std::collections::BTreeMap;
+use std::path::{Component, Path, PathBuf};
+use std::time::SystemTime;
+
+use prost::Message as _;
+use switchyard_core::id::Owner;
+use switchyard_core::spec::{
+    CgroupPlacement, DEFAULT_SHM_BYTES, DiskLimit, EnvVar, LimitedPlaces, Meta, Output, Project, SandboxPid,
+    SandboxSpec, Stdin, Stdio, TaskSpec, UserRef, UserSpec,
+};
+use switchyard_core::{Error, Result};
+use switchyard_proto::nomad::drivers::proto as nomad;
+
+use crate::plan::Plan;
+use crate::session::Session;
+use crate::task_config::TaskOptions;
+
+mod devices;
+mod image;
+mod labels;
+mod mounts;
+mod names;
+mod network;
+mod processors;
+mod resources;
+mod security;
+
+/// What a plan is made of.
+struct Asked<'a> {
+    task: &'a nomad::TaskConfig,
+    options: &'a TaskOptions,
+    session: &'a Session,
+    /// The directory of the allocation.
+    alloc_dir: PathBuf,
+    /// That of the task in it.
+    task_dir: PathBuf,
+}
+
+/// What a task comes to for a session, asked for at `now`, which goes nowhere but into `created_at`.
+///
+/// # Errors
+/// `InvalidArgument` and `Unimplemented`, naming the key or field.
+pub(crate) fn plan(task: &nomad::TaskConfig, session: &Session, now: SystemTime) -> Result<Plan> {
+    let options = TaskOptions::decode(&task.msgpack_driver_config)?;
+    let asked = Asked::new(task, &options, session)?;
+    let network = network::network(&asked)?;
+    let namespaces = security::namespaces(&asked, &network.network)?;
+    let mounts = mounts::mounts(&asked)?;
+    let devices = devices::devices(&asked)?;
+    let security = security::security(&asked)?;
+    let meta = meta(&asked, now)?;
+    let handler = security::handler(&asked)?;
+    let mut warnings = options.warnings.clone();
+    warnings.extend(network.warnings);
+    let sandbox = SandboxSpec {
+        meta: meta.clone(),
+        handler,
+        hostname: namespaces.hostname,
+        sysctls: names::sysctls(&options.sysctl, &network.network, namespaces.ipc, namespaces.uts)?,
+        network: network.network,
+        ipc: namespaces.ipc,
+        uts: namespaces.uts,
+        pid: namespaces.sandbox_pid,
+        dns: names::dns(&asked)?,
+        extra_hosts: names::extra_hosts(&options.extra_hosts)?,
+        shm_size_bytes: match options.shm_size_bytes {
+            0 => DEFAULT_SHM_BYTES,
+            bytes => bytes,
+        },
+        log_dir: PathBuf::new(),
+        cgroup: CgroupPlacement::default(),
+        privileged: options.privileged,
+        annotations: BTreeMap::new(),
+        selinux: security.selinux.clone(),
+        users: None,
+    };
+    let image = image::wish(&asked)?;
+    let (command, args) = command_line(&options);
+    let task = TaskSpec {
+        meta,
+        image: image.reference.clone(),
+        command,
+        args,
+        cwd: working_directory(&options)?,
+        env: environment(&task.env)?,
+        user: user(&asked)?,
+        mounts: mounts.mounts,
+        devices: devices.nodes,
+        cdi_devices: devices.cdi,
+        security,
+        rlimits: resources::rlimits(&options.ulimit)?,
+        throttles: Vec::new(),
+        io_weights: Vec::new(),
+        net_priority: None,
+        disk_limits: disk_limits(&options),
+        resources: resources::limits(&asked)?,
+        cgroup: resources::cgroup(&asked)?,
+        pid: namespaces.pid,
+        cgroup_namespace: namespaces.cgroup,
+        init: init(&options, namespaces.sandbox_pid)?,
+        stdio: stdio(&asked)?,
+        stop_signal: None,
+        annotations: BTreeMap::new(),
+    };
+    Ok(Plan {
+        image,
+        sandbox,
+        task,
+        ports: network.ports,
+        advertise_ipv6: options.advertise_ipv6_address,
+        within: mounts.within,
+        warnings,
+    })
+}
+
+// === impl Asked ===
+
+impl<'a> Asked<'a> {
+    fn new(task: &'a nomad::TaskConfig, options: &'a TaskOptions, session: &'a Session) -> Result<Self> {
+        if task.id.is_empty() {
+            return Err(Error::invalid("task.id", "it is empty"));
+        }
+        text("task.id", &task.id)?;
+        let alloc_dir = absolute("task.alloc_dir", &task.alloc_dir)?;
+        let mut parts = Path::new(&task.name).components();
+        let (Some(Component::Normal(_)), None, false) =
+            (parts.next(), parts.next(), task.name.contains('\0'))
+        else {
+            return Err(Error::invalid("task.name", format!("{:?} names no directory", task.name)));
+        };
+        let task_dir = alloc_dir.join(&task.name);
+        Ok(Self { task, options, session, alloc_dir, task_dir })
+    }
+}
+
+fn meta(asked: &Asked<'_>, now: SystemTime) -> Result<Meta> {
+    Ok(Meta {
+        owner: Owner::Nomad,
+        name: asked.task.id.clone(),
+        labels: labels::labels(asked)?,
+        created_at: now,
+        record: asked.task.encode_to_vec(),
+    })
+}
+
+/// The command line: an entrypoint replaces the image's, a command and its arguments the image's command.
+fn command_line(options: &TaskOptions) -> (Vec<String>, Vec<String>) {
+    let command = Some(&options.command).filter(|command| !command.is_empty());
+    (options.entrypoint.clone(), command.into_iter().chain(&options.args).cloned().collect())
+}
+
+fn working_directory(options: &TaskOptions) -> Result<Option<PathBuf>> {
+    match options.work_dir.as_str() {
+        "" => Ok(None),
+        path => absolute("work_dir", path).map(Some),
+    }
+}
+
+/// The variables of the task. An error never has a value.
+fn environment(env: &BTreeMap<String, String>) -> Result<Vec<EnvVar>> {
+    let variable = |(name, value): (&String, &String)| {
+        if name.is_empty() || name.contains(['=', '\0']) {
+            return Err(Error::invalid("task.env", format!("{name:?} is not a variable's name")));
+        }
+        if value.contains('\0') {
+            return Err(Error::invalid(format_args!("task.env[{name:?}]"), "it contains a NUL byte"));
+        }
+        Ok(EnvVar { name: name.clone(), value: value.clone().into_bytes() })
+    };
+    env.iter().map(variable).collect()
+}
+
+fn user(asked: &Asked<'_>) -> Result<UserSpec> {
+    let user = match asked.task.user.as_str() {
+        "" => None,
+        name if name.chars().any(|c| c.is_control() || c.is_whitespace()) => {
+            return Err(Error::invalid("task.user", format!("{name:?} is not a user's name")));
+        }
+        name => Some(UserRef::Name(name.to_owned())),
+    };
+    for (index, group) in asked.options.group_add.iter().enumerate() {
+        if group.is_empty() || group.chars().any(|c| c.is_control() || c.is_whitespace() || c == ':') {
+            let why = format!("{group:?} is not a group's name or number");
+            return Err(Error::invalid(format_args!("group_add[{index}]"), why));
+        }
+    }
+    Ok(UserSpec { user, named: asked.options.group_add.clone(), ..UserSpec::default() })
+}
+
+/// The standard streams. The FIFOs are the agent's: the runtime gets them as they are.
+fn stdio(asked: &Asked<'_>) -> Result<Stdio> {
+    let (options, task) = (asked.options, asked.task);
+    let nowhere = |path: &str| matches!(path, "" | "/dev/null");
+    let unwanted = options.discards_output || asked.session.config.disable_log_collection;
+    let output = if unwanted || (nowhere(&task.stdout_path) && nowhere(&task.stderr_path)) {
+        Output::Discard
+    } else {
+        Output::Fifos {
+            stdout: absolute("task.stdout_path", &task.stdout_path)?,
+            stderr: absolute("task.stderr_path", &task.stderr_path)?,
+        }
+    };
+    let stdin = if options.interactive { Stdin::Open } else { Stdin::Closed };
+    Ok(Stdio { stdin, tty: options.tty, output })
+}
+
+fn init(options: &TaskOptions, pid: SandboxPid) -> Result<bool> {
+    if options.init && pid == SandboxPid::Host {
+        return Err(Error::invalid("init", "it is the first of a process namespace; pid_mode is \"host\""));
+    }
+    Ok(options.init)
+}
+
+fn disk_limits(options: &TaskOptions) -> Vec<DiskLimit> {
+    let limit = |bytes| DiskLimit {
+        places: LimitedPlaces::These(vec![PathBuf::from("/")]),
+        bytes,
+        project: Project::New,
+    };
+    options.storage_bytes.map(limit).into_iter().collect()
+}
+
+// === what fields have in common ===
+
+/// A text that can be a name, an argument or a part of a path.
+fn text(field: impl std::fmt::Display, text: &str) -> Result<()> {
+    if text.contains('\0') { Err(Error::invalid(field, "it contains a NUL byte")) } else { Ok(()) }
+}
+
+/// An absolute path, without `.` and `..`, read as text.
+fn absolute(field: impl std::fmt::Display, path: &str) -> Result<PathBuf> {
+    if path.contains('\0') {
+        Err(Error::invalid(field, "it contains a NUL byte"))
+    } else if path.starts_with('/') {
+        Ok(clean(Path::new(path)))
+    } else {
+        Err(Error::invalid(field, format!("{path:?} is not an absolute path")))
+    }
+}
+
+/// The same absolute path without `.` and `..`, read as text.
+fn clean(path: &Path) -> PathBuf {
+    let mut clean = PathBuf::from("/");
+    for part in path.components() {
+        match part {
+            Component::Normal(name) => clean.push(name),
+            Component::ParentDir => drop(clean.pop()),
+            Component::RootDir | Component::CurDir | Component::Prefix(_) => {}
+        }
+    }
+    clean
+}

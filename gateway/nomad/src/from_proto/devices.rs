@@ -1,0 +1,85 @@
+//! Devices of a task: those of its config, and those that Nomad has given it.
+
+use std::path::PathBuf;
+
+use switchyard_core::spec::DeviceNode;
+use switchyard_core::{Error, Result};
+
+use super::{Asked, absolute, text};
+
+/// The variable by which Nomad's plugin for GPUs says which ones a task has.
+const NVIDIA: &str = "NVIDIA_VISIBLE_DEVICES";
+
+/// The devices of a task.
+#[derive(Debug, Default)]
+pub(super) struct Devices {
+    /// By path.
+    pub(super) nodes: Vec<DeviceNode>,
+    /// By name in the Container Device Interface.
+    pub(super) cdi: Vec<String>,
+}
+
+/// The devices that a task has.
+pub(super) fn devices(asked: &Asked<'_>) -> Result<Devices> {
+    let mut devices = Devices::default();
+    for device in &asked.options.devices {
+        let field = &device.field;
+        if is_cdi(&device.host_path) {
+            devices.name(device.host_path.clone());
+            continue;
+        }
+        let inside =
+            Some(&device.container_path).filter(|path| !path.is_empty()).unwrap_or(&device.host_path);
+        let (host, inside) = (absolute(field, &device.host_path)?, absolute(field, inside)?);
+        devices.add(host, inside, permissions(field, &device.cgroup_permissions)?);
+    }
+    for (index, device) in asked.task.devices.iter().enumerate() {
+        let field = format!("task.devices[{index}]");
+        let host = absolute(format_args!("{field}.host_path"), &device.host_path)?;
+        let inside = absolute(format_args!("{field}.task_path"), &device.task_path)?;
+        devices.add(host, inside, permissions(&field, &device.cgroup_permissions)?);
+    }
+    let by_runtime = !asked.session.config.nvidia_runtime.is_empty() || !asked.options.runtime.is_empty();
+    if let Some(gpus) = gpus(asked).filter(|_| !by_runtime) {
+        text("task.device_env", gpus)?;
+        for gpu in gpus.split(',').map(str::trim).filter(|gpu| !matches!(*gpu, "" | "none" | "void")) {
+            devices.name(format!("nvidia.com/gpu={gpu}"));
+        }
+    }
+    Ok(devices)
+}
+
+/// The GPUs that Nomad has given to a task; `None` if it has given none.
+pub(super) fn gpus<'a>(asked: &Asked<'a>) -> Option<&'a String> {
+    asked.task.device_env.get(NVIDIA)
+}
+
+// === impl Devices ===
+
+impl Devices {
+    /// Adds a device in the place of one that appears at the same path.
+    fn add(&mut self, host_path: PathBuf, container_path: PathBuf, permissions: String) {
+        self.nodes.retain(|known| known.container_path != container_path);
+        self.nodes.push(DeviceNode { host_path, container_path, permissions });
+    }
+
+    fn name(&mut self, name: String) {
+        if !self.cdi.contains(&name) {
+            self.cdi.push(name);
+        }
+    }
+}
+
+/// Whether a text is the name of a device, `vendor/class=name`, and no path.
+fn is_cdi(text: &str) -> bool {
+    !text.starts_with('/')
+        && text.split_once('=').is_some_and(|(kind, name)| kind.contains('/') && !name.is_empty())
+}
+
+fn permissions(field: &str, text: &str) -> Result<String> {
+    match text {
+        "" => Ok("rwm".to_owned()),
+        text if text.chars().all(|c| "rwm".contains(c)) => Ok(text.to_owned()),
+        other => Err(Error::invalid(field, format!("{other:?} is not made of r, w and m"))),
+    }
+}

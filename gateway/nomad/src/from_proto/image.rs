@@ -1,0 +1,72 @@
+//! The image of a task.
+
+use std::path::{Component, Path};
+
+use switchyard_core::{Error, Result};
+
+use super::Asked;
+use crate::plan::ImageWish;
+
+/// The image, and how it is to be had.
+pub(super) fn wish(asked: &Asked<'_>) -> Result<ImageWish> {
+    let (options, config) = (asked.options, &asked.session.config);
+    // The docker driver has long taken it as people copy it from their browser.
+    let reference = options.image.strip_prefix("https://").unwrap_or(&options.image);
+    if reference.is_empty() || reference.chars().any(|c| c.is_whitespace() || c.is_control()) {
+        return Err(Error::invalid("image", format!("{:?} names no image", options.image)));
+    }
+    let load = match options.load.as_str() {
+        "" => None,
+        path => Some(below("load", path)?),
+    };
+    Ok(ImageWish {
+        reference: reference.to_owned(),
+        always: load.is_none() && (options.force_pull || moves(reference)),
+        load,
+        timeout: options.image_pull_timeout.unwrap_or(config.image_pull_timeout),
+        activity_timeout: config.pull_activity_timeout,
+        credentials: options.auth.clone(),
+        soft_fail: options.auth_soft_fail,
+    })
+}
+
+/// Whether a registry may give another image under this name tomorrow: its tag is `latest`, or it has none.
+fn moves(reference: &str) -> bool {
+    let last = reference.rsplit('/').next().unwrap_or_default();
+    let tag = last.split_once(':').map(|(_, tag)| tag);
+    !reference.contains('@') && matches!(tag, None | Some("latest"))
+}
+
+/// A path that stays below where it starts.
+fn below(field: &str, path: &str) -> Result<String> {
+    let inside =
+        Path::new(path).components().all(|part| matches!(part, Component::Normal(_) | Component::CurDir));
+    if inside {
+        Ok(path.to_owned())
+    } else {
+        Err(Error::invalid(field, format!("{path:?} is not in the task's local directory")))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_moves_if_its_tag_is_latest_or_missing() {
+        for reference in ["busybox", "busybox:latest", "reg.test:5000/a/b", "reg.test:5000/a/b:latest"] {
+            assert!(moves(reference), "{reference}");
+        }
+        for reference in ["busybox:1", "reg.test:5000/a:1", "a@sha256:00", "a:latest@sha256:00"] {
+            assert!(!moves(reference), "{reference}");
+        }
+    }
+
+    #[test]
+    fn an_archive_is_in_the_directory_of_the_task() {
+        assert_eq!(below("load", "images/a.tar").unwrap(), "images/a.tar");
+        for path in ["../a.tar", "/a.tar", "a/../../b"] {
+            assert!(below("load", path).is_err(), "{path}");
+        }
+    }
+}

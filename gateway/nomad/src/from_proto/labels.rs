@@ -1,0 +1,39 @@
+//! Labels of a task: those of the job, and Nomad's own facts.
+
+use std::collections::BTreeMap;
+
+use switchyard_core::{Error, Result};
+
+use super::Asked;
+use crate::plugin_config::{LABEL_NAMES, matches};
+
+/// How labels with facts of Nomad begin; they are the docker driver's.
+pub(crate) const PREFIX: &str = "com.hashicorp.nomad.";
+
+/// The labels of a task. Nomad's facts win over what a job calls so.
+pub(super) fn labels(asked: &Asked<'_>) -> Result<BTreeMap<String, String>> {
+    let task = asked.task;
+    let mut labels = asked.options.labels.clone();
+    for name in labels.keys() {
+        if name.is_empty() || name.starts_with("switchyard.io/") || name.starts_with("containerd.io/") {
+            return Err(Error::invalid("labels", format!("{name:?} cannot be the name of a job's label")));
+        }
+    }
+    labels.insert(format!("{PREFIX}alloc_id"), task.alloc_id.clone());
+    let values = [
+        &task.job_name,
+        &task.job_id,
+        &task.parent_job_id,
+        &task.task_group_name,
+        &task.name,
+        &task.namespace,
+        &task.node_name,
+        &task.node_id,
+    ];
+    for (name, value) in LABEL_NAMES.iter().zip(values) {
+        if asked.session.config.extra_labels.iter().any(|pattern| matches(pattern, name)) {
+            labels.insert(format!("{PREFIX}{name}"), value.clone());
+        }
+    }
+    Ok(labels)
+}

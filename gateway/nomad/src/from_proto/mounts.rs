@@ -1,0 +1,230 @@
+//! Mounts of a task: its directories, those of its config, and those that Nomad has for it.
+
+use std::path::{Path, PathBuf};
+
+use switchyard_core::spec::{MissingSource, Mount, MountSource, Propagation, is_volume_name};
+use switchyard_core::{Error, Result};
+use switchyard_proto::nomad::drivers::proto as nomad;
+
+use super::{Asked, absolute, clean};
+use crate::plan::Within;
+use crate::task_config::{MountKind, MountOptions, Tmpfs, Volume};
+
+/// The mounts of a task.
+#[derive(Debug, Default)]
+pub(super) struct Mounts {
+    /// In the order asked for.
+    pub(super) mounts: Vec<Mount>,
+    /// Those whose sources must lie in the directory of the allocation.
+    pub(super) within: Vec<Within>,
+}
+
+/// A source on the host.
+struct Source {
+    path: PathBuf,
+    /// It is in the directory of the allocation, where tasks can put links.
+    inside: bool,
+}
+
+/// The mounts that a task has.
+pub(super) fn mounts(asked: &Asked<'_>) -> Result<Mounts> {
+    let mut mounts = Mounts::default();
+    directories(asked, &mut mounts)?;
+    for volume in &asked.options.volumes {
+        let mount = of_volume(asked, volume)?;
+        mounts.add(asked, &volume.field, mount)?;
+    }
+    for options in &asked.options.mounts {
+        let mount = of_options(asked, options)?;
+        mounts.add(asked, &options.field, mount)?;
+    }
+    for tmpfs in &asked.options.tmpfs {
+        mounts.add(asked, &tmpfs.field, of_tmpfs(tmpfs)?)?;
+    }
+    for (index, mount) in asked.task.mounts.iter().enumerate() {
+        let field = format!("task.mounts[{index}]");
+        let mount = of_agent(asked, &field, mount)?;
+        mounts.push(&field, mount)?;
+    }
+    Ok(mounts)
+}
+
+/// The directories that every task has, where its variables say. The logs are the agent's: it would follow what a task puts there.
+fn directories(asked: &Asked<'_>, mounts: &mut Mounts) -> Result<()> {
+    let place = |variable: &str, usual: &str| match asked.task.env.get(variable) {
+        Some(path) => absolute(format_args!("task.env[{variable:?}]"), path),
+        None => Ok(PathBuf::from(usual)),
+    };
+    let alloc = place("NOMAD_ALLOC_DIR", "/alloc")?;
+    let shared = asked.alloc_dir.join("alloc");
+    let directories = [
+        (shared.clone(), alloc.clone(), false, MissingSource::Fail),
+        (asked.task_dir.join("local"), place("NOMAD_TASK_DIR", "/local")?, false, MissingSource::Fail),
+        (asked.task_dir.join("secrets"), place("NOMAD_SECRETS_DIR", "/secrets")?, false, MissingSource::Fail),
+        (shared.join("logs"), alloc.join("logs"), true, MissingSource::CreateDir),
+    ];
+    for (path, destination, readonly, missing) in directories {
+        let source = MountSource::Host { path, missing };
+        let mount = Mount { readonly, ..plain(destination, source, relabels(asked)) };
+        mounts.add(asked, "task.env", mount)?;
+    }
+    Ok(())
+}
+
+fn of_volume(asked: &Asked<'_>, volume: &Volume) -> Result<Mount> {
+    let Volume { field, source, destination, readonly, propagation, relabel } = volume;
+    let destination = place(field, destination)?;
+    let source = match asked.options.volume_driver.as_str() {
+        "" => host_source(asked, field, source, MissingSource::CreateDir)?,
+        "local" => named_volume(asked, field, source)?,
+        other => {
+            return Err(Error::unimplemented(format!("volume_driver: there is no volume driver {other:?}")));
+        }
+    };
+    let relabel = *relabel || relabels(asked);
+    Ok(Mount { readonly: *readonly, propagation: *propagation, ..plain(destination, source, relabel) })
+}
+
+fn of_options(asked: &Asked<'_>, options: &MountOptions) -> Result<Mount> {
+    let MountOptions { field, target, readonly, kind } = options;
+    let destination = place(field, target)?;
+    let mount = match kind {
+        MountKind::Bind { source, propagation } => {
+            let source = host_source(asked, field, source, MissingSource::Fail)?;
+            let propagation = crate::task_config::propagation(field, propagation)?;
+            Mount { propagation, ..plain(destination, source, relabels(asked)) }
+        }
+        MountKind::Volume { name } => plain(destination, named_volume(asked, field, name)?, relabels(asked)),
+        MountKind::Tmpfs { size_bytes, mode } => {
+            let mode = if *mode == 0 { 0o1777 } else { *mode };
+            let source = MountSource::Tmpfs { size_bytes: *size_bytes, mode };
+            Mount { options: vec!["noexec".to_owned()], ..plain(destination, source, false) }
+        }
+    };
+    Ok(Mount { readonly: *readonly, ..mount })
+}
+
+fn of_tmpfs(tmpfs: &Tmpfs) -> Result<Mount> {
+    let Tmpfs { field, destination, size_bytes, mode, readonly, exec } = tmpfs;
+    let source = MountSource::Tmpfs { size_bytes: *size_bytes, mode: *mode };
+    let options = if *exec { Vec::new() } else { vec!["noexec".to_owned()] };
+    Ok(Mount { readonly: *readonly, options, ..plain(place(field, destination)?, source, false) })
+}
+
+/// A mount that the agent asks for: host volumes, CSI, devices. What it names is its own doing.
+fn of_agent(asked: &Asked<'_>, field: &str, mount: &nomad::Mount) -> Result<Mount> {
+    let nomad::Mount { task_path, host_path, readonly, propagation_mode, selinux_label, request_name: _ } =
+        mount;
+    let destination = place(&format!("{field}.task_path"), task_path)?;
+    let path = absolute(format_args!("{field}.host_path"), host_path)?;
+    let propagation = match propagation_mode.as_str() {
+        "" | "private" => Propagation::Private,
+        "host-to-task" => Propagation::HostToTask,
+        "bidirectional" => Propagation::Bidirectional,
+        other => {
+            let why = format!("{other:?} is none of private, host-to-task and bidirectional");
+            return Err(Error::invalid(format_args!("{field}.propagation_mode"), why));
+        }
+    };
+    let relabel = match selinux_label.as_str() {
+        "" => relabels(asked),
+        "z" | "Z" => true,
+        other => {
+            let why = format!("{other:?} is neither \"z\" nor \"Z\"");
+            return Err(Error::invalid(format_args!("{field}.selinux_label"), why));
+        }
+    };
+    let source = MountSource::Host { path, missing: MissingSource::Fail };
+    Ok(Mount { readonly: *readonly, propagation, ..plain(destination, source, relabel) })
+}
+
+// === sources ===
+
+/// Whether binds get the task's label by the operator's wish.
+fn relabels(asked: &Asked<'_>) -> bool {
+    !asked.session.config.volumes.selinuxlabel.is_empty()
+}
+
+/// A path in the task's directory, or of the host if the operator lets jobs have those.
+fn host_source(asked: &Asked<'_>, field: &str, text: &str, missing: MissingSource) -> Result<MountSource> {
+    let Source { path, inside } = source(asked, text);
+    if !inside && !asked.session.config.volumes.enabled {
+        return Err(Error::invalid(
+            field,
+            format!("volumes are not enabled; cannot mount host paths: {text:?}"),
+        ));
+    }
+    Ok(MountSource::Host { path, missing })
+}
+
+/// Where a source lies; a relative one begins in the task's directory.
+fn source(asked: &Asked<'_>, text: &str) -> Source {
+    let path = clean(&asked.task_dir.join(text));
+    let inside = path != asked.alloc_dir && path.starts_with(&asked.alloc_dir);
+    Source { path, inside }
+}
+
+fn named_volume(asked: &Asked<'_>, field: &str, name: &str) -> Result<MountSource> {
+    if !asked.session.config.volumes.enabled {
+        return Err(Error::invalid(field, format!("volumes are not enabled; cannot mount volume: {name:?}")));
+    }
+    if !is_volume_name(name) {
+        return Err(Error::invalid(field, format!("{name:?} cannot be the name of a volume")));
+    }
+    Ok(MountSource::Volume { name: name.to_owned() })
+}
+
+/// A path inside the task.
+fn place(field: &str, text: &str) -> Result<PathBuf> {
+    if !text.starts_with('/') {
+        return Err(Error::invalid(
+            field,
+            format!("invalid mount path: {text:?} mount path must be absolute"),
+        ));
+    }
+    let path = absolute(field, text)?;
+    if path == Path::new("/") {
+        return Err(Error::invalid(field, "invalid specification: destination can't be '/'"));
+    }
+    Ok(path)
+}
+
+fn plain(destination: PathBuf, source: MountSource, selinux_relabel: bool) -> Mount {
+    Mount {
+        destination,
+        source,
+        readonly: false,
+        recursive_readonly: false,
+        propagation: Propagation::Private,
+        id_mapped: false,
+        selinux_relabel,
+        options: Vec::new(),
+    }
+}
+
+// === impl Mounts ===
+
+impl Mounts {
+    /// Adds a mount; what lies in the directory of the allocation must also lead there.
+    fn add(&mut self, asked: &Asked<'_>, field: &str, mount: Mount) -> Result<()> {
+        if let MountSource::Host { path, .. } = &mount.source
+            && path.starts_with(&asked.alloc_dir)
+        {
+            self.within.push(Within {
+                mount: self.mounts.len(),
+                root: asked.alloc_dir.clone(),
+                field: field.to_owned(),
+            });
+        }
+        self.push(field, mount)
+    }
+
+    fn push(&mut self, field: &str, mount: Mount) -> Result<()> {
+        if self.mounts.iter().any(|known| known.destination == mount.destination) {
+            let at = mount.destination.display();
+            return Err(Error::invalid(field, format!("Duplicate mount point: {at}")));
+        }
+        self.mounts.push(mount);
+        Ok(())
+    }
+}

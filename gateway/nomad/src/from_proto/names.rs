@@ -1,0 +1,147 @@
+//! What a task is told of names: its own, the resolver's configuration, further hosts; and kernel parameters of its namespaces.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+
+use switchyard_core::spec::{Dns, HostEntry, IpcMode, SandboxNetwork, UtsMode};
+use switchyard_core::sysctl::{SysctlName, SysctlNamespace};
+use switchyard_core::{Error, Result};
+
+use super::{Asked, text};
+
+/// The kernel's limit on a host name, in bytes.
+const HOST_NAME_MAX: usize = 64;
+
+/// What Docker lets every network of its own have: low ports and echo requests for all users.
+const OWN_NETWORK: [(&str, &str); 2] =
+    [("net.ipv4.ip_unprivileged_port_start", "0"), ("net.ipv4.ping_group_range", "0 2147483647")];
+
+/// The host name of a task that has one: the one that it asks for, or that of its group's network, or one made of the allocation's id.
+pub(super) fn hostname(asked: &Asked<'_>) -> Result<String> {
+    let group = asked.task.network_isolation_spec.as_ref().and_then(|spec| spec.hosts_config.as_ref());
+    let of_group = group.map(|hosts| hosts.hostname.as_str()).unwrap_or_default();
+    let (field, name) = match asked.options.hostname.as_str() {
+        "" => ("task.network_isolation_spec.hostsConfig.hostname", of_group),
+        own => ("hostname", own),
+    };
+    if !name.is_empty() {
+        return check_hostname(field, name).map(|()| name.to_owned());
+    }
+    let digits: String = asked.task.alloc_id.chars().filter(char::is_ascii_alphanumeric).take(12).collect();
+    Ok(if digits.is_empty() { "task".to_owned() } else { digits })
+}
+
+fn check_hostname(field: &str, name: &str) -> Result<()> {
+    if name.len() > HOST_NAME_MAX {
+        return Err(Error::invalid(field, format!("it is longer than {HOST_NAME_MAX} bytes")));
+    }
+    let sound = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '.' | '_');
+    if name.starts_with(['-', '.']) || !name.chars().all(sound) {
+        return Err(Error::invalid(field, format!("{name:?} is no host name")));
+    }
+    Ok(())
+}
+
+/// The resolver's configuration: each part as the task's config has it, or else as the job's `dns` block; `None` is the host's.
+pub(super) fn dns(asked: &Asked<'_>) -> Result<Option<Dns>> {
+    let options = asked.options;
+    let job = asked.task.dns.clone().unwrap_or_default();
+    let part = |key: &str, own: &[String], field: &str, jobs: Vec<String>| {
+        let (field, list) =
+            if own.is_empty() { (format!("task.dns.{field}"), jobs) } else { (key.to_owned(), own.to_vec()) };
+        for (index, word) in list.iter().enumerate() {
+            if word.is_empty()
+                || word.contains(['#', ';'])
+                || word.chars().any(|c| c.is_whitespace() || c.is_control())
+            {
+                return Err(Error::invalid(
+                    format_args!("{field}[{index}]"),
+                    format!("{word:?} is not one word"),
+                ));
+            }
+        }
+        Ok((field, list))
+    };
+    let (field, servers) = part("dns_servers", &options.dns_servers, "servers", job.servers)?;
+    for (index, server) in servers.iter().enumerate() {
+        let address = server.split_once('%').map_or(server.as_str(), |(address, _)| address);
+        if address.parse::<IpAddr>().is_err() {
+            return Err(Error::invalid(
+                format_args!("{field}[{index}]"),
+                format!("{server:?} is no IP address"),
+            ));
+        }
+    }
+    let (_, searches) = part("dns_search_domains", &options.dns_search_domains, "searches", job.searches)?;
+    let (_, options) = part("dns_options", &options.dns_options, "options", job.options)?;
+    let empty = servers.is_empty() && searches.is_empty() && options.is_empty();
+    Ok((!empty).then_some(Dns { servers, searches, options }))
+}
+
+/// Further lines of `/etc/hosts`, from `name:address`.
+pub(super) fn extra_hosts(entries: &[String]) -> Result<Vec<HostEntry>> {
+    let entry = |(index, entry): (usize, &String)| {
+        let field = format!("extra_hosts[{index}]");
+        let (name, ip) = entry.split_once([':', '=']).unwrap_or((entry, ""));
+        if ip == "host-gateway" {
+            let why =
+                format!("{field}: host-gateway is not known before the network is there; give the address");
+            return Err(Error::unimplemented(why));
+        }
+        let bare = ip.strip_prefix('[').and_then(|ip| ip.strip_suffix(']')).unwrap_or(ip);
+        let wrong = || Error::invalid(&field, format!("{entry:?} is not of the form \"name:address\""));
+        check_hostname(&field, name)?;
+        if name.is_empty() {
+            return Err(wrong());
+        }
+        Ok(HostEntry { ip: bare.parse().map_err(|_| wrong())?, names: vec![name.to_owned()] })
+    };
+    entries.iter().enumerate().map(entry).collect()
+}
+
+/// Kernel parameters, which must belong to a namespace that is the task's own; one that it names wins over what Docker always sets.
+pub(super) fn sysctls(
+    asked: &BTreeMap<String, String>,
+    network: &SandboxNetwork,
+    ipc: IpcMode,
+    uts: UtsMode,
+) -> Result<BTreeMap<String, String>> {
+    let host_network = *network == SandboxNetwork::Host;
+    let host_uts = match uts {
+        UtsMode::Network => host_network,
+        UtsMode::Own => false,
+        UtsMode::Host => true,
+    };
+    let mut parameters = BTreeMap::new();
+    for (name, value) in asked {
+        let field = format!("sysctl.{name}");
+        text(&field, value)?;
+        let parsed = SysctlName::parse(name)
+            .ok_or_else(|| Error::invalid(&field, "it is not the name of a kernel parameter"))?;
+        let (what, shared) = match parsed.namespace() {
+            Some(SysctlNamespace::Network) => ("network", host_network),
+            Some(SysctlNamespace::Ipc) => ("ipc", ipc == IpcMode::Host),
+            Some(SysctlNamespace::Uts) => ("uts", host_uts),
+            None => {
+                return Err(Error::invalid(
+                    field,
+                    "it belongs to the whole node, not to a namespace of the task",
+                ));
+            }
+        };
+        if shared {
+            return Err(Error::invalid(
+                field,
+                format!("sysctl {name:?} not allowed in host {what} namespace"),
+            ));
+        }
+        parameters.insert(parsed.parts().join("/"), (name.clone(), value.clone()));
+    }
+    if matches!(network, SandboxNetwork::Pod(_) | SandboxNetwork::Isolated) {
+        for (name, value) in OWN_NETWORK {
+            let default = || (name.to_owned(), value.to_owned());
+            parameters.entry(name.replace('.', "/")).or_insert_with(default);
+        }
+    }
+    Ok(parameters.into_values().collect())
+}

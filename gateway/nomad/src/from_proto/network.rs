@@ -1,0 +1,188 @@
+//! The network of a task: which it is on, and which ports of the host lead to it.
+
+use std::collections::BTreeMap;
+use std::net::{IpAddr, Ipv4Addr};
+
+use switchyard_core::spec::{Link, MacAddress, PodNetwork, PortMapping, Protocol, SandboxNetwork};
+use switchyard_core::{Error, Result};
+use switchyard_proto::nomad::drivers::proto as nomad;
+
+use super::{Asked, absolute};
+use crate::plan::NamedPort;
+
+/// The network of a task, and what the agent is told of it.
+#[derive(Debug)]
+pub(super) struct Network {
+    /// Which it is.
+    pub(super) network: SandboxNetwork,
+    /// Its ports by label; of a network of its own alone.
+    pub(super) ports: Vec<NamedPort>,
+    /// What there is to say about it.
+    pub(super) warnings: Vec<String>,
+}
+
+/// A port that the agent has given out.
+struct Given<'a> {
+    label: &'a str,
+    host: i32,
+    to: i32,
+    host_ip: &'a str,
+}
+
+/// The network that a task is on.
+///
+/// What the task's config says counts more than what its group has: without a word there a task is in the namespace that the agent
+/// made for its group, or, if it made none, on the gateway's bridge.
+pub(super) fn network(asked: &Asked<'_>) -> Result<Network> {
+    let options = asked.options;
+    let mut warnings = Vec::new();
+    let network = match options.network_mode.as_str() {
+        "" => match group_namespace(asked)? {
+            Some(joined) => joined,
+            None => own(asked, &mut warnings)?,
+        },
+        "bridge" | "default" => own(asked, &mut warnings)?,
+        "host" => SandboxNetwork::Host,
+        "none" => SandboxNetwork::Isolated,
+        other => {
+            let why = match other.split_once(':') {
+                Some(("container", _)) => {
+                    "tasks share a network if their group has one: mode \"bridge\" in its network block"
+                }
+                _ => {
+                    "it is none of bridge, host and none; for a network of CNI give the group a network block with mode \"cni/…\""
+                }
+            };
+            return Err(Error::unimplemented(format!("network_mode: {other:?} cannot be had: {why}")));
+        }
+    };
+    let ports = match &network {
+        SandboxNetwork::Pod(_) => named_ports(asked)?,
+        SandboxNetwork::Host | SandboxNetwork::Isolated | SandboxNetwork::Joined(_) => {
+            for (name, value) in
+                [("ipv4_address", &options.ipv4_address), ("mac_address", &options.mac_address)]
+            {
+                if !value.is_empty() {
+                    return Err(Error::invalid(name, "the task has no network interface of its own"));
+                }
+            }
+            // Labels that are not there are wrong in any network.
+            named_ports(asked)?;
+            Vec::new()
+        }
+    };
+    Ok(Network { network, ports, warnings })
+}
+
+/// The namespace that the agent has made for the group of a task.
+fn group_namespace(asked: &Asked<'_>) -> Result<Option<SandboxNetwork>> {
+    use nomad::network_isolation_spec::NetworkIsolationMode as Mode;
+    let field = "task.network_isolation_spec";
+    let Some(spec) = &asked.task.network_isolation_spec else { return Ok(None) };
+    let known = Mode::try_from(spec.mode).map_err(|_| {
+        Error::invalid(format_args!("{field}.mode"), format!("{} is none of its values", spec.mode))
+    })?;
+    Ok(match known {
+        Mode::Group => Some(SandboxNetwork::Joined(absolute(format_args!("{field}.path"), &spec.path)?)),
+        Mode::None => Some(SandboxNetwork::Isolated),
+        // A group without a network of its own leaves it to its tasks.
+        Mode::Host | Mode::Task => None,
+    })
+}
+
+/// A network of its own, on the gateway's bridge.
+fn own(asked: &Asked<'_>, warnings: &mut Vec<String>) -> Result<SandboxNetwork> {
+    let options = asked.options;
+    let mut args = Vec::new();
+    if !options.ipv4_address.is_empty() {
+        let address: Ipv4Addr = options.ipv4_address.parse().map_err(|_| {
+            Error::invalid("ipv4_address", format!("{:?} is no address", options.ipv4_address))
+        })?;
+        args = vec![("IgnoreUnknown".to_owned(), "1".to_owned()), ("IP".to_owned(), address.to_string())];
+    }
+    let mac = Some(options.mac_address.as_str()).filter(|mac| !mac.is_empty());
+    let named = named_ports(asked)?;
+    for label in options.port_map.keys() {
+        if !named.iter().any(|port| port.label == *label) {
+            warnings.push(format!("port_map.{label} has no effect: the job has no port of this label"));
+        }
+    }
+    let publish = |port: &NamedPort| {
+        [Protocol::Tcp, Protocol::Udp].map(|protocol| PortMapping {
+            protocol,
+            container_port: port.container_port,
+            host_port: port.host_port,
+            host_ip: port.host_ip,
+        })
+    };
+    Ok(SandboxNetwork::Pod(PodNetwork {
+        link: Link::Bridge,
+        mac: mac.map(MacAddress::parse).transpose()?,
+        ports: named.iter().flat_map(publish).collect(),
+        bandwidth: None,
+        args,
+        capabilities: BTreeMap::new(),
+    }))
+}
+
+/// The ports of a task by label: those of its group that it names, or, in a job of the old form, all of its own.
+fn named_ports(asked: &Asked<'_>) -> Result<Vec<NamedPort>> {
+    let options = asked.options;
+    let resources = asked.task.resources.as_ref();
+    let group = resources.map(|resources| resources.ports.as_slice()).unwrap_or_default();
+    if !options.port_map.is_empty() && !group.is_empty() {
+        return Err(Error::invalid(
+            "port_map",
+            "'port_map' cannot map group network ports, use 'ports' instead",
+        ));
+    }
+    let mut ports: Vec<NamedPort> = Vec::new();
+    for (index, label) in options.ports.iter().enumerate() {
+        let field = format!("ports[{index}]");
+        let given = group.iter().find(|port| port.label == *label);
+        let given = given.ok_or_else(|| {
+            Error::invalid(&field, format!("Port {label:?} not found, check network block"))
+        })?;
+        if ports.iter().any(|known| known.label == *label) {
+            continue;
+        }
+        let nomad::PortMapping { label, value, to, host_ip } = given;
+        ports.push(port(&field, &Given { label, host: *value, to: *to, host_ip })?);
+    }
+    if options.ports.is_empty() && group.is_empty() {
+        let networks = resources.and_then(|resources| resources.allocated_resources.as_ref());
+        let network = networks.and_then(|allocated| allocated.networks.first());
+        for given in
+            network.iter().flat_map(|network| network.reserved_ports.iter().chain(&network.dynamic_ports))
+        {
+            let host_ip = network.map(|network| network.ip.as_str()).unwrap_or_default();
+            let nomad::NetworkPort { label, value } = given;
+            let field = format!("port_map.{label}");
+            let to = match options.port_map.get(label) {
+                None => 0,
+                Some(text) => {
+                    text.parse().map_err(|_| Error::invalid(&field, format!("{text:?} is no port")))?
+                }
+            };
+            ports.push(port(&field, &Given { label, host: *value, to, host_ip })?);
+        }
+    }
+    Ok(ports)
+}
+
+fn port(field: &str, given: &Given<'_>) -> Result<NamedPort> {
+    let number = |number: i32| {
+        let port = u16::try_from(number).ok().filter(|port| *port != 0);
+        port.ok_or_else(|| Error::invalid(field, format!("{number} is no port")))
+    };
+    let host_port = number(given.host)?;
+    let host_ip = match given.host_ip {
+        "" => None,
+        ip => Some(
+            ip.parse::<IpAddr>().map_err(|_| Error::invalid(field, format!("{ip:?} is no IP address")))?,
+        ),
+    };
+    // Without another number it is the same inside.
+    let container_port = if given.to > 0 { number(given.to)? } else { host_port };
+    Ok(NamedPort { label: given.label.to_owned(), host_port, container_port, host_ip })
+}

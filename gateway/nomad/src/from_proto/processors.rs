@@ -1,0 +1,58 @@
+//! The processors of a node as an agent tells of them.
+
+use switchyard_proto::nomad::base::proto as base;
+
+use crate::session::Processors;
+
+impl Processors {
+    /// What an agent said; nothing if it said nothing.
+    pub(crate) fn from_config(config: Option<&base::NomadConfig>) -> Self {
+        let topology = config.and_then(|config| config.driver.as_ref()?.topology.as_ref());
+        let Some(base::ClientTopology { cores, override_total_compute, .. }) = topology else {
+            return Self::default();
+        };
+        // As the agent itself counts: what the processor promises, or else its best, or a guess.
+        let speed = |core: &base::ClientTopologyCore| {
+            [core.base_speed, core.max_speed, core.guess_speed].into_iter().find(|speed| *speed > 0)
+        };
+        let sum = cores.iter().filter_map(speed).fold(0, u64::saturating_add);
+        Self {
+            cores: u32::try_from(cores.len()).unwrap_or(u32::MAX),
+            total_mhz: if *override_total_compute > 0 { *override_total_compute } else { sum },
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn config(cores: Vec<base::ClientTopologyCore>, total: u64) -> base::NomadConfig {
+        let topology =
+            base::ClientTopology { cores, override_total_compute: total, ..base::ClientTopology::default() };
+        let driver =
+            base::NomadDriverConfig { topology: Some(topology), ..base::NomadDriverConfig::default() };
+        base::NomadConfig { driver: Some(driver) }
+    }
+
+    #[test]
+    fn speeds_add_up_unless_the_agent_is_told_otherwise() {
+        let core = |base_speed, max_speed, guess_speed| base::ClientTopologyCore {
+            base_speed,
+            max_speed,
+            guess_speed,
+            ..base::ClientTopologyCore::default()
+        };
+        let cores = vec![core(2000, 3000, 1000), core(0, 3000, 1000), core(0, 0, 1000)];
+        let told = config(cores.clone(), 0);
+        assert_eq!(Processors::from_config(Some(&told)), Processors { cores: 3, total_mhz: 6000 });
+        let told = config(cores, 500);
+        assert_eq!(Processors::from_config(Some(&told)), Processors { cores: 3, total_mhz: 500 });
+    }
+
+    #[test]
+    fn an_agent_that_says_nothing_leaves_them_unknown() {
+        assert_eq!(Processors::from_config(None), Processors::default());
+        assert_eq!(Processors::from_config(Some(&base::NomadConfig::default())), Processors::default());
+    }
+}

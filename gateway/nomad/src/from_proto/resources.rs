@@ -1,0 +1,212 @@
+//! Limits of a task, and the cgroup that its agent made for it.
+
+use std::collections::BTreeMap;
+use std::path::{Component, Path, PathBuf};
+
+use switchyard_core::spec::{CgroupPlacement, Resources, Rlimit};
+use switchyard_core::{Error, Result};
+use switchyard_proto::nomad::drivers::proto as nomad;
+
+use super::{Asked, absolute};
+
+/// The most and the least shares of the kernel. Nomad counts shares in MHz.
+const MOST_SHARES: u64 = 262_144;
+const LEAST_SHARES: u64 = 2;
+
+/// Docker's period, and the kernel's bounds of one, in µs.
+const PERIOD_US: u64 = 100_000;
+const PERIODS_US: std::ops::RangeInclusive<u64> = 1_000..=1_000_000;
+
+/// The least quota of the kernel, in µs.
+const LEAST_QUOTA_US: i64 = 1_000;
+
+const MIB: i64 = 1 << 20;
+
+/// Where hierarchies of cgroups are mounted.
+const CGROUPS: &str = "/sys/fs/cgroup";
+
+/// What can be limited of a process, as job files call it.
+const RLIMITS: [&str; 15] = [
+    "core",
+    "cpu",
+    "data",
+    "fsize",
+    "locks",
+    "memlock",
+    "msgqueue",
+    "nice",
+    "nofile",
+    "nproc",
+    "rss",
+    "rtprio",
+    "rttime",
+    "sigpending",
+    "stack",
+];
+
+/// The limits of a task.
+pub(super) fn limits(asked: &Asked<'_>) -> Result<Resources> {
+    let wire = asked.task.resources.clone().unwrap_or_default();
+    let linux = wire.linux_resources.unwrap_or_default();
+    let allocated = wire.allocated_resources.unwrap_or_default();
+    let mhz = allocated.cpu.map(|cpu| cpu.cpu_shares).filter(|mhz| *mhz > 0).unwrap_or(linux.cpu_shares);
+    let (limit, reservation) = memory(asked, allocated.memory, linux.memory_limit_bytes);
+    let (quota, period) = quota(asked, mhz, linux.percent_ticks)?;
+    Ok(Resources {
+        cpu_shares: shares(mhz, asked.session.processors.total_mhz),
+        cpu_quota_us: quota,
+        cpu_period_us: period,
+        cpuset_cpus: Some(linux.cpuset_cpus).filter(|list| !list.is_empty()),
+        memory_limit_bytes: limit,
+        memory_reservation_bytes: reservation,
+        pids_limit: pids(asked)?,
+        oom_score_adj: oom_score(asked)?,
+        ..Resources::default()
+    })
+}
+
+/// Shares of the kernel for MHz. On a node with more of them than the kernel has shares, they are made fewer in proportion.
+fn shares(mhz: i64, total_mhz: u64) -> Option<u64> {
+    let mhz = u64::try_from(mhz).ok().filter(|mhz| *mhz > 0)?;
+    let scaled = if total_mhz > MOST_SHARES {
+        u64::try_from(u128::from(mhz) * u128::from(MOST_SHARES) / u128::from(total_mhz))
+            .unwrap_or(MOST_SHARES)
+    } else {
+        mhz
+    };
+    Some(scaled.clamp(LEAST_SHARES, MOST_SHARES))
+}
+
+/// Quota and period of a task with a hard limit: its part of the node's compute, over all cores.
+fn quota(asked: &Asked<'_>, mhz: i64, percent_ticks: f64) -> Result<(Option<i64>, Option<u64>)> {
+    let period = asked.options.cpu_cfs_period_us.unwrap_or(PERIOD_US);
+    if !PERIODS_US.contains(&period) {
+        return Err(Error::invalid("cpu_cfs_period", format!("{period} is not between 1000 and 1000000")));
+    }
+    if !asked.options.cpu_hard_limit {
+        return Ok((None, None));
+    }
+    let crate::session::Processors { cores, total_mhz } = asked.session.processors;
+    if cores == 0 || total_mhz == 0 {
+        let why = "the agent has not said how many processors the node has";
+        return Err(Error::invalid("cpu_hard_limit", why));
+    }
+    // The agent's own figure leaves out what it withholds.
+    let quota = if percent_ticks.is_finite() && percent_ticks > 0.0 {
+        let quota = percent_ticks * f64::from(u32::try_from(period).unwrap_or(u32::MAX)) * f64::from(cores);
+        format!("{:.0}", quota.floor()).parse::<i64>().ok()
+    } else {
+        let mhz = u128::try_from(mhz).unwrap_or_default();
+        i64::try_from(mhz * u128::from(period) * u128::from(cores) / u128::from(total_mhz)).ok()
+    };
+    let wrong = || Error::invalid("cpu_hard_limit", "the task has more than the node's compute");
+    Ok((Some(quota.ok_or_else(wrong)?.max(LEAST_QUOTA_US)), Some(period)))
+}
+
+/// Limit and reservation of memory, in bytes.
+fn memory(
+    asked: &Asked<'_>,
+    memory: Option<nomad::AllocatedMemoryResources>,
+    limit_bytes: i64,
+) -> (Option<i64>, Option<i64>) {
+    let nomad::AllocatedMemoryResources { memory_mb, memory_max_mb } = memory.unwrap_or_default();
+    let bytes = |mb: i64| Some(mb.saturating_mul(MIB)).filter(|bytes| *bytes > 0);
+    let soft = bytes(memory_mb).or(Some(limit_bytes).filter(|bytes| *bytes > 0));
+    if memory_max_mb < 0 {
+        return (None, soft);
+    }
+    let wanted = i64::try_from(asked.options.memory_hard_limit_mb).unwrap_or(i64::MAX);
+    match bytes(wanted.max(memory_max_mb)) {
+        None => (soft, None),
+        // A reservation over the limit is none.
+        Some(hard) => (Some(hard), soft.map(|soft| soft.min(hard))),
+    }
+}
+
+fn pids(asked: &Asked<'_>) -> Result<Option<i64>> {
+    let (own, most) = (asked.options.pids_limit, asked.session.config.pids_limit.filter(|most| *most > 0));
+    match (own, most) {
+        (Some(own), _) if own < -1 => {
+            Err(Error::invalid("pids_limit", format!("{own} is no number of processes")))
+        }
+        (Some(own), Some(most)) if own > most || own < 0 => {
+            let why = format!("pids_limit cannot be greater than nomad plugin config pids_limit: {most}");
+            Err(Error::invalid("pids_limit", why))
+        }
+        (own, most) => Ok(own.or(most)),
+    }
+}
+
+fn oom_score(asked: &Asked<'_>) -> Result<Option<i32>> {
+    let config = &asked.session.config;
+    match asked.options.oom_score_adj {
+        Some(score) if score < 0 && !config.allow_privileged => Err(Error::invalid(
+            "oom_score_adj",
+            "a negative one needs allow_privileged in the plugin's configuration",
+        )),
+        Some(score) => Ok(Some(score)),
+        None => Ok(Some(config.oom_score_adj).filter(|score| *score != 0)),
+    }
+}
+
+/// Limits of the main process: `nofile = "1024:2048"`.
+pub(super) fn rlimits(asked: &BTreeMap<String, String>) -> Result<Vec<Rlimit>> {
+    let rlimit = |(name, text): (&String, &String)| {
+        let field = format!("ulimit.{name}");
+        if !RLIMITS.contains(&name.as_str()) {
+            return Err(Error::invalid(
+                field,
+                format!("there is no such limit; there are {}", RLIMITS.join(", ")),
+            ));
+        }
+        let number = |text: &str| match text.trim() {
+            "-1" => Ok(u64::MAX),
+            number => number.parse::<u64>().map_err(|_| {
+                Error::invalid(&field, format!("{text:?} is neither a number nor -1 for no limit"))
+            }),
+        };
+        let (soft, hard) = text.split_once(':').unwrap_or((text, text));
+        let (soft, hard) = (number(soft)?, number(hard)?);
+        if soft > hard {
+            return Err(Error::invalid(field, format!("the soft limit of {text:?} is over the hard one")));
+        }
+        Ok(Rlimit { name: format!("RLIMIT_{}", name.to_ascii_uppercase()), soft, hard })
+    };
+    asked.iter().map(rlimit).collect()
+}
+
+/// The cgroup that the agent made; `None` if it made none.
+pub(super) fn cgroup(asked: &Asked<'_>) -> Result<Option<CgroupPlacement>> {
+    let linux = asked.task.resources.as_ref().and_then(|resources| resources.linux_resources.as_ref());
+    let path = linux.map(|linux| linux.cpuset_cgroup.as_str()).unwrap_or_default();
+    if path.is_empty() {
+        return Ok(None);
+    }
+    let field = "task.resources.linux_resources.cpuset_cgroup";
+    let wrong = || Error::invalid(field, format!("{path:?} is no group that an agent makes"));
+    let leaf = format!("{}.{}", asked.task.alloc_id, asked.task.name);
+    let placement = leaf_of(&absolute(field, path)?, &leaf).ok_or_else(wrong)?;
+    Ok(Some(placement))
+}
+
+/// Where a task goes whose agent names this group, and would call one of the task's own `<leaf>`.
+///
+/// With cgroup v2 the group is the task's own, a scope. With v1 it is one of cpusets, `<parent>/share` or `<parent>/reserve/<leaf>`, and
+/// the task's own group is `<parent>/<leaf>` in the other hierarchies.
+fn leaf_of(path: &Path, leaf: &str) -> Option<CgroupPlacement> {
+    let below = path.strip_prefix(CGROUPS).ok()?;
+    if path.extension().is_some_and(|end| end == "scope") {
+        return Some(CgroupPlacement::Leaf { path: Path::new("/").join(below), cpuset: None });
+    }
+    let mut parts: Vec<Component<'_>> = below.components().collect();
+    if parts.first()?.as_os_str() != "cpuset" {
+        return None;
+    }
+    let cpuset: PathBuf = Path::new("/").join(parts[1..].iter().collect::<PathBuf>());
+    let last = parts.pop()?.as_os_str();
+    if last != "share" && (last != leaf || parts.pop()?.as_os_str() != "reserve") {
+        return None;
+    }
+    let parent = Path::new("/").join(parts.get(1..)?.iter().collect::<PathBuf>());
+    Some(CgroupPlacement::Leaf { path: parent.join(leaf), cpuset: Some(cpuset) })
+}

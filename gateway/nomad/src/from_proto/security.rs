@@ -1,0 +1,205 @@
+//! Namespaces and confinement of a task: what it asks for, as far as the operator of the node allows it.
+
+use std::path::PathBuf;
+
+use switchyard_core::spec::{
+    AppArmorProfile, CapabilityChanges, CgroupNamespace, IpcMode, PidMode, SandboxNetwork, SandboxPid,
+    SeccompProfile, Security, SelinuxLabel, UtsMode,
+};
+use switchyard_core::{Error, ErrorKind, Result};
+
+use super::{Asked, absolute, devices, names};
+use crate::capability;
+use crate::plugin_config::DEFAULT_CAPS;
+
+/// What Docker hides.
+const MASKED: [&str; 12] = [
+    "/proc/acpi",
+    "/proc/asound",
+    "/proc/interrupts",
+    "/proc/kcore",
+    "/proc/keys",
+    "/proc/latency_stats",
+    "/proc/sched_debug",
+    "/proc/scsi",
+    "/proc/timer_list",
+    "/proc/timer_stats",
+    "/sys/devices/virtual/powercap",
+    "/sys/firmware",
+];
+
+/// What Docker lets nobody write.
+const READONLY: [&str; 5] = ["/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"];
+
+/// The type that SELinux does not confine.
+const UNCONFINED_TYPE: &str = "spc_t";
+
+/// Namespaces of a task but for its network.
+#[derive(Debug)]
+pub(super) struct Namespaces {
+    /// Its host name; empty with the host's.
+    pub(super) hostname: String,
+    pub(super) uts: UtsMode,
+    pub(super) ipc: IpcMode,
+    pub(super) sandbox_pid: SandboxPid,
+    pub(super) pid: PidMode,
+    pub(super) cgroup: Option<CgroupNamespace>,
+}
+
+/// The namespaces that a task asks for.
+pub(super) fn namespaces(asked: &Asked<'_>, network: &SandboxNetwork) -> Result<Namespaces> {
+    let (options, modes) = (asked.options, &asked.session.config.allowed_modes);
+    let pid = host_or_own(asked, "pid_mode", &options.pid_mode, &["private"], &modes.pid)?;
+    let ipc = host_or_own(asked, "ipc_mode", &options.ipc_mode, &["private", "shareable"], &modes.ipc)?;
+    let uts = host_or_own(asked, "uts_mode", &options.uts_mode, &["private"], &modes.uts)?;
+    // Every task is in the host's user namespace; to ask for it gives nothing, but is judged as Nomad judges it.
+    host_or_own(asked, "userns_mode", &options.userns_mode, &[], &modes.userns)?;
+    let host_network = *network == SandboxNetwork::Host;
+    let (uts, hostname) = match (uts, host_network, options.hostname.is_empty()) {
+        (true, _, false) => {
+            return Err(Error::invalid("hostname", "uts_mode is \"host\": the host keeps its name"));
+        }
+        (true, _, true) => (UtsMode::Host, String::new()),
+        (false, true, true) => (UtsMode::Network, String::new()),
+        (false, true, false) => (UtsMode::Own, names::hostname(asked)?),
+        (false, false, _) => (UtsMode::Network, names::hostname(asked)?),
+    };
+    let (sandbox_pid, pid) =
+        if pid { (SandboxPid::Host, PidMode::Host) } else { (SandboxPid::PerTask, PidMode::Private) };
+    let cgroup = match options.cgroupns.as_str() {
+        "" => None,
+        "private" => Some(CgroupNamespace::Private),
+        "host" => Some(CgroupNamespace::Host),
+        other => {
+            return Err(Error::invalid("cgroupns", format!("{other:?} is neither \"private\" nor \"host\"")));
+        }
+    };
+    let ipc = if ipc { IpcMode::Host } else { IpcMode::Shared };
+    Ok(Namespaces { hostname, uts, ipc, sandbox_pid, pid, cgroup })
+}
+
+/// Whether a mode is the host's. That needs the operator's leave.
+fn host_or_own(asked: &Asked<'_>, field: &str, mode: &str, own: &[&str], allowed: &[String]) -> Result<bool> {
+    match mode {
+        "" => Ok(false),
+        "host"
+            if asked.session.config.allow_privileged || allowed.iter().any(|allowed| allowed == "host") =>
+        {
+            Ok(true)
+        }
+        "host" => {
+            let kind = field.trim_end_matches("_mode");
+            Err(Error::invalid(
+                field,
+                format!(
+                    "\"host\" is not allowed on this Nomad agent: have allowed_modes.{kind} of the plugin's configuration name it"
+                ),
+            ))
+        }
+        mode if own.contains(&mode) => Ok(false),
+        other => Err(Error::unimplemented(format!(
+            "{field}: {other:?} cannot be had, only \"host\" or the task's own"
+        ))),
+    }
+}
+
+/// The runtime handler of a task; empty for the node's default.
+pub(super) fn handler(asked: &Asked<'_>) -> Result<String> {
+    let (config, wanted) = (&asked.session.config, &asked.options.runtime);
+    if wanted.is_empty() {
+        let gpus = devices::gpus(asked).is_some();
+        return Ok(if gpus { config.nvidia_runtime.clone() } else { String::new() });
+    }
+    if config.allow_runtimes.is_empty() || config.allow_runtimes.contains(wanted) {
+        return Ok(wanted.clone());
+    }
+    Err(Error::invalid("runtime", format!("requested runtime {wanted:?} is not allowed")))
+}
+
+/// The confinement of a task.
+pub(super) fn security(asked: &Asked<'_>) -> Result<Security> {
+    let (options, config) = (asked.options, &asked.session.config);
+    let add = capability::names("cap_add", &options.cap_add)?;
+    let drop = capability::names("cap_drop", &options.cap_drop)?;
+    let capabilities = capability::changes(&DEFAULT_CAPS, &config.allow_caps, &add, &drop)?;
+    let paths = |paths: &[&str]| paths.iter().map(PathBuf::from).collect();
+    let mut security = Security {
+        privileged: options.privileged,
+        capabilities,
+        readonly_rootfs: options.readonly_rootfs,
+        no_new_privileges: false,
+        seccomp: SeccompProfile::RuntimeDefault,
+        apparmor: None,
+        selinux: None,
+        masked_paths: paths(&MASKED),
+        readonly_paths: paths(&READONLY),
+    };
+    if options.privileged {
+        if !config.allow_privileged {
+            let text = "Docker privileged mode is disabled on this Nomad agent: allow_privileged of the plugin's configuration \
+                is false";
+            return Err(Error::new(ErrorKind::InvalidArgument, text));
+        }
+        security.capabilities = CapabilityChanges::default();
+        security.seccomp = SeccompProfile::Unconfined;
+        security.apparmor = Some(AppArmorProfile::Unconfined);
+        (security.masked_paths, security.readonly_paths) = (Vec::new(), Vec::new());
+    }
+    for (index, option) in options.security_opt.iter().enumerate() {
+        apply(&format!("security_opt[{index}]"), option, &mut security)?;
+    }
+    Ok(security)
+}
+
+/// Does what a `security_opt` says: `key`, `key=value`, or in the old spelling `key:value`.
+fn apply(field: &str, option: &str, security: &mut Security) -> Result<()> {
+    let (key, value) = match option.split_once('=').or_else(|| option.split_once(':')) {
+        Some((key, value)) => (key, value),
+        None => (option, ""),
+    };
+    match (key, value) {
+        ("no-new-privileges", "" | "true") => security.no_new_privileges = true,
+        ("no-new-privileges", "false") => security.no_new_privileges = false,
+        ("seccomp", "unconfined") => security.seccomp = SeccompProfile::Unconfined,
+        ("seccomp", "builtin") => security.seccomp = SeccompProfile::RuntimeDefault,
+        ("seccomp", path) => security.seccomp = SeccompProfile::Localhost(absolute(field, path)?),
+        ("apparmor", "unconfined") => security.apparmor = Some(AppArmorProfile::Unconfined),
+        ("apparmor", "docker-default") => security.apparmor = Some(AppArmorProfile::RuntimeDefault),
+        ("apparmor", name) if !name.is_empty() && !name.chars().any(char::is_control) => {
+            security.apparmor = Some(AppArmorProfile::Localhost(name.to_owned()));
+        }
+        ("label", label) => {
+            let known = security.selinux.take().unwrap_or_default();
+            security.selinux = Some(with_label(field, label, known)?);
+        }
+        ("systempaths", "unconfined") => {
+            (security.masked_paths, security.readonly_paths) = (Vec::new(), Vec::new());
+        }
+        ("credentialspec", _) => {
+            return Err(Error::unimplemented(format!("{field}: credentialspec is for Windows")));
+        }
+        _ => {
+            return Err(Error::invalid(
+                field,
+                format!("{option:?} is no security option that can be set here"),
+            ));
+        }
+    }
+    Ok(())
+}
+
+fn with_label(field: &str, label: &str, known: SelinuxLabel) -> Result<SelinuxLabel> {
+    let (part, value) = label.split_once(':').unwrap_or((label, ""));
+    let value = value.to_owned();
+    if value.chars().any(|c| c.is_whitespace() || c.is_control()) {
+        return Err(Error::invalid(field, format!("{label:?} is no part of a label")));
+    }
+    Ok(match (part, value.is_empty()) {
+        ("disable", true) => SelinuxLabel { type_: UNCONFINED_TYPE.to_owned(), ..known },
+        ("user", false) => SelinuxLabel { user: value, ..known },
+        ("role", false) => SelinuxLabel { role: value, ..known },
+        ("type", false) => SelinuxLabel { type_: value, ..known },
+        ("level", false) => SelinuxLabel { level: value, ..known },
+        _ => return Err(Error::invalid(field, format!("{label:?} is no part of a label"))),
+    })
+}

@@ -1,0 +1,111 @@
+//! What paths in a plan really lead to: a task can put links into its directories, and none of them may lead a mount out of there.
+//!
+//! The only part of a plan that touches files. The kernel itself keeps the way inside (`openat2` with `RESOLVE_BENEATH`): a link that
+//! leads out, also an absolute one, is an error.
+
+use std::ffi::OsStr;
+use std::fs::File;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::path::{Path, PathBuf};
+
+use nix::errno::Errno;
+use nix::fcntl::{OFlag, OpenHow, ResolveFlag, open, openat2};
+use nix::sys::stat::{Mode, mkdirat};
+use switchyard_core::spec::{MissingSource, MountSource};
+use switchyard_core::{Error, Result};
+
+use crate::plan::{Plan, Within};
+
+/// How often a lookup is tried again that met a rename meanwhile.
+const ATTEMPTS: u32 = 16;
+
+/// Puts what they really lead to in the place of those sources of a plan that must lie in the directory of the allocation, and makes
+/// directories that are to be made. Blocks on the file system. Idempotent.
+///
+/// # Errors
+/// `InvalidArgument`, naming the key, for a source that is not there, or whose links lead out; what was made before stays.
+pub(crate) fn settle(plan: &mut Plan) -> Result<()> {
+    for Within { mount, root, field } in &plan.within {
+        let mount = plan.task.mounts.get_mut(*mount).map(|mount| &mut mount.source);
+        let Some(MountSource::Host { path, missing }) = mount else { continue };
+        let refused = |error: std::io::Error| {
+            let why = format!("{} cannot be mounted: {}", path.display(), reason(&error));
+            Error::invalid(field, why).with_source(error)
+        };
+        *path = real(root, path, *missing).map_err(refused)?;
+        *missing = MissingSource::Fail;
+    }
+    Ok(())
+}
+
+/// Opens a file below a directory for reading; no link leads out. Blocks on the file system.
+///
+/// # Errors
+/// What the file system says; `InvalidInput` for what is no regular file.
+pub(crate) fn open_below(root: &Path, path: &Path) -> std::io::Result<File> {
+    let place = beneath(&directory(root)?, path)?;
+    // It may be a FIFO or a device: look before it is opened for reading.
+    let link = format!("/proc/self/fd/{}", place.as_raw_fd());
+    if !std::fs::metadata(&link)?.is_file() {
+        return Err(std::io::Error::new(std::io::ErrorKind::InvalidInput, "it is no regular file"));
+    }
+    File::open(link)
+}
+
+fn reason(error: &std::io::Error) -> &'static str {
+    match error.raw_os_error().map(Errno::from_raw) {
+        Some(Errno::EXDEV) => "a link in it leads out of the allocation's directory",
+        Some(Errno::ELOOP) => "its links lead in a circle",
+        Some(Errno::ENOENT) => "it is not there",
+        _ => "it cannot be opened",
+    }
+}
+
+/// The path without links of what is at `path`, which is below `root` as a text.
+fn real(root: &Path, path: &Path, missing: MissingSource) -> std::io::Result<PathBuf> {
+    let root_fd = directory(root)?;
+    let below = path.strip_prefix(root).map_err(|_| Errno::EXDEV)?;
+    let below = if below.as_os_str().is_empty() { Path::new(".") } else { below };
+    let place = match (beneath(&root_fd, below), missing) {
+        (Err(error), MissingSource::CreateDir) if error.raw_os_error() == Some(Errno::ENOENT as i32) => {
+            make(&root_fd, below)?
+        }
+        (place, MissingSource::CreateDir | MissingSource::Fail) => place?,
+    };
+    std::fs::read_link(format!("/proc/self/fd/{}", place.as_raw_fd()))
+}
+
+fn directory(path: &Path) -> std::io::Result<OwnedFd> {
+    Ok(open(path, OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC, Mode::empty())?)
+}
+
+/// What is at a path below a directory, found without ever leaving it.
+fn beneath(root: &OwnedFd, path: &Path) -> std::io::Result<OwnedFd> {
+    let how = OpenHow::new()
+        .flags(OFlag::O_PATH | OFlag::O_CLOEXEC)
+        .resolve(ResolveFlag::RESOLVE_BENEATH | ResolveFlag::RESOLVE_NO_MAGICLINKS);
+    for _ in 0..ATTEMPTS {
+        match openat2(root, path, how) {
+            // Somebody renamed a directory on the way, and the kernel cannot tell whether it went out of the root.
+            Err(Errno::EAGAIN | Errno::EINTR) => {}
+            place => return Ok(place?),
+        }
+    }
+    Err(Errno::EAGAIN.into())
+}
+
+/// Makes the directories of a path below a directory that are missing, and opens the last.
+fn make(root: &OwnedFd, path: &Path) -> std::io::Result<OwnedFd> {
+    let mut at = beneath(root, Path::new("."))?;
+    let mut way = PathBuf::new();
+    for part in path.iter().filter(|part| *part != OsStr::new(".")) {
+        match mkdirat(&at, part, Mode::from_bits_truncate(0o755)) {
+            Ok(()) | Err(Errno::EEXIST) => {}
+            Err(error) => return Err(error.into()),
+        }
+        way.push(part);
+        // From the root each time: what is there may be a link that leads elsewhere inside.
+        at = beneath(root, &way)?;
+    }
+    Ok(at)
+}

@@ -1,0 +1,189 @@
+//! Reads the configuration of the plugin, and refuses what cannot be: an agent whose plugin refuses its configuration does not start, so
+//! what means nothing here is only warned of.
+
+use std::time::Duration;
+
+use switchyard_core::{Error, Result};
+
+use super::{AllowedModes, AuthConfig, DEFAULT_CAPS, DanglingConfig, GcConfig, PluginConfig, VolumesConfig};
+use crate::capability;
+use crate::value::Block;
+
+/// The least that pulls are let go without progress, and tasks that nobody knows are left alone.
+const LEAST: Duration = Duration::from_secs(60);
+
+/// Facts of Nomad that can be labels.
+pub(crate) const LABEL_NAMES: [&str; 8] = [
+    "job_name",
+    "job_id",
+    "parent_job_id",
+    "task_group_name",
+    "task_name",
+    "namespace",
+    "node_name",
+    "node_id",
+];
+
+/// Keys of the docker driver that mean nothing here, and why.
+const WITHOUT_MEANING: [(&str, &str); 7] = [
+    ("endpoint", "there is no Docker: tasks run on the containerd that the daemon is configured with"),
+    ("tls", "there is no Docker to speak to"),
+    ("logging", "the agent collects the output of tasks itself"),
+    ("infra_image", "networks need no process of their own"),
+    ("infra_image_pull_timeout", "networks need no process of their own"),
+    ("container_exists_attempts", "a task of the same id is found at once"),
+    ("windows_allow_insecure_container_admin", "this is not Windows"),
+];
+
+impl PluginConfig {
+    /// The configuration that an agent has encoded, and what there is to say about it that stops nobody.
+    ///
+    /// # Errors
+    /// `InvalidArgument`, naming the key.
+    pub(crate) fn decode(bytes: &[u8]) -> Result<(Self, Vec<String>)> {
+        let mut block = Block::decode(bytes)?;
+        let without = WITHOUT_MEANING.iter().filter(|(key, _)| block.has(key));
+        let warnings = without.map(|(key, why)| format!("{key} has no effect: {why}")).collect();
+        let defaults = Self::default();
+        let config = Self {
+            allow_privileged: block.flag("allow_privileged")?.unwrap_or(defaults.allow_privileged),
+            allow_caps: allowed_caps(&mut block)?,
+            allow_runtimes: block.texts("allow_runtimes")?,
+            nvidia_runtime: block.text("nvidia_runtime")?,
+            allowed_modes: allowed_modes(block.block("allowed_modes")?)?,
+            auth: auth(block.block("auth")?)?,
+            volumes: volumes(block.block("volumes")?)?,
+            gc: gc(block.block("gc")?)?,
+            disable_log_collection: block.flag("disable_log_collection")?.unwrap_or_default(),
+            image_pull_timeout: positive(&mut block, "image_pull_timeout", defaults.image_pull_timeout)?,
+            pull_activity_timeout: at_least(
+                &mut block,
+                "pull_activity_timeout",
+                defaults.pull_activity_timeout,
+            )?,
+            extra_labels: extra_labels(&mut block)?,
+            pids_limit: block.number("pids_limit")?.filter(|limit| *limit != 0),
+            oom_score_adj: oom_score(&mut block)?,
+            must_create_network: block.flag("must_create_network")?.unwrap_or(defaults.must_create_network),
+        };
+        if let Some(limit) = config.pids_limit.filter(|limit| *limit < -1) {
+            return Err(Error::invalid("pids_limit", format!("{limit} is no number of processes")));
+        }
+        Ok((config, warnings))
+    }
+}
+
+fn allowed_caps(block: &mut Block) -> Result<Vec<String>> {
+    if !block.has("allow_caps") {
+        return Ok(DEFAULT_CAPS.map(str::to_owned).to_vec());
+    }
+    capability::names(&block.at("allow_caps"), &block.texts("allow_caps")?)
+}
+
+fn allowed_modes(mut block: Block) -> Result<AllowedModes> {
+    Ok(AllowedModes {
+        pid: block.texts("pid")?,
+        ipc: block.texts("ipc")?,
+        userns: block.texts("userns")?,
+        uts: block.texts("uts")?,
+    })
+}
+
+fn auth(mut block: Block) -> Result<AuthConfig> {
+    let config = AuthConfig { config: block.text("config")?, helper: block.text("helper")? };
+    // It becomes the end of the name of a program that is looked for in PATH.
+    if config.helper.contains('/') {
+        return Err(Error::invalid(
+            block.at("helper"),
+            format!("{:?} is no end of a name docker-credential-…", config.helper),
+        ));
+    }
+    Ok(config)
+}
+
+fn volumes(mut block: Block) -> Result<VolumesConfig> {
+    let config = VolumesConfig {
+        enabled: block.flag("enabled")?.unwrap_or_default(),
+        selinuxlabel: block.text("selinuxlabel")?,
+    };
+    if !matches!(config.selinuxlabel.as_str(), "" | "z" | "Z") {
+        return Err(Error::invalid(
+            block.at("selinuxlabel"),
+            format!("{:?} is neither \"z\" nor \"Z\"", config.selinuxlabel),
+        ));
+    }
+    Ok(config)
+}
+
+fn gc(mut block: Block) -> Result<GcConfig> {
+    let GcConfig { image, image_delay, container, dangling } = GcConfig::default();
+    Ok(GcConfig {
+        image: block.flag("image")?.unwrap_or(image),
+        image_delay: block.duration("image_delay")?.unwrap_or(image_delay),
+        container: block.flag("container")?.unwrap_or(container),
+        dangling: dangling_config(block.block("dangling_containers")?, &dangling)?,
+    })
+}
+
+fn dangling_config(mut block: Block, defaults: &DanglingConfig) -> Result<DanglingConfig> {
+    Ok(DanglingConfig {
+        enabled: block.flag("enabled")?.unwrap_or(defaults.enabled),
+        dry_run: block.flag("dry_run")?.unwrap_or(defaults.dry_run),
+        period: positive(&mut block, "period", defaults.period)?,
+        creation_grace: at_least(&mut block, "creation_grace", defaults.creation_grace)?,
+    })
+}
+
+fn extra_labels(block: &mut Block) -> Result<Vec<String>> {
+    let labels = block.texts("extra_labels")?;
+    for (index, pattern) in labels.iter().enumerate() {
+        if !LABEL_NAMES.iter().any(|name| matches(pattern, name)) {
+            let known = LABEL_NAMES.join(", ");
+            return Err(Error::invalid(
+                format_args!("{}[{index}]", block.at("extra_labels")),
+                format!("{pattern:?} names none of {known}"),
+            ));
+        }
+    }
+    Ok(labels)
+}
+
+fn oom_score(block: &mut Block) -> Result<i32> {
+    let score = block.number("oom_score_adj")?.unwrap_or_default();
+    let known = i32::try_from(score).ok().filter(|score| (-1000..=1000).contains(score));
+    known.ok_or_else(|| Error::invalid("oom_score_adj", format!("{score} is not between -1000 and 1000")))
+}
+
+/// A length of time that is not 0.
+fn positive(block: &mut Block, key: &str, default: Duration) -> Result<Duration> {
+    let value = block.duration(key)?.unwrap_or(default);
+    if value.is_zero() { Err(Error::invalid(block.at(key), "it cannot be 0")) } else { Ok(value) }
+}
+
+/// A length of time that is a minute or more.
+fn at_least(block: &mut Block, key: &str, default: Duration) -> Result<Duration> {
+    let value = block.duration(key)?.unwrap_or(default);
+    if value < LEAST {
+        Err(Error::invalid(block.at(key), "it is less than minimum, 1m0s"))
+    } else {
+        Ok(value)
+    }
+}
+
+/// Whether a pattern, in which `*` stands for any text, fits a name.
+pub(crate) fn matches(pattern: &str, name: &str) -> bool {
+    let Some((start, rest)) = pattern.split_once('*') else {
+        return pattern == name;
+    };
+    let Some(mut name) = name.strip_prefix(start) else {
+        return false;
+    };
+    let (middle, end) = rest.rsplit_once('*').unwrap_or(("", rest));
+    for part in middle.split('*') {
+        let Some(at) = name.find(part) else {
+            return false;
+        };
+        name = &name[at + part.len()..];
+    }
+    name.ends_with(end)
+}

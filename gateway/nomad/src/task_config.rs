@@ -1,0 +1,129 @@
+//! What the `config` of a task says: the options of Nomad's docker driver, by their names there. What is empty or `None` is not asked for.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use switchyard_core::image::Credentials;
+
+mod decode;
+mod volume;
+
+pub(crate) use volume::{Tmpfs, Volume, propagation};
+
+/// The options of a task.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(crate) struct TaskOptions {
+    // Image.
+    pub(crate) image: String,
+    pub(crate) load: String,
+    pub(crate) force_pull: bool,
+    pub(crate) image_pull_timeout: Option<Duration>,
+    pub(crate) auth: Option<Credentials>,
+    pub(crate) auth_soft_fail: bool,
+    // Process.
+    pub(crate) entrypoint: Vec<String>,
+    pub(crate) command: String,
+    pub(crate) args: Vec<String>,
+    pub(crate) work_dir: String,
+    pub(crate) init: bool,
+    pub(crate) interactive: bool,
+    pub(crate) tty: bool,
+    pub(crate) hostname: String,
+    pub(crate) labels: BTreeMap<String, String>,
+    pub(crate) group_add: Vec<String>,
+    pub(crate) runtime: String,
+    // Security.
+    pub(crate) privileged: bool,
+    pub(crate) cap_add: Vec<String>,
+    pub(crate) cap_drop: Vec<String>,
+    pub(crate) security_opt: Vec<String>,
+    pub(crate) readonly_rootfs: bool,
+    pub(crate) pid_mode: String,
+    pub(crate) ipc_mode: String,
+    pub(crate) uts_mode: String,
+    pub(crate) userns_mode: String,
+    pub(crate) cgroupns: String,
+    // Network.
+    pub(crate) network_mode: String,
+    pub(crate) ports: Vec<String>,
+    /// Ports inside by label.
+    pub(crate) port_map: BTreeMap<String, String>,
+    pub(crate) ipv4_address: String,
+    pub(crate) mac_address: String,
+    pub(crate) advertise_ipv6_address: bool,
+    pub(crate) extra_hosts: Vec<String>,
+    pub(crate) dns_servers: Vec<String>,
+    pub(crate) dns_search_domains: Vec<String>,
+    pub(crate) dns_options: Vec<String>,
+    // Storage.
+    pub(crate) volumes: Vec<Volume>,
+    pub(crate) volume_driver: String,
+    pub(crate) mounts: Vec<MountOptions>,
+    pub(crate) tmpfs: Vec<Tmpfs>,
+    pub(crate) shm_size_bytes: u64,
+    /// The most that the root file system may take.
+    pub(crate) storage_bytes: Option<u64>,
+    pub(crate) devices: Vec<DeviceOptions>,
+    // Resources.
+    pub(crate) cpu_hard_limit: bool,
+    pub(crate) cpu_cfs_period_us: Option<u64>,
+    pub(crate) memory_hard_limit_mb: u64,
+    pub(crate) pids_limit: Option<i64>,
+    pub(crate) oom_score_adj: Option<i32>,
+    pub(crate) ulimit: BTreeMap<String, String>,
+    pub(crate) sysctl: BTreeMap<String, String>,
+    /// Output is not wanted: the logging driver `none`.
+    pub(crate) discards_output: bool,
+    /// What there is to say to whoever wrote the job, and stops nothing.
+    pub(crate) warnings: Vec<String>,
+}
+
+/// A `mount` of a task.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct MountOptions {
+    /// Its path in the configuration.
+    pub(crate) field: String,
+    /// Where it appears.
+    pub(crate) target: String,
+    /// No writing.
+    pub(crate) readonly: bool,
+    /// What appears there.
+    pub(crate) kind: MountKind,
+}
+
+/// What a `mount` mounts.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum MountKind {
+    /// A path of the host, or of the task's directory.
+    Bind {
+        /// The path.
+        source: String,
+        /// As Docker spells it; empty for the default.
+        propagation: String,
+    },
+    /// A volume by name.
+    Volume {
+        /// The name.
+        name: String,
+    },
+    /// Memory.
+    Tmpfs {
+        /// 0 for the kernel's default.
+        size_bytes: u64,
+        /// 0 for 1777.
+        mode: u32,
+    },
+}
+
+/// A `devices` block of a task.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct DeviceOptions {
+    /// Its path in the configuration.
+    pub(crate) field: String,
+    /// On the host, or a name in the Container Device Interface.
+    pub(crate) host_path: String,
+    /// Inside; empty for the same.
+    pub(crate) container_path: String,
+    /// Empty for `rwm`.
+    pub(crate) cgroup_permissions: String,
+}

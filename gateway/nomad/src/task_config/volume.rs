@@ -1,0 +1,152 @@
+//! Texts that stand for mounts: `source:destination[:options]` of a volume, `destination[:options]` of a tmpfs, and sizes.
+
+use switchyard_core::spec::Propagation;
+use switchyard_core::{Error, Result};
+
+/// A `volumes` entry.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Volume {
+    /// Its path in the configuration.
+    pub(crate) field: String,
+    /// A path, or with a volume driver a name.
+    pub(crate) source: String,
+    /// Where it appears.
+    pub(crate) destination: String,
+    /// No writing.
+    pub(crate) readonly: bool,
+    /// Whether mounts made later go across.
+    pub(crate) propagation: Propagation,
+    /// It is given the task's SELinux label.
+    pub(crate) relabel: bool,
+}
+
+/// A `tmpfs` entry.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Tmpfs {
+    /// Its path in the configuration.
+    pub(crate) field: String,
+    /// Where it appears.
+    pub(crate) destination: String,
+    /// 0 for the kernel's default.
+    pub(crate) size_bytes: u64,
+    /// Permission bits.
+    pub(crate) mode: u32,
+    /// No writing.
+    pub(crate) readonly: bool,
+    /// Programs may be run from it.
+    pub(crate) exec: bool,
+}
+
+// === impl Volume ===
+
+impl Volume {
+    /// Reads an entry.
+    pub(super) fn parse(field: String, text: &str) -> Result<Self> {
+        let parts: Vec<&str> = text.split(':').collect();
+        let (source, destination, options) = match parts[..] {
+            [source, destination] => (source, destination, ""),
+            [source, destination, options] => (source, destination, options),
+            _ => {
+                let why = format!("invalid docker volume {text:?}: not <src>:<destination> format");
+                return Err(Error::invalid(field, why));
+            }
+        };
+        if source.is_empty() || destination.is_empty() {
+            let why = format!("invalid docker volume {text:?}: source and destination cannot be empty");
+            return Err(Error::invalid(field, why));
+        }
+        let mut volume = Self {
+            source: source.to_owned(),
+            destination: destination.to_owned(),
+            readonly: false,
+            propagation: Propagation::Private,
+            relabel: false,
+            field,
+        };
+        for option in options.split(',').filter(|option| !option.is_empty()) {
+            match option {
+                "ro" => volume.readonly = true,
+                // What comes after it is for other systems' file sharing.
+                "rw" | "cached" | "delegated" | "consistent" => {}
+                "z" | "Z" => volume.relabel = true,
+                other => volume.propagation = propagation(&volume.field, other)?,
+            }
+        }
+        Ok(volume)
+    }
+}
+
+// === impl Tmpfs ===
+
+impl Tmpfs {
+    /// Reads an entry.
+    pub(super) fn parse(field: String, text: &str) -> Result<Self> {
+        let (destination, options) = text.split_once(':').unwrap_or((text, ""));
+        let mut tmpfs = Self {
+            destination: destination.to_owned(),
+            size_bytes: 0,
+            mode: 0o1777,
+            readonly: false,
+            exec: false,
+            field,
+        };
+        for option in options.split(',').filter(|option| !option.is_empty()) {
+            let wrong = || {
+                Error::invalid(
+                    &tmpfs.field,
+                    format!("{option:?} is no option of a tmpfs that can be set here"),
+                )
+            };
+            match option.split_once('=') {
+                Some(("size", value)) => tmpfs.size_bytes = size(value).ok_or_else(wrong)?,
+                Some(("mode", value)) => {
+                    let mode = u32::from_str_radix(value, 8).ok().filter(|mode| *mode <= 0o7777);
+                    tmpfs.mode = mode.ok_or_else(wrong)?;
+                }
+                Some(_) => return Err(wrong()),
+                None => match option {
+                    "ro" => tmpfs.readonly = true,
+                    "exec" => tmpfs.exec = true,
+                    "rw" | "noexec" | "nosuid" | "nodev" => {}
+                    _ => return Err(wrong()),
+                },
+            }
+        }
+        Ok(tmpfs)
+    }
+}
+
+/// A propagation as Docker spells it. Mounts below the source always go along.
+pub(crate) fn propagation(field: &str, text: &str) -> Result<Propagation> {
+    match text {
+        "" | "private" | "rprivate" => Ok(Propagation::Private),
+        "slave" | "rslave" => Ok(Propagation::HostToTask),
+        "shared" | "rshared" => Ok(Propagation::Bidirectional),
+        other => {
+            Err(Error::invalid(field, format!("{other:?} is no option of a mount that can be set here")))
+        }
+    }
+}
+
+/// A size in bytes as Docker writes it: `64m`, `10G`, `1024`, `1.5g`, `10GiB`.
+pub(super) fn size(text: &str) -> Option<u64> {
+    let lower = text.trim().to_ascii_lowercase();
+    let lower = lower.strip_suffix("ib").or_else(|| lower.strip_suffix('b')).unwrap_or(&lower);
+    let letter = lower.chars().next_back()?;
+    let (digits, shift) = match ['k', 'm', 'g', 't', 'p'].iter().position(|unit| *unit == letter) {
+        Some(index) => (&lower[..lower.len() - 1], 10 * (u32::try_from(index).ok()? + 1)),
+        None => (lower, 0),
+    };
+    let (whole, fraction) = digits.trim().split_once('.').unwrap_or((digits.trim(), ""));
+    if !whole.bytes().chain(fraction.bytes()).all(|byte| byte.is_ascii_digit()) || fraction.len() > 9 {
+        return None;
+    }
+    let unit = 1_u128 << shift;
+    let mut bytes = whole.parse::<u64>().ok().map(u128::from)?.checked_mul(unit)?;
+    if !fraction.is_empty() {
+        let tens = 10_u128.pow(u32::try_from(fraction.len()).ok()?);
+        bytes += fraction.parse::<u128>().ok()? * unit / tens;
+    }
+    // Sizes go through signed numbers of 64 bits elsewhere.
+    u64::try_from(bytes).ok().filter(|bytes| i64::try_from(*bytes).is_ok())
+}

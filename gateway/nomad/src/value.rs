@@ -1,0 +1,213 @@
+//! Configurations as agents encode them: MessagePack, read by key, with the path of the key in every error.
+//!
+//! What is nil or missing is not given; keys that nobody asks for are passed over, and their order says nothing. Numbers come as
+//! whole numbers, as floats, or as decimal texts; texts also as bytes. An error names what is wrong, never a value: it may be secret.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use rmpv::Value;
+use switchyard_core::{Error, Result};
+
+use crate::duration;
+
+/// Deeper than any schema of ours.
+const MAX_DEPTH: usize = 16;
+
+/// What a configuration, or a block in it, says.
+#[derive(Default)]
+pub(crate) struct Block {
+    path: String,
+    entries: BTreeMap<String, Value>,
+}
+
+impl Block {
+    /// The configuration that these bytes are; none say nothing.
+    ///
+    /// # Errors
+    /// `InvalidArgument` if they are not one map of MessagePack.
+    pub(crate) fn decode(bytes: &[u8]) -> Result<Self> {
+        if bytes.is_empty() {
+            return Ok(Self::default());
+        }
+        let mut rest = bytes;
+        let value = rmpv::decode::read_value_with_max_depth(&mut rest, MAX_DEPTH)
+            .map_err(|error| Error::invalid("config", "it is not MessagePack").with_source(error))?;
+        if !rest.is_empty() {
+            return Err(Error::invalid("config", "more bytes follow what it says"));
+        }
+        match value {
+            Value::Nil => Ok(Self::default()),
+            value => Self::of(String::new(), value),
+        }
+    }
+
+    fn of(path: String, value: Value) -> Result<Self> {
+        let Value::Map(pairs) = value else {
+            let path = if path.is_empty() { "config" } else { &path };
+            return Err(unlike(path, "a block", &value));
+        };
+        let mut entries = BTreeMap::new();
+        for (key, value) in pairs {
+            let key = text(&path, key)?;
+            entries.insert(key, value);
+        }
+        Ok(Self { path, entries })
+    }
+
+    /// The path of a key, as errors name it.
+    pub(crate) fn at(&self, key: &str) -> String {
+        if self.path.is_empty() { key.to_owned() } else { format!("{}.{key}", self.path) }
+    }
+
+    /// Takes out what is said under a key.
+    fn take(&mut self, key: &str) -> Option<Value> {
+        self.entries.remove(key).filter(|value| *value != Value::Nil)
+    }
+
+    /// Whether something is said under a key.
+    pub(crate) fn has(&self, key: &str) -> bool {
+        self.entries.get(key).is_some_and(|value| *value != Value::Nil)
+    }
+
+    /// A text; empty if it is not given.
+    pub(crate) fn text(&mut self, key: &str) -> Result<String> {
+        self.take(key).map(|value| text(&self.at(key), value)).transpose().map(Option::unwrap_or_default)
+    }
+
+    /// Yes or no.
+    pub(crate) fn flag(&mut self, key: &str) -> Result<Option<bool>> {
+        match self.take(key) {
+            None => Ok(None),
+            Some(Value::Boolean(value)) => Ok(Some(value)),
+            Some(value) => Err(unlike(&self.at(key), "true or false", &value)),
+        }
+    }
+
+    /// A whole number.
+    pub(crate) fn number(&mut self, key: &str) -> Result<Option<i64>> {
+        self.take(key).map(|value| number(&self.at(key), value)).transpose()
+    }
+
+    /// A whole number that cannot be negative.
+    pub(crate) fn count(&mut self, key: &str) -> Result<Option<u64>> {
+        let number = self.number(key)?;
+        let count = |number: i64| {
+            u64::try_from(number).map_err(|_| Error::invalid(self.at(key), format!("{number} is negative")))
+        };
+        number.map(count).transpose()
+    }
+
+    /// Texts in order.
+    pub(crate) fn texts(&mut self, key: &str) -> Result<Vec<String>> {
+        let path = self.at(key);
+        let list = self.list(key)?.into_iter().enumerate();
+        list.map(|(index, value)| text(&format!("{path}[{index}]"), value)).collect()
+    }
+
+    /// Pairs of texts: a map, or several of which a later one counts more.
+    pub(crate) fn pairs(&mut self, key: &str) -> Result<BTreeMap<String, String>> {
+        let path = self.at(key);
+        let maps = match self.take(key) {
+            None => Vec::new(),
+            Some(Value::Array(maps)) => maps,
+            Some(map) => vec![map],
+        };
+        let mut pairs = BTreeMap::new();
+        for map in maps.into_iter().filter(|map| *map != Value::Nil) {
+            let block = Self::of(path.clone(), map)?;
+            for (name, value) in block.entries {
+                let value = match value {
+                    Value::Nil => String::new(),
+                    value => text(&format!("{path}.{name}"), value)?,
+                };
+                pairs.insert(name, value);
+            }
+        }
+        Ok(pairs)
+    }
+
+    /// A block; one that is not given says nothing.
+    pub(crate) fn block(&mut self, key: &str) -> Result<Self> {
+        let path = self.at(key);
+        match self.take(key) {
+            None => Ok(Self { path, entries: BTreeMap::new() }),
+            Some(Value::Array(mut blocks)) if blocks.len() <= 1 => match blocks.pop() {
+                None | Some(Value::Nil) => Ok(Self { path, entries: BTreeMap::new() }),
+                Some(block) => Self::of(path, block),
+            },
+            Some(block) => Self::of(path, block),
+        }
+    }
+
+    /// Blocks in order.
+    pub(crate) fn blocks(&mut self, key: &str) -> Result<Vec<Self>> {
+        let path = self.at(key);
+        let list = self.list(key)?.into_iter().enumerate();
+        list.map(|(index, value)| Self::of(format!("{path}[{index}]"), value)).collect()
+    }
+
+    /// A length of time as Go writes it: `1h30m`.
+    pub(crate) fn duration(&mut self, key: &str) -> Result<Option<Duration>> {
+        let text = self.text(key)?;
+        let wrong = || {
+            Error::invalid(self.at(key), format!("{text:?} is no length of time such as \"5m\" or \"1m30s\""))
+        };
+        if text.is_empty() { Ok(None) } else { duration::parse(&text).ok_or_else(wrong).map(Some) }
+    }
+
+    fn list(&mut self, key: &str) -> Result<Vec<Value>> {
+        match self.take(key) {
+            None => Ok(Vec::new()),
+            Some(Value::Array(list)) => Ok(list),
+            Some(value) => Err(unlike(&self.at(key), "a list", &value)),
+        }
+    }
+}
+
+fn text(path: &str, value: Value) -> Result<String> {
+    let text = match value {
+        Value::String(text) => text.into_str(),
+        Value::Binary(bytes) => String::from_utf8(bytes).ok(),
+        value => return Err(unlike(path, "a text", &value)),
+    };
+    let text = text.ok_or_else(|| Error::invalid(path, "it is not UTF-8"))?;
+    if text.contains('\0') { Err(Error::invalid(path, "it contains a NUL byte")) } else { Ok(text) }
+}
+
+fn number(path: &str, value: Value) -> Result<i64> {
+    let whole = match &value {
+        Value::Integer(number) => number.as_i64(),
+        Value::F32(number) => whole(f64::from(*number)),
+        Value::F64(number) => whole(*number),
+        // What no float is exactly comes as a text of decimal digits.
+        Value::String(_) | Value::Binary(_) => {
+            let text = text(path, value)?;
+            text.parse().ok().or_else(|| text.parse().ok().and_then(whole))
+        }
+        Value::Nil | Value::Boolean(_) | Value::Array(_) | Value::Map(_) | Value::Ext(..) => {
+            return Err(unlike(path, "a number", &value));
+        }
+    };
+    whole.ok_or_else(|| Error::invalid(path, "it is not a whole number of 64 bits"))
+}
+
+/// A float as the whole number that it is.
+fn whole(number: f64) -> Option<i64> {
+    // A float that is no whole number has digits here after the point, and one that is not finite has letters.
+    format!("{number}").parse().ok()
+}
+
+/// The error for a value of another kind than is wanted.
+fn unlike(path: &str, wanted: &str, value: &Value) -> Error {
+    let kind = match value {
+        Value::Nil => "nothing",
+        Value::Boolean(_) => "true or false",
+        Value::Integer(_) | Value::F32(_) | Value::F64(_) => "a number",
+        Value::String(_) | Value::Binary(_) => "a text",
+        Value::Array(_) => "a list",
+        Value::Map(_) => "a block",
+        Value::Ext(..) => "an extension of MessagePack",
+    };
+    Error::invalid(path, format!("{wanted} is wanted here, not {kind}"))
+}
