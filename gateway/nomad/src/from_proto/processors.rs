@@ -4,10 +4,10 @@ use switchyard_proto::nomad::base::proto as base;
 
 use crate::session::Processors;
 
-impl Processors {
+impl From<&base::NomadConfig> for Processors {
     /// What an agent said; nothing if it said nothing.
-    pub(crate) fn from_config(config: Option<&base::NomadConfig>) -> Self {
-        let topology = config.and_then(|config| config.driver.as_ref()?.topology.as_ref());
+    fn from(config: &base::NomadConfig) -> Self {
+        let topology = config.driver.as_ref().and_then(|driver| driver.topology.as_ref());
         let Some(base::ClientTopology { cores, override_total_compute, .. }) = topology else {
             return Self::default();
         };
@@ -45,14 +45,13 @@ mod tests {
         };
         let cores = vec![core(2000, 3000, 1000), core(0, 3000, 1000), core(0, 0, 1000)];
         let told = config(cores.clone(), 0);
-        assert_eq!(Processors::from_config(Some(&told)), Processors { cores: 3, total_mhz: 6000 });
+        assert_eq!(Processors::from(&told), Processors { cores: 3, total_mhz: 6000 });
         let told = config(cores, 500);
-        assert_eq!(Processors::from_config(Some(&told)), Processors { cores: 3, total_mhz: 500 });
+        assert_eq!(Processors::from(&told), Processors { cores: 3, total_mhz: 500 });
     }
 
     #[test]
     fn an_agent_that_says_nothing_leaves_them_unknown() {
-        assert_eq!(Processors::from_config(None), Processors::default());
-        assert_eq!(Processors::from_config(Some(&base::NomadConfig::default())), Processors::default());
+        assert_eq!(Processors::from(&base::NomadConfig::default()), Processors::default());
     }
 }
