@@ -3,7 +3,7 @@
 use std::error::Error;
 
 /// Every file that is compiled, relative to this crate. A new one also needs its module in `src/lib.rs`.
-const FILES: [&str; 15] = [
+const FILES: [&str; 16] = [
     "cri/v1/api.proto",
     "cri/v1alpha2/api.proto",
     "containerd/runc/v1/options.proto",
@@ -12,6 +12,7 @@ const FILES: [&str; 15] = [
     "containerd/task/v2/shim.proto",
     "go_plugin/plugin.proto",
     "google/rpc/status.proto",
+    "grpc/health/v1/health.proto",
     "nomad/plugins/base/base.proto",
     "nomad/plugins/device/device.proto",
     "nomad/plugins/drivers/driver.proto",

@@ -187,6 +187,26 @@ pub mod google {
     }
 }
 
+pub mod grpc {
+    //! What gRPC servers serve beside their own.
+
+    pub mod health {
+        //! Whether a server is well.
+
+        pub mod v1 {
+            //! Package `grpc.health.v1`.
+            #![allow(
+                missing_docs,
+                unused_qualifications,
+                clippy::allow_attributes_without_reason,
+                reason = "generated code, whose form belongs to prost and tonic"
+            )]
+
+            tonic::include_proto!("grpc.health.v1");
+        }
+    }
+}
+
 pub mod switchyard {
     //! What parts of Switchyard say to each other.
 

@@ -147,6 +147,7 @@ async fn metrics(State(admin): State<Admin>) -> Response {
         tasks: admin.source.count_tasks(),
         images: admin.images().await,
         streaming: admin.source.count_streaming(),
+        launchers: admin.source.count_launchers(),
         parts: admin.source.parts(),
         logs: tokio::time::timeout(COUNT_LIMIT, admin.source.logs()).await.ok().flatten(),
     };

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Args, Parser, Subcommand};
+use switchyard_nomad::launcher::COOKIE;
 
 use crate::channel::report;
 use crate::config::{self, ConfigError, DEFAULT_FILE, DOCUMENTED, Loaded, Sources};
@@ -17,6 +18,10 @@ use crate::{serve, service_manager, telemetry};
 
 mod cri;
 mod daemon;
+mod nomad;
+
+/// The exit status that says that the usage was wrong.
+const USAGE: u8 = 2;
 
 /// Threads that run the daemon's tasks: they wait more than they work, and each has memory of its own.
 const WORKERS: usize = 2;
@@ -56,6 +61,9 @@ enum Command {
     Ps(daemon::Target),
     /// Speak CRI to a runtime, for a look or a try.
     Cri(cri::Cri),
+    /// Be what Nomad agents start as their plugins, or install that.
+    #[command(subcommand)]
+    NomadPlugin(nomad::NomadPlugin),
     /// Show the version of this build.
     Version {
         /// Text or JSON.
@@ -138,6 +146,8 @@ enum CliError {
     Daemon(#[from] daemon::DaemonError),
     #[error(transparent)]
     Cri(#[from] cri::CriError),
+    #[error(transparent)]
+    Nomad(#[from] nomad::NomadError),
     #[error("cannot write the output")]
     Output(#[from] io::Error),
 }
@@ -145,10 +155,16 @@ enum CliError {
 /// Runs the command that the process was started with.
 #[must_use]
 pub fn main() -> ExitCode {
-    // clap itself prints what is wrong with the usage, and ends with status 2.
-    let cli = Cli::parse();
+    let args = nomad::as_started(std::env::args_os().collect(), std::env::var_os(COOKIE.0).as_deref());
+    let cli = match Cli::try_parse_from(args) {
+        Ok(cli) => cli,
+        Err(error) if error.use_stderr() && nomad::tell(&error) => return ExitCode::from(USAGE),
+        // clap itself prints what is wrong with the usage, and ends with status 2.
+        Err(error) => error.exit(),
+    };
     match run(cli.command) {
         Ok(code) => code,
+        Err(CliError::Nomad(error)) if nomad::tell(&error) => ExitCode::FAILURE,
         Err(error) => {
             let already = matches!(error, CliError::Detach(DetachError::AlreadyRunning { .. }));
             // There is nobody left to tell if standard error is gone too.
@@ -166,6 +182,7 @@ fn run(command: Command) -> Result<ExitCode, CliError> {
         Command::Status(target) => return Ok(block_on(daemon::status(&target))??),
         Command::Ps(target) => block_on(daemon::ps(&target))??,
         Command::Cri(command) => return Ok(block_on(cri::run(command))??),
+        Command::NomadPlugin(command) => nomad::run(command)?,
         Command::Version { output } => version(output)?,
         Command::Detach { pid_file, log, command } => {
             return Err(CliError::Detach(detach::run(&Detach { pid_file, log, command })));

@@ -47,6 +47,8 @@ pub struct Config {
     pub admin: Admin,
     /// The CRI server.
     pub cri: Cri,
+    /// What the launchers of Nomad agents call.
+    pub nomad: Nomad,
     /// The containerd that runs containers.
     pub containerd: Containerd,
     /// Container networks.
@@ -147,6 +149,18 @@ pub struct Streaming {
     pub idle_timeout_seconds: u64,
 }
 
+/// What the launchers call that Nomad agents start as their plugins.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Nomad {
+    /// Whether they are served.
+    pub enabled: bool,
+    /// The socket; `None` is `<run>/nomad.sock`.
+    pub socket: Option<PathBuf>,
+    /// A group, by name or number, whose agents may use the socket besides root's.
+    pub socket_group: Option<String>,
+}
+
 /// Processes that the daemon starts itself: containerd and the logkeeper in mode `managed`.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -181,6 +195,7 @@ impl Default for Config {
             log: Log::default(),
             admin: Admin::default(),
             cri: Cri::default(),
+            nomad: Nomad::default(),
             containerd: Containerd::default(),
             network: Network::default(),
             devices: Devices::default(),
@@ -240,6 +255,12 @@ impl Default for Streaming {
     }
 }
 
+impl Default for Nomad {
+    fn default() -> Self {
+        Self { enabled: true, socket: None, socket_group: None }
+    }
+}
+
 impl Default for Managed {
     fn default() -> Self {
         Self { oom_score: -999, start_timeout_seconds: 30, hang_timeout_seconds: 60 }
@@ -259,6 +280,12 @@ impl Config {
     #[must_use]
     pub fn cri_socket(&self) -> PathBuf {
         self.cri.socket.clone().unwrap_or_else(|| self.paths.run.join("cri.sock"))
+    }
+
+    /// The socket for the launchers of Nomad agents.
+    #[must_use]
+    pub fn nomad_socket(&self) -> PathBuf {
+        self.nomad.socket.clone().unwrap_or_else(|| nomad_socket(&self.paths.run))
     }
 
     /// The containerd socket.
@@ -307,6 +334,12 @@ impl Managed {
             Some(Duration::from_secs(self.hang_timeout_seconds))
         }
     }
+}
+
+/// The socket for the launchers of Nomad agents, for a run directory.
+#[must_use]
+pub fn nomad_socket(run: &Path) -> PathBuf {
+    run.join("nomad.sock")
 }
 
 /// The socket the command line uses, for a run directory.

@@ -13,14 +13,12 @@ use http::{Request, Response};
 use switchyard_core::gateway::Gateway;
 use tower::{Layer, Service};
 
-/// The methods that do not wait, whatever the version of the protocol: those that ask how the daemon is.
-const AT_ONCE: [&str; 2] = ["Version", "Status"];
-
 /// Lets requests wait until a gateway has recovered.
 #[derive(Clone)]
 pub struct GateLayer {
     gateway: Gateway,
     patience: Duration,
+    at_once: &'static [&'static str],
 }
 
 impl fmt::Debug for GateLayer {
@@ -30,10 +28,11 @@ impl fmt::Debug for GateLayer {
 }
 
 impl GateLayer {
-    /// A layer whose requests wait for `gateway`, each at most this long.
+    /// A layer whose requests wait for `gateway`, each at most this long; those for the methods `at_once`, which ask how the daemon is,
+    /// do not wait.
     #[must_use]
-    pub const fn new(gateway: Gateway, patience: Duration) -> Self {
-        Self { gateway, patience }
+    pub const fn new(gateway: Gateway, patience: Duration, at_once: &'static [&'static str]) -> Self {
+        Self { gateway, patience, at_once }
     }
 }
 
@@ -67,13 +66,13 @@ where
     }
 
     fn call(&mut self, request: Request<B>) -> Self::Future {
-        if self.gate.gateway.is_recovered() || asks_how(request.uri().path()) {
+        if self.gate.gateway.is_recovered() || is_one_of(self.gate.at_once, request.uri().path()) {
             return Box::pin(self.inner.call(request));
         }
         // The one that is ready is used; its clone takes its place.
         let next = self.inner.clone();
         let mut inner = std::mem::replace(&mut self.inner, next);
-        let GateLayer { gateway, patience } = self.gate.clone();
+        let GateLayer { gateway, patience, at_once: _ } = self.gate.clone();
         Box::pin(async move {
             // In time or not, what comes next is the same: the gateway says whether it serves.
             let _ = tokio::time::timeout(patience, gateway.recovered()).await;
@@ -82,9 +81,9 @@ where
     }
 }
 
-/// Whether a request asks how the daemon is, by its path `/package.Service/Method`.
-fn asks_how(path: &str) -> bool {
-    path.rsplit('/').next().is_some_and(|method| AT_ONCE.contains(&method))
+/// Whether a request is for one of these methods, by its path `/package.Service/Method`, whatever the version of the protocol.
+fn is_one_of(methods: &[&str], path: &str) -> bool {
+    path.rsplit('/').next().is_some_and(|method| methods.contains(&method))
 }
 
 #[cfg(test)]
@@ -92,11 +91,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_questions_about_the_daemon_itself_do_not_wait() {
-        assert!(asks_how("/runtime.v1.RuntimeService/Version"));
-        assert!(asks_how("/runtime.v1.RuntimeService/Status"));
-        assert!(!asks_how("/runtime.v1.RuntimeService/ContainerStatus"));
-        assert!(!asks_how("/runtime.v1.RuntimeService/ListPodSandbox"));
-        assert!(!asks_how("/runtime.v1.ImageService/ImageStatus"));
+    fn a_method_is_known_by_its_whole_name_in_every_version() {
+        let methods = ["Version", "Status"];
+        assert!(is_one_of(&methods, "/runtime.v1.RuntimeService/Version"));
+        assert!(is_one_of(&methods, "/runtime.v1alpha2.RuntimeService/Status"));
+        assert!(!is_one_of(&methods, "/runtime.v1.RuntimeService/ContainerStatus"));
+        assert!(!is_one_of(&methods, "/runtime.v1.RuntimeService/ListPodSandbox"));
+        assert!(!is_one_of(&methods, "/runtime.v1.ImageService/ImageStatus"));
     }
 }

@@ -22,6 +22,7 @@ pub mod config;
 pub mod counted;
 pub mod detach;
 pub mod gate;
+pub mod hclog;
 pub mod layer;
 pub mod listener;
 pub mod lock;

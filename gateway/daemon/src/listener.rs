@@ -31,7 +31,7 @@ pub enum ListenError {
     #[error("cannot listen on {}: a file that is no socket is there; remove it or choose another path", .0.display())]
     InTheWay(PathBuf),
     /// The group is not known to this node.
-    #[error("group {0:?} does not exist: make it with groupadd, or name another in cri.socket_group")]
+    #[error("group {0:?} does not exist: make it with groupadd, or name another as socket_group")]
     NoGroup(String),
 }
 

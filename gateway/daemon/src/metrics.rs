@@ -9,6 +9,7 @@
 //! | `switchyard_sandboxes`, `switchyard_tasks` | `owner`, `state` |
 //! | `switchyard_images` | |
 //! | `switchyard_streaming_sessions` | `kind`: exec, attach or portforward |
+//! | `switchyard_nomad_launchers` | |
 //! | `switchyard_image_pulls_total` | `result` |
 //! | `switchyard_backend_up` | `part` |
 //! | `switchyard_log_containers`, `switchyard_log_{lines,bytes,dropped_lines,dropped_bytes}_total` | |
@@ -67,6 +68,7 @@ struct NodeMetrics {
     tasks: IntGaugeVec,
     images: IntGauge,
     streaming: IntGaugeVec,
+    launchers: IntGauge,
     up: IntGaugeVec,
     logs: Logs,
     process: Process,
@@ -83,6 +85,8 @@ pub struct NodeCounts {
     pub images: Option<u64>,
     /// Sessions of exec, attach and port-forward that clients have open, by what they are.
     pub streaming: Vec<(&'static str, u64)>,
+    /// Launchers of Nomad agents that have a session; `None` if none are served.
+    pub launchers: Option<u64>,
     /// The parts, each up or down.
     pub parts: Vec<Part>,
     /// What the logkeeper counts; `None` if it does not answer now.
@@ -175,6 +179,9 @@ impl NodeMetrics {
         let labels = &["owner", "state"];
         let images = IntGauge::new("switchyard_images", "Images that the node has.")?;
         registry.register(Box::new(images.clone()))?;
+        let launchers =
+            IntGauge::new("switchyard_nomad_launchers", "Plugins of Nomad agents that have a session.")?;
+        registry.register(Box::new(launchers.clone()))?;
         Ok(Self {
             sandboxes: gauges(registry, "switchyard_sandboxes", "Sandboxes by owner and state.", labels)?,
             tasks: gauges(registry, "switchyard_tasks", "Tasks by owner and state.", labels)?,
@@ -185,6 +192,7 @@ impl NodeMetrics {
                 "Sessions of exec, attach and port-forward that clients have open.",
                 &["kind"],
             )?,
+            launchers,
             up: gauges(registry, "switchyard_backend_up", "Whether a part works.", &["part"])?,
             logs: Logs::register(registry)?,
             process: Process::register(registry)?,
@@ -196,6 +204,9 @@ impl NodeMetrics {
         set_counts(&self.tasks, &counts.tasks);
         if let Some(images) = counts.images {
             self.images.set(signed(images));
+        }
+        if let Some(launchers) = counts.launchers {
+            self.launchers.set(signed(launchers));
         }
         for (kind, open) in &counts.streaming {
             self.streaming.with_label_values(&[*kind]).set(signed(*open));

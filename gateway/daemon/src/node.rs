@@ -11,6 +11,7 @@ use switchyard_core::id::Owner;
 use switchyard_core::table::Counts;
 use switchyard_logkeeper::Client;
 use switchyard_logkeeper::protocol::Stats;
+use switchyard_nomad::Launchers;
 use switchyard_streaming::Sessions;
 use tokio::sync::watch;
 
@@ -24,8 +25,9 @@ pub struct Node {
     logkeeper: watch::Receiver<State>,
     logs: Client,
     gateway: OnceLock<Gateway>,
-    cri: Option<AtomicBool>,
+    frontends: Vec<(&'static str, AtomicBool)>,
     streaming: OnceLock<Streaming>,
+    launchers: OnceLock<Launchers>,
 }
 
 /// Where exec, attach and port-forward are served, and what is.
@@ -36,22 +38,23 @@ struct Streaming {
 }
 
 impl Node {
-    /// A daemon that has nothing yet. `containerd` is the managed one; `logs` is how the logkeeper is asked; `cri` says
-    /// whether CRI will be served.
+    /// A daemon that has nothing yet. `containerd` is the managed one; `logs` is how the logkeeper is asked; `frontends` are the
+    /// names of those that will be served.
     #[must_use]
     pub fn new(
         containerd: Option<watch::Receiver<State>>,
         logkeeper: watch::Receiver<State>,
         logs: Client,
-        cri: bool,
+        frontends: &[&'static str],
     ) -> Self {
         Self {
             containerd,
             logkeeper,
             logs,
             gateway: OnceLock::new(),
-            cri: cri.then(AtomicBool::default),
+            frontends: frontends.iter().map(|name| (*name, AtomicBool::default())).collect(),
             streaming: OnceLock::new(),
+            launchers: OnceLock::new(),
         }
     }
 
@@ -67,11 +70,28 @@ impl Node {
         let _ = self.streaming.set(Streaming { address, sessions });
     }
 
-    /// Tells whether CRI is served.
-    pub fn set_cri(&self, serving: bool) {
-        if let Some(cri) = &self.cri {
-            cri.store(serving, Ordering::Release);
+    /// Tells how launchers of Nomad agents are counted, once.
+    pub fn set_launchers(&self, launchers: Launchers) {
+        // There is one such frontend in the life of a daemon.
+        let _ = self.launchers.set(launchers);
+    }
+
+    /// Tells whether a frontend is served.
+    pub fn set_serving(&self, frontend: &str, serving: bool) {
+        for (_, served) in self.frontends.iter().filter(|(name, _)| *name == frontend) {
+            served.store(serving, Ordering::Release);
         }
+    }
+
+    fn frontend(&self, name: &'static str, served: &AtomicBool) -> Part {
+        let condition = match (served.load(Ordering::Acquire), self.count_launchers()) {
+            (false, _) => Condition::Down("is not served yet, or not any more".into()),
+            (true, Some(launchers)) if name == "nomad" => {
+                Condition::Up(format!("serving {launchers} launchers"))
+            }
+            (true, _) => Condition::Up("serving".into()),
+        };
+        needed(name, condition)
     }
 
     fn backend_parts(&self) -> [Part; 3] {
@@ -106,18 +126,15 @@ impl Source for Node {
         }
         parts.push(needed("logkeeper", self.logkeeper.borrow().condition()));
         parts.extend(self.backend_parts());
-        if let Some(cri) = &self.cri {
-            let condition = if cri.load(Ordering::Acquire) {
-                Condition::Up("serving".into())
-            } else {
-                Condition::Down("is not served yet, or not any more".into())
-            };
-            parts.push(needed("cri", condition));
-            let streaming = match self.streaming.get() {
-                Some(served) => Condition::Up(format!("serving on {}", served.address)),
-                None => Condition::Down("is not served yet".into()),
-            };
-            parts.push(needed("streaming", streaming));
+        for (name, served) in &self.frontends {
+            parts.push(self.frontend(name, served));
+            if *name == "cri" {
+                let streaming = match self.streaming.get() {
+                    Some(served) => Condition::Up(format!("serving on {}", served.address)),
+                    None => Condition::Down("is not served yet".into()),
+                };
+                parts.push(needed("streaming", streaming));
+            }
         }
         parts
     }
@@ -145,6 +162,10 @@ impl Source for Node {
 
     fn count_streaming(&self) -> Vec<(&'static str, u64)> {
         self.streaming.get().map(|served| served.sessions.open().to_vec()).unwrap_or_default()
+    }
+
+    fn count_launchers(&self) -> Option<u64> {
+        self.launchers.get().and_then(|launchers| u64::try_from(launchers.count()).ok())
     }
 
     fn logs(&self) -> BoxFuture<'_, Option<Stats>> {

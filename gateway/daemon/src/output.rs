@@ -1,8 +1,10 @@
 //! What the command line prints: the one place that writes to standard output and standard error.
 
 use std::io::{self, ErrorKind, Write};
+use std::os::fd::AsFd;
 
 use clap::ValueEnum;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 /// The form of what is printed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
@@ -38,6 +40,28 @@ pub fn print_json(value: &impl serde::Serialize) -> io::Result<()> {
     let mut text = serde_json::to_vec_pretty(value)?;
     text.push(b'\n');
     print(text)
+}
+
+/// Prints to standard output, where somebody has to read it.
+///
+/// # Errors
+/// Standard output cannot be written, or nobody reads it any more.
+pub fn announce(text: &str) -> io::Result<()> {
+    write_all(&mut io::stdout().lock(), text.as_bytes())
+}
+
+/// Prints one line of at most 4096 bytes to standard error, if that does not block; says whether it did.
+///
+/// # Errors
+/// Standard error cannot be written, as when nobody reads it any more.
+pub fn print_error_if_room(line: &str) -> io::Result<bool> {
+    let mut stderr = io::stderr().lock();
+    let mut room = [PollFd::new(stderr.as_fd(), PollFlags::POLLOUT)];
+    // A pipe says that there is room only if it takes this much at once.
+    if poll(&mut room, PollTimeout::ZERO)? == 0 {
+        return Ok(false);
+    }
+    write_all(&mut stderr, line.as_bytes()).map(|()| true)
 }
 
 fn write_all(out: &mut dyn Write, bytes: &[u8]) -> io::Result<()> {

@@ -1,7 +1,7 @@
 //! `switchyard serve`: brings the parts up in order, and down again.
 //!
-//! Up: directories → locks → CRI socket (calls queue) → admin HTTP (alive, not ready) → managed containerd and logkeeper → backend →
-//! CRI (requests wait, questions about the daemon are answered) → recovery → ready. Down: no new requests → operations in flight end, to a deadline → sockets are removed. Containers,
+//! Up: directories → locks → sockets (calls queue) → admin HTTP (alive, not ready) → managed containerd and logkeeper → backend →
+//! frontends (requests wait, questions about the daemon are answered) → recovery → ready. Down: no new requests → operations in flight end, to a deadline → sockets are removed. Containers,
 //! containerd and the logkeeper go on running.
 
 use std::fs;
@@ -15,21 +15,16 @@ use std::time::{Duration, Instant};
 
 use futures::FutureExt;
 use switchyard_core::gateway::{Gateway, Limits};
-use switchyard_core::id::Owner;
 use switchyard_logkeeper::Client;
 use switchyard_steps::{Step, reach};
 use switchyard_streaming::{BindError, Sessions};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio_util::task::TaskTracker;
-use tonic::transport::Server;
 
 use crate::admin::{Admin, Reach};
-use crate::channel::report;
 use crate::config::{Config, Loaded, Mode};
 use crate::counted::Counted;
-use crate::gate::GateLayer;
-use crate::layer::RpcLayer;
 use crate::listener::{GuardedListener, ListenError, SocketFile};
 use crate::lock::{DirLock, LockError};
 use crate::managed::{self, Program, State, make_dir};
@@ -39,6 +34,10 @@ use crate::service_manager;
 use crate::shutdown::Shutdown;
 use crate::streaming;
 use crate::wiring::Wiring;
+
+mod frontends;
+
+use frontends::{Doors, doors_of};
 
 /// How long operations in flight may take at the end.
 const DRAIN: Duration = Duration::from_secs(10);
@@ -147,7 +146,7 @@ pub async fn run(loaded: Loaded, wiring: Wiring, exe: &Path, shutdown: Shutdown)
         managed.then(|| containerd_state.clone()),
         logkeeper_state.clone(),
         Client::new(config.logkeeper_socket()),
-        config.cri.enabled,
+        &doors_of(&config),
     );
     let daemon = Daemon {
         config: Arc::clone(&config),
@@ -158,10 +157,10 @@ pub async fn run(loaded: Loaded, wiring: Wiring, exe: &Path, shutdown: Shutdown)
     };
 
     // First of all, so that nobody finds the door of a daemon that is starting shut.
-    let cri = config.cri.enabled.then(|| daemon.bind_cri()).transpose()?;
+    let doors = Doors::bind(&config)?;
     let streaming = if config.cri.enabled { Some(streaming::bind(&config).await?) } else { None };
     let (address_file, admin_socket) = daemon.serve_admin().await?;
-    let sockets = cri.iter().map(GuardedListener::file).chain([admin_socket]).collect::<Vec<_>>();
+    let sockets = doors.files().chain([admin_socket]).collect::<Vec<_>>();
     if managed {
         daemon.supervise(managed::containerd::program(&config, exe), containerd);
     }
@@ -173,10 +172,8 @@ pub async fn run(loaded: Loaded, wiring: Wiring, exe: &Path, shutdown: Shutdown)
     let backend = Counted::new(backend, Arc::clone(&daemon.metrics));
     let gateway = Gateway::new(Arc::new(backend), limits(&config));
     daemon.node.set_gateway(gateway.clone());
-    if let Some((listener, streaming)) = cri.zip(streaming) {
-        let sessions = daemon.serve_streaming(streaming);
-        daemon.serve_cri(listener, &wiring, &gateway, sessions);
-    }
+    let sessions = streaming.map(|streaming| daemon.serve_streaming(streaming));
+    daemon.serve_frontends(doors, &wiring, &gateway, sessions);
     service_manager::ready("Recovering");
     daemon.spawn("watchdog", service_manager::feed_watchdog(daemon.shutdown.clone()));
     let processes = (managed.then_some(containerd_state), logkeeper_state);
@@ -255,45 +252,6 @@ impl Daemon {
             // Pages are short: what is in flight at the end is cut off, so that probes see the end at once.
             if let Err(error) = axum::serve(listener, router).await {
                 shutdown.fail(format!("{name} ended: {error}"));
-            }
-        });
-    }
-
-    fn bind_cri(&self) -> Result<GuardedListener, ListenError> {
-        GuardedListener::bind(&self.config.cri_socket(), self.config.cri.socket_group.as_deref())
-    }
-
-    /// Serves CRI; requests wait until recovery is done.
-    fn serve_cri(&self, listener: GuardedListener, wiring: &Wiring, gateway: &Gateway, sessions: Sessions) {
-        let socket = self.config.cri_socket();
-        let routes = (wiring.cri)(gateway.scope(Owner::Kubernetes), &self.config, sessions);
-        let gate = GateLayer::new(gateway.clone(), self.config.recovery.wait());
-        let server =
-            Server::builder().layer(RpcLayer::new("cri", &self.metrics)).layer(gate).add_routes(routes);
-        let (shutdown, node) = (self.shutdown.clone(), Arc::clone(&self.node));
-        let (stopped, fault) = (self.shutdown.clone(), self.shutdown.clone());
-        node.set_cri(true);
-        tracing::info!(socket = %socket.display(), "CRI is served");
-        let serve = async move {
-            let ended = server.serve_with_incoming_shutdown(listener.into_stream(), stopped.ended()).await;
-            node.set_cri(false);
-            if let Err(error) = ended {
-                fault.fail(format!("the CRI server ended: {}", report(&error)));
-            }
-        };
-        // Unlike other parts it goes on after the end was asked for, so that answers in flight are given.
-        self.tasks.spawn(async move {
-            let deadline = async {
-                shutdown.ended().await;
-                tokio::time::sleep(DRAIN + CLOSE).await;
-            };
-            tokio::select! {
-                end = AssertUnwindSafe(serve).catch_unwind() => {
-                    if end.is_err() {
-                        shutdown.fail("the CRI server panicked; the log says where");
-                    }
-                }
-                () = deadline => tracing::warn!("CRI calls are cut off: they did not end in time"),
             }
         });
     }

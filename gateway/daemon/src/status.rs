@@ -70,6 +70,9 @@ pub trait Source: Send + Sync + 'static {
     /// How many sessions of exec, attach and port-forward clients have open, by what they are; none while they are not served.
     fn count_streaming(&self) -> Vec<(&'static str, u64)>;
 
+    /// How many launchers of Nomad agents have a session; `None` while none are served.
+    fn count_launchers(&self) -> Option<u64>;
+
     /// What the logkeeper counts; `None` if it does not answer.
     fn logs(&self) -> BoxFuture<'_, Option<Stats>>;
 

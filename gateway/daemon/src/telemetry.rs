@@ -59,7 +59,7 @@ fn form(format: LogFormat, terminal: bool) -> Form {
 }
 
 /// A panic ends one task, not the daemon, so the log is the only place where anybody would notice.
-fn log_panic(info: &PanicHookInfo<'_>) {
+pub(crate) fn log_panic(info: &PanicHookInfo<'_>) {
     let payload = info.payload();
     let message = payload
         .downcast_ref::<&str>()

@@ -7,6 +7,7 @@ use switchyard_containerd::{Containerd, Settings};
 use switchyard_core::backend::Backend;
 use switchyard_core::gateway::Scope;
 use switchyard_streaming::Sessions;
+use tokio_util::sync::CancellationToken;
 use tonic::service::Routes;
 
 use crate::config::{Config, Cri};
@@ -17,12 +18,18 @@ pub type ConnectBackend = Box<dyn Fn(&Config) -> switchyard_core::Result<Arc<dyn
 /// Makes the services of a frontend over its view of the gateway. Its clients' streams wait in the sessions.
 pub type Frontend = Box<dyn Fn(Scope, &Config, Sessions) -> Routes + Send + Sync>;
 
+/// Makes the services that launchers of Nomad agents call, over a view of the gateway. They end what they hold open when the token is
+/// cancelled.
+pub type Nomad = Box<dyn Fn(Scope, &Config, CancellationToken) -> switchyard_nomad::Services + Send + Sync>;
+
 /// The exchangeable parts.
 pub struct Wiring {
     /// The backend.
     pub backend: ConnectBackend,
     /// CRI.
     pub cri: Frontend,
+    /// Nomad.
+    pub nomad: Nomad,
 }
 
 impl fmt::Debug for Wiring {
@@ -32,10 +39,10 @@ impl fmt::Debug for Wiring {
 }
 
 impl Wiring {
-    /// The parts of the real daemon: containerd behind, CRI in front.
+    /// The parts of the real daemon: containerd behind, CRI and Nomad in front.
     #[must_use]
     pub fn real() -> Self {
-        Self { backend: Box::new(containerd), cri: Box::new(cri) }
+        Self { backend: Box::new(containerd), cri: Box::new(cri), nomad: Box::new(nomad) }
     }
 }
 
@@ -54,6 +61,11 @@ fn containerd(config: &Config) -> switchyard_core::Result<Arc<dyn Backend>> {
         logkeeper: config.logkeeper_socket(),
     };
     Ok(Arc::new(Containerd::connect(settings)?))
+}
+
+/// The services for launchers of Nomad agents over this view of the gateway.
+pub fn nomad(scope: Scope, _config: &Config, stop: CancellationToken) -> switchyard_nomad::Services {
+    switchyard_nomad::services(scope, stop)
 }
 
 /// The CRI services over this view of the gateway.

@@ -18,15 +18,24 @@
 //! - Wire types go no further than `from_proto`, `to_proto` and the handlers; status codes are chosen in `status.rs` alone.
 //! - Tasks belong to no session: several agents, and several lives of one, see them all by the ids that they know.
 
+mod capabilities;
 mod capability;
 mod duration;
 mod from_proto;
+pub mod launcher;
 mod paths;
 mod plan;
 mod plugin_config;
 mod schema;
+mod services;
 mod session;
+mod sessions;
+mod status;
 mod task_config;
 mod value;
 
 pub use plugin_config::PluginConfig;
+pub use services::{AT_ONCE, Launchers, Services, services, tune};
+
+/// The longest message that is read or written, in bytes: Nomad's own clients know no limit.
+pub(crate) const MAX_MESSAGE: usize = 64 << 20;

@@ -71,6 +71,11 @@ impl Sessions {
         })
     }
 
+    /// How many there are.
+    pub(crate) fn count(&self) -> usize {
+        self.lock().len()
+    }
+
     fn lock(&self) -> MutexGuard<'_, BTreeMap<String, Arc<Session>>> {
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }

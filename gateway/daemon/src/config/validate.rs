@@ -21,6 +21,7 @@ pub(super) fn check(config: &Config) -> Result<(), Fault> {
     }
     for (key, socket) in [
         ("cri.socket", config.cri_socket()),
+        ("nomad.socket", config.nomad_socket()),
         ("containerd.address", config.containerd_socket()),
         ("logkeeper.socket", config.logkeeper_socket()),
         ("paths.run", config.paths.admin_socket()),
@@ -110,6 +111,7 @@ fn paths(config: &Config) -> Vec<(&'static str, &Path)> {
         ("cri.socket", &config.cri.socket),
         ("cri.streaming.tls_certificate", &config.cri.streaming.tls_certificate),
         ("cri.streaming.tls_key", &config.cri.streaming.tls_key),
+        ("nomad.socket", &config.nomad.socket),
         ("logkeeper.socket", &config.logkeeper.socket),
         ("logkeeper.state_dir", &config.logkeeper.state_dir),
     ];

@@ -41,6 +41,10 @@ impl Source for Fake {
         Box::pin(std::future::ready(Some(5)))
     }
 
+    fn count_launchers(&self) -> Option<u64> {
+        Some(2)
+    }
+
     fn count_streaming(&self) -> Vec<(&'static str, u64)> {
         vec![("portforward", 4)]
     }

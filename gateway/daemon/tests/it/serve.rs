@@ -105,7 +105,11 @@ impl Daemon {
 
 fn over(fake: &Fake) -> Wiring {
     let fake = fake.clone();
-    Wiring { backend: Box::new(move |_| Ok(Arc::new(fake.clone()))), cri: Box::new(wiring::cri) }
+    Wiring {
+        backend: Box::new(move |_| Ok(Arc::new(fake.clone()))),
+        cri: Box::new(wiring::cri),
+        nomad: Box::new(wiring::nomad),
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

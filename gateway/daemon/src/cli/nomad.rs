@@ -1,0 +1,238 @@
+//! `switchyard nomad-plugin`: what Nomad agents start, and how it gets into their plugin_dir.
+
+use std::ffi::{OsStr, OsString};
+use std::fs;
+use std::io;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+
+use clap::{Args, Subcommand};
+use switchyard_nomad::launcher::{self, COOKIE, End, HandshakeError, Host, Launch, LaunchError, Role};
+
+use crate::channel::report;
+use crate::config::{Paths, nomad_socket};
+use crate::hclog;
+use crate::metrics::VERSION;
+use crate::output::{announce, print};
+use crate::telemetry::TelemetryError;
+
+/// The plugins, by the names of their files in a plugin_dir.
+const FILES: [(&str, Role); 2] = [("switchyard", Role::Driver), ("switchyard-device", Role::Device)];
+
+/// Plugins of Nomad agents.
+#[derive(Debug, Subcommand)]
+pub(super) enum NomadPlugin {
+    /// Be the task driver of the agent that starts this.
+    Driver(LaunchArgs),
+    /// Be the device plugin of the agent that starts this.
+    Device(LaunchArgs),
+    /// Make the files of both plugins in an agent's plugin_dir: links to this program.
+    Install {
+        /// The agent's plugin_dir.
+        dir: PathBuf,
+    },
+}
+
+#[derive(Debug, Args)]
+pub(super) struct LaunchArgs {
+    /// The name that jobs know the plugin by. Default: switchyard, or switchyard-device.
+    #[arg(long, value_name = "NAME")]
+    name: Option<String>,
+    /// Where the daemon serves agents. Default: nomad.sock in its default run directory.
+    #[arg(long, value_name = "PATH")]
+    socket: Option<PathBuf>,
+    /// What the agent is told: a level, or filters such as "info,switchyard_nomad=debug".
+    #[arg(long, value_name = "LEVEL", default_value = "info")]
+    log_level: String,
+}
+
+/// Why a plugin did not run, or was not installed.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum NomadError {
+    #[error(transparent)]
+    Handshake(#[from] HandshakeError),
+    #[error("{0:?} is no name of a plugin: letters, digits, `-` and `_`, at most 64")]
+    Name(String),
+    #[error(transparent)]
+    Telemetry(#[from] TelemetryError),
+    #[error("cannot start the plugin's thread")]
+    Runtime(#[source] io::Error),
+    #[error(transparent)]
+    Launch(#[from] LaunchError),
+    #[error("cannot find this program's own file")]
+    Exe(#[source] io::Error),
+    #[error("{} is there already and no link: remove it first", .0.display())]
+    InTheWay(PathBuf),
+    #[error("cannot make {}", path.display())]
+    Link { path: PathBuf, source: io::Error },
+    #[error("cannot write the output")]
+    Output(#[from] io::Error),
+}
+
+/// The arguments of this process, with the command in them that a plugin's name, or an agent as the starter, stands for.
+pub(super) fn as_started(args: Vec<OsString>, cookie: Option<&OsStr>) -> Vec<OsString> {
+    let mut args = args.into_iter();
+    let Some(program) = args.next() else { return Vec::new() };
+    let rest: Vec<OsString> = args.collect();
+    let file = Path::new(&program).file_name();
+    let is_device = file == Some(OsStr::new(FILES[1].0));
+    let names_no_command = rest.first().is_none_or(|first| first.as_encoded_bytes().starts_with(b"-"));
+    let command: &[&str] = match (is_device, cookie.is_some() && names_no_command) {
+        (true, _) if names_no_command => &["nomad-plugin", "device"],
+        (false, true) => &["nomad-plugin", "driver"],
+        (true | false, _) => &[],
+    };
+    std::iter::once(program).chain(command.iter().map(OsString::from)).chain(rest).collect()
+}
+
+/// Tells whoever started this of an error: an agent in its own form.
+pub(super) fn is_agents() -> bool {
+    std::env::var_os(COOKIE.0).is_some()
+}
+
+pub(super) fn run(command: NomadPlugin) -> Result<(), NomadError> {
+    match command {
+        NomadPlugin::Driver(args) => launch(Role::Driver, args),
+        NomadPlugin::Device(args) => launch(Role::Device, args),
+        NomadPlugin::Install { dir } => install(&dir),
+    }
+}
+
+fn launch(role: Role, args: LaunchArgs) -> Result<(), NomadError> {
+    launcher::check_cookie(std::env::var_os(COOKIE.0).as_deref())?;
+    if let Some(name) = args.name.as_ref().filter(|name| !is_name(name)) {
+        return Err(NomadError::Name(name.clone()));
+    }
+    hclog::init(&args.log_level)?;
+    let launch = Launch {
+        role,
+        name: args.name,
+        daemon: args.socket.unwrap_or_else(|| nomad_socket(&Paths::default().run)),
+        version: VERSION,
+        host: Host::from_env(),
+    };
+    // One thread: it only passes on what others say.
+    let runtime =
+        tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(NomadError::Runtime)?;
+    let end = runtime.block_on(launcher::run(launch, announce));
+    // Calls that are open are cut off by our end, as an agent expects it.
+    runtime.shutdown_background();
+    match end? {
+        End::Asked | End::DaemonGone | End::Signal => Ok(()),
+    }
+}
+
+fn is_name(name: &str) -> bool {
+    let letters = name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_');
+    letters && (1..=64).contains(&name.len())
+}
+
+/// Makes the links, each at once; what they were before they are no more. Idempotent.
+fn install(dir: &Path) -> Result<(), NomadError> {
+    let exe = std::env::current_exe().and_then(fs::canonicalize).map_err(NomadError::Exe)?;
+    let fail = |path: &Path| {
+        let path = path.to_owned();
+        move |source| NomadError::Link { path, source }
+    };
+    fs::create_dir_all(dir).map_err(fail(dir))?;
+    for (file, _) in FILES {
+        let path = dir.join(file);
+        if fs::symlink_metadata(&path).is_ok_and(|meta| !meta.is_symlink()) {
+            return Err(NomadError::InTheWay(path));
+        }
+    }
+    let mut made = String::new();
+    for (file, role) in FILES {
+        let path = dir.join(file);
+        let new = dir.join(format!(".{file}.new"));
+        let linked = match fs::remove_file(&new) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+            Ok(()) | Err(_) => symlink(&exe, &new).and_then(|()| fs::rename(&new, &path)),
+        };
+        linked.map_err(fail(&path))?;
+        made.push_str(&format!(
+            "{}: the {}; name it in the agent's configuration: plugin \"{file}\" {{}}\n",
+            path.display(),
+            what(role)
+        ));
+    }
+    print(made)?;
+    Ok(())
+}
+
+const fn what(role: Role) -> &'static str {
+    match role {
+        Role::Driver => "task driver",
+        Role::Device => "device plugin",
+    }
+}
+
+/// What an agent, or a person, is told of an error.
+pub(super) fn tell(error: &dyn std::error::Error) -> bool {
+    let agents = is_agents();
+    if agents {
+        hclog::tell(&report(error));
+    }
+    agents
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn check(args: &[&str], agent: bool, expected: &[&str]) {
+        let args = args.iter().map(OsString::from).collect();
+        let cookie = agent.then_some(OsStr::new("x"));
+        assert_eq!(as_started(args, cookie), expected.iter().map(OsString::from).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn what_an_agent_starts_is_a_plugin_by_its_name() {
+        check(&["/p/switchyard"], true, &["/p/switchyard", "nomad-plugin", "driver"]);
+        check(
+            &["/p/docker", "--name", "docker"],
+            true,
+            &["/p/docker", "nomad-plugin", "driver", "--name", "docker"],
+        );
+        check(
+            &["/p/switchyard-device", "--socket", "/s"],
+            true,
+            &["/p/switchyard-device", "nomad-plugin", "device", "--socket", "/s"],
+        );
+        check(&["/p/switchyard-device"], false, &["/p/switchyard-device", "nomad-plugin", "device"]);
+        check(&["x", "nomad-plugin", "device"], true, &["x", "nomad-plugin", "device"]);
+    }
+
+    #[test]
+    fn what_a_person_starts_is_the_command_line() {
+        check(&["switchyard", "ps"], false, &["switchyard", "ps"]);
+        check(&["switchyard", "ps"], true, &["switchyard", "ps"]);
+        check(&["switchyard", "--help"], false, &["switchyard", "--help"]);
+        check(&[], false, &[]);
+    }
+
+    #[test]
+    fn names_of_plugins_are_words() {
+        assert!(is_name("docker") && is_name("my-driver_2"));
+        assert!(!is_name("") && !is_name("a b") && !is_name(&"x".repeat(65)));
+    }
+
+    #[test]
+    fn both_plugins_are_installed_again_and_again_but_over_nothing_else() {
+        let dir = tempfile::tempdir().unwrap();
+        let plugins = dir.path().join("plugins");
+        install(&plugins).unwrap();
+        install(&plugins).unwrap();
+        let exe = std::env::current_exe().unwrap();
+        for (file, _) in FILES {
+            assert_eq!(fs::canonicalize(plugins.join(file)).unwrap(), exe);
+        }
+        assert_eq!(fs::read_dir(&plugins).unwrap().count(), FILES.len());
+        fs::remove_file(plugins.join("switchyard")).unwrap();
+        fs::write(plugins.join("switchyard"), "precious").unwrap();
+        let error = install(&plugins).unwrap_err();
+        assert!(matches!(error, NomadError::InTheWay(_)), "{error}");
+        assert_eq!(fs::read_to_string(plugins.join("switchyard")).unwrap(), "precious");
+    }
+}

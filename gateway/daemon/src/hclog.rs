@@ -1,0 +1,182 @@
+//! Log lines as Nomad agents read them from the standard error of their plugins: hclog's JSON, one object a line.
+//!
+//! An agent panics over a line whose message is no text, and takes a line whose time has other than six digits for plain words. So each
+//! line is made here, whole. It is written only if that cannot block: an agent that does not read must not hold up its tasks, and an
+//! agent that has died reads nothing any more. What is left out then the daemon's own log has too.
+
+use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use jiff::Timestamp;
+use serde_json::{Map, Value};
+use tracing::field::{Field, Visit};
+use tracing::{Event, Level, Subscriber};
+use tracing_subscriber::layer::{Context, SubscriberExt};
+use tracing_subscriber::util::SubscriberInitExt;
+use tracing_subscriber::{EnvFilter, Layer};
+
+use crate::output::print_error_if_room;
+use crate::telemetry::{TelemetryError, log_panic};
+
+/// The longest line: what a pipe that has room takes at once.
+const LINE_MAX: usize = 4096;
+
+/// How much of a message is kept if its line is longer.
+const MESSAGE_MAX: usize = 2048;
+
+/// Writes events to standard error.
+#[derive(Debug, Default)]
+struct Hclog {
+    left_out: AtomicU64,
+}
+
+/// The fields of an event.
+#[derive(Default)]
+struct Fields {
+    message: String,
+    others: Map<String, Value>,
+}
+
+/// Sends logs to the agent that started this process, and panics too. `level` is a level or filters.
+///
+/// # Errors
+/// [`TelemetryError`]; nothing is changed then.
+pub fn init(level: &str) -> Result<(), TelemetryError> {
+    let filter = EnvFilter::try_new(level).map_err(TelemetryError::Level)?;
+    tracing_subscriber::registry()
+        .with(Hclog::default().with_filter(filter))
+        .try_init()
+        .map_err(TelemetryError::Twice)?;
+    std::panic::set_hook(Box::new(log_panic));
+    Ok(())
+}
+
+/// Tells the agent of an error before logs are set up, or why they cannot be.
+pub fn tell(message: &str) {
+    // Nobody is left to tell if this fails.
+    let _ = print_error_if_room(&line(Level::ERROR, "switchyard", message, Map::new(), Timestamp::now()));
+}
+
+// === impl Hclog ===
+
+impl<S: Subscriber> Layer<S> for Hclog {
+    fn on_event(&self, event: &Event<'_>, _: Context<'_, S>) {
+        let mut fields = Fields::default();
+        event.record(&mut fields);
+        let left_out = self.left_out.swap(0, Ordering::Relaxed);
+        if left_out > 0 {
+            fields.others.insert("lines_left_out_before".into(), left_out.into());
+        }
+        let meta = event.metadata();
+        let line = line(*meta.level(), meta.target(), &fields.message, fields.others, Timestamp::now());
+        if !print_error_if_room(&line).unwrap_or(false) {
+            self.left_out.fetch_add(left_out + 1, Ordering::Relaxed);
+        }
+    }
+}
+
+/// One line. Text fields that would make it too long are left out, and a message that would is cut.
+fn line(level: Level, module: &str, message: &str, fields: Map<String, Value>, at: Timestamp) -> String {
+    let whole = object(level, module, message, fields, at);
+    if whole.len() <= LINE_MAX {
+        return whole;
+    }
+    let mut end = message.len().min(MESSAGE_MAX);
+    while !message.is_char_boundary(end) {
+        end -= 1;
+    }
+    // Escapes may make it six times as long.
+    let cut = object(level, module, &message[..end], Map::new(), at);
+    if cut.len() <= LINE_MAX {
+        cut
+    } else {
+        object(level, module, "a message that is no text", Map::new(), at)
+    }
+}
+
+fn object(
+    level: Level,
+    module: &str,
+    message: &str,
+    mut fields: Map<String, Value>,
+    at: Timestamp,
+) -> String {
+    let level = match level {
+        Level::ERROR => "error",
+        Level::WARN => "warn",
+        Level::INFO => "info",
+        Level::DEBUG => "debug",
+        Level::TRACE => "trace",
+    };
+    fields.insert("@level".into(), level.into());
+    fields.insert("@message".into(), message.into());
+    fields.insert("@module".into(), module.into());
+    fields.insert("@timestamp".into(), at.strftime("%Y-%m-%dT%H:%M:%S.%6fZ").to_string().into());
+    format!("{}\n", Value::Object(fields))
+}
+
+// === impl Fields ===
+
+impl Fields {
+    fn put(&mut self, field: &Field, value: Value) {
+        // The names that begin so are the form's own.
+        let name = field.name().trim_start_matches('@');
+        self.others.insert(name.to_owned(), value);
+    }
+}
+
+impl Visit for Fields {
+    fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
+        let text = format!("{value:?}");
+        if field.name() == "message" { self.message = text } else { self.put(field, text.into()) }
+    }
+
+    fn record_str(&mut self, field: &Field, value: &str) {
+        if field.name() == "message" { self.message = value.into() } else { self.put(field, value.into()) }
+    }
+
+    fn record_i64(&mut self, field: &Field, value: i64) {
+        self.put(field, value.into());
+    }
+
+    fn record_u64(&mut self, field: &Field, value: u64) {
+        self.put(field, value.into());
+    }
+
+    fn record_bool(&mut self, field: &Field, value: bool) {
+        self.put(field, value.into());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parsed(line: &str) -> Map<String, Value> {
+        assert_eq!(line.matches('\n').count(), 1);
+        assert!(line.ends_with('\n') && line.len() <= LINE_MAX);
+        serde_json::from_str(line).unwrap()
+    }
+
+    #[test]
+    fn a_line_has_texts_where_an_agent_needs_them_and_six_digits_of_time() {
+        let at: Timestamp = "2026-01-02T15:04:05.5Z".parse().unwrap();
+        let fields = Map::from_iter([("pid".to_owned(), Value::from(7))]);
+        let line = parsed(&line(Level::WARN, "switchyard_nomad", "away\n\"still\"", fields, at));
+        assert_eq!(line["@timestamp"], "2026-01-02T15:04:05.500000Z");
+        assert_eq!(line["@level"], "warn");
+        assert_eq!(line["@message"], "away\n\"still\"");
+        assert_eq!(line["@module"], "switchyard_nomad");
+        assert_eq!(line["pid"], 7);
+    }
+
+    #[test]
+    fn a_line_is_never_longer_than_what_a_pipe_takes_at_once() {
+        let long = "ä".repeat(9000);
+        let whole = parsed(&line(Level::INFO, "x", &long, Map::new(), Timestamp::now()));
+        assert!(whole["@message"].as_str().unwrap().starts_with('ä'));
+        let fields = Map::from_iter([("field".to_owned(), Value::from(long))]);
+        assert_eq!(parsed(&line(Level::INFO, "x", "kept", fields, Timestamp::now()))["@message"], "kept");
+        parsed(&line(Level::INFO, "x", &"\u{1}".repeat(9000), Map::new(), Timestamp::now()));
+    }
+}

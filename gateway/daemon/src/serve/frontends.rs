@@ -1,0 +1,122 @@
+//! The gRPC servers of the frontends, each on a socket of its own.
+
+use std::panic::AssertUnwindSafe;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::FutureExt;
+use switchyard_core::gateway::Gateway;
+use switchyard_core::id::Owner;
+use switchyard_streaming::Sessions;
+use tonic::service::Routes;
+use tonic::transport::Server;
+use tonic::transport::server::Router;
+use tower::layer::util::{Identity, Stack};
+
+use super::{CLOSE, DRAIN, Daemon};
+use crate::channel::report;
+use crate::config::Config;
+use crate::gate::GateLayer;
+use crate::layer::RpcLayer;
+use crate::listener::{GuardedListener, ListenError, SocketFile};
+use crate::wiring::Wiring;
+
+/// The calls of CRI that ask how the daemon is.
+const CRI_AT_ONCE: &[&str] = &["Version", "Status"];
+
+/// The sockets of the frontends that are to be served.
+pub(super) struct Doors {
+    cri: Option<GuardedListener>,
+    nomad: Option<GuardedListener>,
+}
+
+/// The names of the frontends that are to be served.
+pub(super) fn doors_of(config: &Config) -> Vec<&'static str> {
+    let named = [(config.cri.enabled, "cri"), (config.nomad.enabled, "nomad")];
+    named.into_iter().filter_map(|(enabled, name)| enabled.then_some(name)).collect()
+}
+
+// === impl Doors ===
+
+impl Doors {
+    /// Makes the sockets; who calls waits until the frontends are there.
+    pub(super) fn bind(config: &Config) -> Result<Self, ListenError> {
+        let bind = |enabled: bool, socket: PathBuf, group: &Option<String>| {
+            enabled.then(|| GuardedListener::bind(&socket, group.as_deref())).transpose()
+        };
+        Ok(Self {
+            cri: bind(config.cri.enabled, config.cri_socket(), &config.cri.socket_group)?,
+            nomad: bind(config.nomad.enabled, config.nomad_socket(), &config.nomad.socket_group)?,
+        })
+    }
+
+    /// The files of the sockets.
+    pub(super) fn files(&self) -> impl Iterator<Item = Arc<SocketFile>> {
+        self.cri.iter().chain(&self.nomad).map(GuardedListener::file)
+    }
+}
+
+// === impl Daemon ===
+
+impl Daemon {
+    /// Serves all frontends; requests wait until recovery is done.
+    pub(super) fn serve_frontends(
+        &self,
+        doors: Doors,
+        wiring: &Wiring,
+        gateway: &Gateway,
+        sessions: Option<Sessions>,
+    ) {
+        if let Some((door, sessions)) = doors.cri.zip(sessions) {
+            let routes = (wiring.cri)(gateway.scope(Owner::Kubernetes), &self.config, sessions);
+            let gate = GateLayer::new(gateway.clone(), self.config.recovery.wait(), CRI_AT_ONCE);
+            self.serve_grpc("cri", door, self.server("cri", gate, Server::builder(), routes));
+        }
+        if let Some(door) = doors.nomad {
+            let stop = self.shutdown.token().clone();
+            let services = (wiring.nomad)(gateway.scope(Owner::Nomad), &self.config, stop);
+            self.node.set_launchers(services.launchers);
+            // An agent whose call is refused starts a second task: calls wait for as long as it takes, or until they are called off.
+            let gate = GateLayer::new(gateway.clone(), Duration::MAX, &switchyard_nomad::AT_ONCE);
+            let server = switchyard_nomad::tune(Server::builder());
+            self.serve_grpc("nomad", door, self.server("nomad", gate, server, services.routes));
+        }
+    }
+
+    fn server(&self, name: &'static str, gate: GateLayer, server: Server, routes: Routes) -> Served {
+        server.layer(RpcLayer::new(name, &self.metrics)).layer(gate).add_routes(routes)
+    }
+
+    fn serve_grpc(&self, name: &'static str, door: GuardedListener, server: Served) {
+        let (shutdown, node) = (self.shutdown.clone(), Arc::clone(&self.node));
+        let (stopped, fault) = (self.shutdown.clone(), self.shutdown.clone());
+        node.set_serving(name, true);
+        tracing::info!(socket = %door.path().display(), "{name} is served");
+        let serve = async move {
+            let ended = server.serve_with_incoming_shutdown(door.into_stream(), stopped.ended()).await;
+            node.set_serving(name, false);
+            if let Err(error) = ended {
+                fault.fail(format!("the {name} server ended: {}", report(&error)));
+            }
+        };
+        // Unlike other parts it goes on after the end was asked for, so that answers in flight are given.
+        self.tasks.spawn(async move {
+            let deadline = async {
+                shutdown.ended().await;
+                tokio::time::sleep(DRAIN + CLOSE).await;
+            };
+            tokio::select! {
+                end = AssertUnwindSafe(serve).catch_unwind() => {
+                    if end.is_err() {
+                        shutdown.fail(format!("the {name} server panicked; the log says where"));
+                    }
+                }
+                () = deadline => tracing::warn!("calls of {name} are cut off: they did not end in time"),
+            }
+        });
+    }
+}
+
+/// A server with our layers around it.
+type Served = Router<Stack<GateLayer, Stack<RpcLayer, Identity>>>;

@@ -1,0 +1,92 @@
+//! Answers single calls without a generated server: the launcher knows some calls of a service and passes the others on.
+
+use std::convert::Infallible;
+use std::future::{Future, ready};
+
+use futures::Stream;
+use tonic::body::Body;
+use tonic::codegen::{BoxFuture, http};
+use tonic::server::Grpc;
+use tonic::{Response, Status};
+use tonic_prost::ProstCodec;
+
+/// A call as the server hands it on.
+pub(super) type Call = http::Request<Body>;
+
+/// The answer to a call.
+pub(super) type Answer = BoxFuture<http::Response<Body>, Infallible>;
+
+/// Answers a call with one message for one.
+pub(super) fn unary<Q, T>(call: Call, work: impl FnOnce(Q) -> Result<T, Status> + Send + 'static) -> Answer
+where
+    Q: prost::Message + Default + 'static,
+    T: prost::Message + Default + 'static,
+{
+    let mut work = Some(work);
+    let service = tower::service_fn(move |request: tonic::Request<Q>| {
+        let work = work.take().expect("a call is answered once");
+        ready(work(request.into_inner()).map(Response::new))
+    });
+    let mut grpc = grpc::<T, Q>();
+    Box::pin(async move { Ok(grpc.unary(service, call).await) })
+}
+
+/// Answers a call with many messages for one.
+pub(super) fn streaming<Q, T>(
+    call: Call,
+    answers: impl Stream<Item = Result<T, Status>> + Send + 'static,
+) -> Answer
+where
+    Q: prost::Message + Default + 'static,
+    T: prost::Message + Default + 'static,
+{
+    let mut answers = Some(answers);
+    let service = tower::service_fn(move |_: tonic::Request<Q>| {
+        ready(Ok::<_, Status>(Response::new(answers.take().expect("a call is answered once"))))
+    });
+    let mut grpc = grpc::<T, Q>();
+    Box::pin(async move { Ok(grpc.server_streaming(service, call).await) })
+}
+
+/// Keeps a call with messages both ways open until its caller leaves it, and says nothing.
+pub(super) fn silent<Q, T>(call: Call) -> Answer
+where
+    Q: prost::Message + Default + 'static,
+    T: prost::Message + Default + 'static,
+{
+    let service = tower::service_fn(|request: tonic::Request<tonic::Streaming<Q>>| {
+        ready(Ok::<_, Status>(Response::new(drained::<Q, T>(request.into_inner()))))
+    });
+    let mut grpc = grpc::<T, Q>();
+    Box::pin(async move { Ok(grpc.streaming(service, call).await) })
+}
+
+fn drained<Q: Send + 'static, T: Send + 'static>(
+    said: tonic::Streaming<Q>,
+) -> impl Stream<Item = Result<T, Status>> + Send {
+    futures::stream::unfold(said, |mut said| async move {
+        // However it ends, the caller has no more to say, and so have we.
+        while let Ok(Some(_)) = said.message().await {}
+        None
+    })
+}
+
+fn grpc<T, Q>() -> Grpc<ProstCodec<T, Q>>
+where
+    Q: prost::Message + Default + 'static,
+    T: prost::Message + Default + 'static,
+{
+    // A configuration may be long, and the agent that sends it is trusted.
+    Grpc::new(ProstCodec::default())
+        .apply_max_message_size_config(Some(crate::MAX_MESSAGE), Some(crate::MAX_MESSAGE))
+}
+
+/// Answers a call with an error.
+pub(super) fn refuse(status: Status) -> http::Response<Body> {
+    status.into_http()
+}
+
+/// Runs an answer that is a future.
+pub(super) fn later(work: impl Future<Output = http::Response<Body>> + Send + 'static) -> Answer {
+    Box::pin(async move { Ok(work.await) })
+}

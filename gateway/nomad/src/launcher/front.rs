@@ -1,0 +1,81 @@
+//! What the agent calls: a few calls are answered here, whether or not the daemon is there; all others are passed on as they are.
+
+use std::convert::Infallible;
+use std::task::{Context, Poll};
+
+use tonic::body::Body;
+use tonic::codegen::{Service, http};
+use tower::ServiceExt;
+
+use super::answers::Answers;
+use super::calls::{Answer, Call, later, refuse};
+use super::ending::Ending;
+use super::link::Link;
+use super::steady::{HOLD, Steady, broken};
+use super::{Launch, Role};
+use crate::session::SESSION_KEY;
+
+/// The services of a plugin.
+#[derive(Debug, Clone)]
+pub(super) struct Front {
+    role: Role,
+    answers: Answers,
+    link: Link,
+}
+
+// === impl Front ===
+
+impl Front {
+    pub(super) fn new(launch: &Launch, link: Link, ending: Ending) -> Self {
+        Self { role: launch.role, answers: Answers::new(launch, link.clone(), ending), link }
+    }
+}
+
+impl Service<Call> for Front {
+    type Response = http::Response<Body>;
+    type Error = Infallible;
+    type Future = Answer;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, call: Call) -> Answer {
+        let call = match self.answers.answer(call) {
+            Ok(answer) => return answer,
+            Err(call) => call,
+        };
+        let service = call.uri().path().split('/').nth(1).unwrap_or_default();
+        if service != daemon_service(self.role) {
+            let status =
+                switchyard_core::Error::unimplemented(format!("{} is not served", call.uri().path()));
+            return Box::pin(std::future::ready(Ok(refuse(crate::status::status(&status)))));
+        }
+        later(forward(self.link.clone(), call))
+    }
+}
+
+/// The service whose calls the daemon answers.
+const fn daemon_service(role: Role) -> &'static str {
+    match role {
+        Role::Driver => "hashicorp.nomad.plugins.drivers.proto.Driver",
+        Role::Device => "hashicorp.nomad.plugins.device.DevicePlugin",
+    }
+}
+
+/// Passes a call on with its body as it comes, and the answer back with its trailers. It waits for a daemon that is away.
+async fn forward(link: Link, call: Call) -> http::Response<Body> {
+    let up = link.up().await;
+    let (mut head, body) = call.into_parts();
+    let session: &[u8] = up.session.as_bytes();
+    let session = http::HeaderValue::from_bytes(session).expect("what is metadata is a header");
+    head.headers.insert(SESSION_KEY, session);
+    match up.channel.oneshot(http::Request::from_parts(head, body)).await {
+        Ok(response) => response.map(|body| Body::new(Steady::new(body))),
+        Err(error) => {
+            tracing::debug!(%error, "a call was cut off");
+            tokio::time::sleep(HOLD).await;
+            refuse(broken())
+        }
+    }
+}

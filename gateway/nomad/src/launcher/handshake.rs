@@ -1,0 +1,63 @@
+//! What an agent and its plugin say to each other before they speak gRPC.
+
+use std::ffi::OsStr;
+use std::path::Path;
+
+/// The variable by which an agent tells a plugin that it is started as one, and its value: facts of Nomad's.
+pub const COOKIE: (&str, &str) =
+    ("NOMAD_PLUGIN_MAGIC_COOKIE", "e4327c2e01eabfd75a8a67adb114fb34a757d57eee7728d857a8cec6e91a7255");
+
+/// The version of go-plugin's own protocol.
+const CORE_VERSION: u32 = 1;
+
+/// The version of what Nomad speaks over it.
+const NOMAD_VERSION: u32 = 2;
+
+/// The process was not started by an agent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct HandshakeError;
+
+/// Whether this process was started by an agent, by the value of its cookie.
+///
+/// # Errors
+/// [`HandshakeError`], which says to a person what to do instead.
+pub fn check_cookie(value: Option<&OsStr>) -> Result<(), HandshakeError> {
+    if value == Some(OsStr::new(COOKIE.1)) { Ok(()) } else { Err(HandshakeError) }
+}
+
+/// The line that tells an agent where its plugin listens. `multiplex` if the agent asked whether one connection can carry several.
+pub(super) fn line(socket: &Path, multiplex: bool) -> String {
+    // The sixth field would be a certificate; an agent that asks for the seventh is told that there is no such thing here.
+    let tail = if multiplex { "|false" } else { "" };
+    format!("{CORE_VERSION}|{NOMAD_VERSION}|unix|{}|grpc|{tail}\n", socket.display())
+}
+
+impl std::fmt::Display for HandshakeError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(
+            "this is a plugin that a Nomad agent starts by itself, and of no use by hand: put it into the agent's plugin_dir \
+             (`switchyard nomad-plugin install DIR` does) and name it in a `plugin` block of the agent's configuration",
+        )
+    }
+}
+
+impl std::error::Error for HandshakeError {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_cookie_of_an_agent_is_one() {
+        assert_eq!(check_cookie(Some(OsStr::new(COOKIE.1))), Ok(()));
+        assert_eq!(check_cookie(Some(OsStr::new("e432"))), Err(HandshakeError));
+        assert_eq!(check_cookie(None), Err(HandshakeError));
+    }
+
+    #[test]
+    fn the_line_has_the_fields_that_a_host_looks_for() {
+        let socket = Path::new("/run/x/driver-1.sock");
+        assert_eq!(line(socket, false), "1|2|unix|/run/x/driver-1.sock|grpc|\n");
+        assert_eq!(line(socket, true), "1|2|unix|/run/x/driver-1.sock|grpc||false\n");
+    }
+}

@@ -1,0 +1,63 @@
+//! Streams that begin before the daemon is there: the launcher says first how things are, and then the daemon does.
+
+use std::future::Future;
+use std::time::Duration;
+
+use futures::Stream;
+use tonic::{Status, Streaming};
+
+use super::link::{Link, Up};
+use super::steady::{HOLD, broken};
+
+/// How long the daemon may take to be there before somebody else speaks for it: an agent that starts waits for the first word.
+const GRACE: Duration = Duration::from_millis(700);
+
+/// Where such a stream is.
+enum At<T> {
+    /// Nothing has been said, and this is to be said if the daemon is away.
+    Begin(Option<T>),
+    /// The daemon speaks.
+    Daemon(Streaming<T>),
+}
+
+/// What the daemon says on a stream that `open` opens, and before that, if the daemon is away, `first`. It ends with the launcher only,
+/// unless the daemon itself refuses it.
+pub(super) fn stream<T, F>(
+    link: Link,
+    first: Option<T>,
+    open: impl Fn(Up) -> F + Send + 'static,
+) -> impl Stream<Item = Result<T, Status>> + Send
+where
+    T: Send + 'static,
+    F: Future<Output = Result<Streaming<T>, Status>> + Send + 'static,
+{
+    futures::stream::unfold((At::Begin(first), link, open), |(mut at, link, open)| async move {
+        loop {
+            at = match at {
+                At::Begin(first) => {
+                    link.need();
+                    let up = match (tokio::time::timeout(GRACE, link.up()).await, first) {
+                        (Ok(up), _) => up,
+                        (Err(_), Some(first)) => return Some((Ok(first), (At::Begin(None), link, open))),
+                        (Err(_), None) => link.up().await,
+                    };
+                    match open(up).await {
+                        Ok(daemon) => At::Daemon(daemon),
+                        Err(status) => return Some((Err(held(status).await), (At::Begin(None), link, open))),
+                    }
+                }
+                At::Daemon(mut daemon) => match daemon.message().await {
+                    Ok(Some(said)) => return Some((Ok(said), (At::Daemon(daemon), link, open))),
+                    Ok(None) => return Some((Err(held(broken()).await), (At::Daemon(daemon), link, open))),
+                    Err(status) => return Some((Err(held(status).await), (At::Daemon(daemon), link, open))),
+                },
+            }
+        }
+    })
+}
+
+/// An error, when the launcher has had time to end: the daemon's death is none.
+async fn held(status: Status) -> Status {
+    tokio::time::sleep(HOLD).await;
+    status
+}

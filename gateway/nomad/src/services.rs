@@ -1,0 +1,64 @@
+//! Puts the services together over one scope.
+
+use std::fmt;
+
+use switchyard_core::gateway::Scope;
+use switchyard_proto::switchyard::nomad::v1::sessions_server::SessionsServer;
+use tokio_util::sync::CancellationToken;
+use tonic::service::Routes;
+use tonic::transport::Server;
+
+use crate::MAX_MESSAGE;
+use crate::launcher::{CONNECTION_WINDOW, MAX_STREAMS, STREAM_WINDOW};
+use crate::session::Sessions;
+use crate::sessions::SessionService;
+
+/// The services that launchers call, ready for a tonic server.
+pub struct Services {
+    /// The services.
+    pub routes: Routes,
+    /// How many launchers have a session now.
+    pub launchers: Launchers,
+}
+
+/// Counts the launchers that have a session. Clones are the same.
+#[derive(Debug, Clone)]
+pub struct Launchers(Sessions);
+
+/// The calls that ask how the daemon is, and are answered although it is recovering yet.
+pub const AT_ONCE: [&str; 3] = ["Open", "Fingerprint", "TaskEvents"];
+
+/// The services over `scope`, which ought to be that of [`Owner::Nomad`](switchyard_core::id::Owner::Nomad). When `stop` is cancelled,
+/// all sessions end at once, and what runs for the frontend by itself.
+#[must_use]
+pub fn services(_scope: Scope, stop: CancellationToken) -> Services {
+    let sessions = Sessions::default();
+    let session = SessionService::new(sessions.clone(), stop);
+    let open = SessionsServer::new(session).max_decoding_message_size(MAX_MESSAGE);
+    Services { routes: Routes::new(open), launchers: Launchers(sessions) }
+}
+
+/// Fits a server for launchers: each task of an agent has calls that do not end, and one that is not read holds up no other.
+#[must_use]
+pub fn tune(server: Server) -> Server {
+    server
+        .max_concurrent_streams(MAX_STREAMS)
+        .initial_stream_window_size(STREAM_WINDOW)
+        .initial_connection_window_size(CONNECTION_WINDOW)
+}
+
+impl fmt::Debug for Services {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Services").finish_non_exhaustive()
+    }
+}
+
+// === impl Launchers ===
+
+impl Launchers {
+    /// How many.
+    #[must_use]
+    pub fn count(&self) -> usize {
+        self.0.count()
+    }
+}

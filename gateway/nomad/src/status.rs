@@ -1,0 +1,105 @@
+//! The one place that chooses gRPC status codes, and says what an agent may try again.
+//!
+//! An agent looks at two things: a detail that says the error is recoverable, and the codes `Unavailable` and `Cancelled`, which it
+//! takes for the end of the plugin. So what may pass is `FailedPrecondition` with that detail, also where a part of ours is away, and
+//! only a gateway that ends says `Unavailable`. The rest is for people.
+
+use prost::Message;
+use prost_types::Any;
+use switchyard_core::{Error, ErrorKind};
+use switchyard_proto::google::rpc;
+use switchyard_proto::nomad::shared::structs::RecoverableError;
+use tonic::{Code, Status};
+
+/// How an agent's own type of a recoverable error is named on the wire.
+const RECOVERABLE: &str = "type.googleapis.com/hashicorp.nomad.plugins.shared.structs.RecoverableError";
+
+/// What drivers say of a task that they do not know.
+pub(crate) const UNKNOWN_TASK: &str = "task not found for given id";
+
+/// The status that tells an agent of `error`.
+pub(crate) fn status(error: &Error) -> Status {
+    let text = error.report();
+    match code(error.kind()) {
+        Some(code) => Status::new(code, text),
+        None => {
+            let details = details(&text);
+            Status::with_details(Code::FailedPrecondition, text, details.into())
+        }
+    }
+}
+
+/// The status of calls that are cut off because the gateway ends; tasks go on.
+pub(crate) fn ending() -> Status {
+    Status::unavailable("the gateway is shutting down; its tasks go on")
+}
+
+/// The error for the id of a task that names nothing.
+pub(crate) fn unknown_task(id: &str) -> Error {
+    Error::not_found(format!("{UNKNOWN_TASK}: {id:?}"))
+}
+
+/// The code of what can never work; `None` for what may work later.
+const fn code(kind: ErrorKind) -> Option<Code> {
+    match kind {
+        ErrorKind::NotFound => Some(Code::NotFound),
+        ErrorKind::InvalidArgument => Some(Code::InvalidArgument),
+        ErrorKind::Unimplemented => Some(Code::Unimplemented),
+        ErrorKind::AlreadyExists
+        | ErrorKind::FailedPrecondition
+        | ErrorKind::Unavailable
+        | ErrorKind::ResourceExhausted
+        | ErrorKind::Unauthenticated
+        | ErrorKind::DeadlineExceeded
+        | ErrorKind::Cancelled
+        | ErrorKind::Internal => None,
+    }
+}
+
+/// A `google.rpc.Status` with the detail that agents look for.
+fn details(text: &str) -> Vec<u8> {
+    let recoverable = RecoverableError { recoverable: true };
+    let detail = Any { type_url: RECOVERABLE.to_owned(), value: recoverable.encode_to_vec() };
+    let code = Code::FailedPrecondition.into();
+    rpc::Status { code, message: text.to_owned(), details: vec![detail] }.encode_to_vec()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_may_work_later_carries_the_detail_that_agents_look_for() {
+        let status = status(&Error::unavailable("away"));
+        assert_eq!((status.code(), status.message()), (Code::FailedPrecondition, "away"));
+        let mut expected = vec![0x08, 9, 0x12, 4];
+        expected.extend(b"away");
+        expected.extend([0x1a, 81, 0x0a, 75]);
+        expected.extend(b"type.googleapis.com/hashicorp.nomad.plugins.shared.structs.RecoverableError");
+        expected.extend([0x12, 2, 0x08, 1]);
+        assert_eq!(status.details(), expected);
+    }
+
+    #[test]
+    fn what_can_never_work_carries_no_detail() {
+        for error in [Error::not_found("x"), Error::invalid("x", "y"), Error::unimplemented("x")] {
+            let status = status(&error);
+            assert!(status.details().is_empty());
+            assert_ne!(status.code(), Code::FailedPrecondition);
+        }
+    }
+
+    #[test]
+    fn no_error_of_a_gateway_that_lives_looks_like_the_end_of_the_plugin() {
+        for error in [Error::unavailable("x"), Error::cancelled("x"), Error::deadline("x")] {
+            assert!(!matches!(status(&error).code(), Code::Unavailable | Code::Cancelled));
+        }
+        assert_eq!(ending().code(), Code::Unavailable);
+    }
+
+    #[test]
+    fn a_status_carries_the_whole_chain_of_causes() {
+        let error = Error::not_found("snapshot abc").context("start task 1");
+        assert_eq!(status(&error).message(), "start task 1: snapshot abc");
+    }
+}
