@@ -6,9 +6,8 @@
 
 use std::collections::BTreeMap;
 use std::path::{Component, Path, PathBuf};
-use std::time::SystemTime;
+use std::time::UNIX_EPOCH;
 
-use prost::Message as _;
 use switchyard_core::id::Owner;
 use switchyard_core::spec::{
     CgroupPlacement, DEFAULT_SHM_BYTES, DiskLimit, EnvVar, LimitedPlaces, Meta, Output, Project, SandboxPid,
@@ -42,11 +41,11 @@ struct Asked<'a> {
     task_dir: PathBuf,
 }
 
-/// What a task comes to for a session, asked for at `now`, which goes nowhere but into `created_at`.
+/// What a task comes to for a session. Whoever makes it adds the time, and what it wants to keep with it.
 ///
 /// # Errors
 /// `InvalidArgument` and `Unimplemented`, naming the key or field.
-pub(crate) fn plan(task: &nomad::TaskConfig, session: &Session, now: SystemTime) -> Result<Plan> {
+pub(crate) fn plan(task: &nomad::TaskConfig, session: &Session) -> Result<Plan> {
     let options = TaskOptions::decode(&task.msgpack_driver_config)?;
     let asked = Asked::new(task, &options, session)?;
     let network = network::network(&asked)?;
@@ -54,7 +53,7 @@ pub(crate) fn plan(task: &nomad::TaskConfig, session: &Session, now: SystemTime)
     let mounts = mounts::mounts(&asked)?;
     let devices = devices::devices(&asked)?;
     let security = security::security(&asked)?;
-    let meta = meta(&asked, now)?;
+    let meta = meta(&asked)?;
     let handler = security::handler(&asked)?;
     let mut warnings = options.warnings.clone();
     warnings.extend(network.warnings);
@@ -108,15 +107,7 @@ pub(crate) fn plan(task: &nomad::TaskConfig, session: &Session, now: SystemTime)
         stop_signal: None,
         annotations: BTreeMap::new(),
     };
-    Ok(Plan {
-        image,
-        sandbox,
-        task,
-        ports: network.ports,
-        advertise_ipv6: options.advertise_ipv6_address,
-        within: mounts.within,
-        warnings,
-    })
+    Ok(Plan { image, sandbox, task, ports: network.ports, within: mounts.within, warnings })
 }
 
 // === impl Asked ===
@@ -139,13 +130,13 @@ impl<'a> Asked<'a> {
     }
 }
 
-fn meta(asked: &Asked<'_>, now: SystemTime) -> Result<Meta> {
+fn meta(asked: &Asked<'_>) -> Result<Meta> {
     Ok(Meta {
         owner: Owner::Nomad,
         name: asked.task.id.clone(),
         labels: labels::labels(asked)?,
-        created_at: now,
-        record: asked.task.encode_to_vec(),
+        created_at: UNIX_EPOCH,
+        record: Vec::new(),
     })
 }
 

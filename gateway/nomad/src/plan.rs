@@ -4,8 +4,12 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use switchyard_core::Result;
 use switchyard_core::image::Credentials;
 use switchyard_core::spec::{SandboxSpec, TaskSpec};
+use switchyard_proto::nomad::drivers::proto as nomad;
+
+use crate::session::Session;
 
 /// What is to be done to start a task.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -18,8 +22,6 @@ pub(crate) struct Plan {
     pub(crate) task: TaskSpec,
     /// What the agent is told of the network: the ports inside, by label.
     pub(crate) ports: Vec<NamedPort>,
-    /// Services are to find the task at its own IPv6 address, if it has one.
-    pub(crate) advertise_ipv6: bool,
     /// Mounts whose sources must lead nowhere but into the allocation's directory; to be seen to before the task is made.
     pub(crate) within: Vec<Within>,
     /// What there is to tell whoever wrote the job, and stops nothing.
@@ -67,4 +69,18 @@ pub(crate) struct NamedPort {
     pub(crate) container_port: u16,
     /// The address outside that it is published on.
     pub(crate) host_ip: Option<IpAddr>,
+}
+
+// === impl Plan ===
+
+impl Plan {
+    /// The plan of a task, with its mounts seen to. Blocks on the file system.
+    ///
+    /// # Errors
+    /// Those of [`plan`](crate::from_proto::plan) and [`settle`](crate::paths::settle).
+    pub(crate) fn make(task: &nomad::TaskConfig, session: &Session) -> Result<Self> {
+        let mut plan = crate::from_proto::plan(task, session)?;
+        crate::paths::settle(&mut plan)?;
+        Ok(plan)
+    }
 }

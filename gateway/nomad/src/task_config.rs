@@ -50,7 +50,6 @@ pub(crate) struct TaskOptions {
     pub(crate) port_map: BTreeMap<String, String>,
     pub(crate) ipv4_address: String,
     pub(crate) mac_address: String,
-    pub(crate) advertise_ipv6_address: bool,
     pub(crate) extra_hosts: Vec<String>,
     pub(crate) dns_servers: Vec<String>,
     pub(crate) dns_search_domains: Vec<String>,

@@ -76,7 +76,6 @@ impl TaskOptions {
         self.port_map = block.pairs("port_map")?;
         self.ipv4_address = block.text("ipv4_address")?;
         self.mac_address = block.text("mac_address")?;
-        self.advertise_ipv6_address = yes(block, "advertise_ipv6_address")?;
         self.extra_hosts = block.texts("extra_hosts")?;
         self.dns_servers = block.texts("dns_servers")?;
         self.dns_search_domains = block.texts("dns_search_domains")?;
@@ -184,6 +183,10 @@ fn refuse_foreign(block: &mut Block) -> Result<()> {
     }
     if !block.text("ipv6_address")?.is_empty() {
         let why = "ipv6_address: an address of its own can only be asked for in IPv4";
+        return Err(Error::unimplemented(why));
+    }
+    if yes(block, "advertise_ipv6_address")? {
+        let why = "advertise_ipv6_address: tasks have addresses of IPv4 on the gateway's bridge";
         return Err(Error::unimplemented(why));
     }
     Ok(())
