@@ -10,7 +10,7 @@ use async_trait::async_trait;
 use containerd_client::services::v1 as api;
 use containerd_client::types;
 use switchyard_core::id::Owner;
-use switchyard_core::image::{Image, ImageId, ImageStore, PullRequest};
+use switchyard_core::image::{Image, ImageId, ImageStore, PullProgress, PullRequest};
 use switchyard_core::stats::DiskUsage;
 use switchyard_core::{Error, ErrorKind, Result};
 use switchyard_registry::{self as registry, Digest, Reference};
@@ -28,6 +28,7 @@ mod holders;
 pub(crate) mod index;
 mod layers;
 pub(crate) mod lease;
+mod progress;
 mod pull;
 mod recent;
 pub(crate) mod unpack;
@@ -297,8 +298,15 @@ impl ImageStore for Images {
             shares: Arc::clone(self.pulls.shares()),
             owner: request.owner,
             right: request.right(),
+            progress: Arc::default(),
         };
         self.pulls.join(job).await
+    }
+
+    fn progress(&self, request: &PullRequest) -> Option<PullProgress> {
+        let reference = request.reference.parse::<Reference>().ok()?;
+        let snapshotter = self.snapshotters.of(&request.handler);
+        self.pulls.progress(&pull::key(&reference, snapshotter, request.owner, &request.credentials))
     }
 
     async fn config(&self, id: &ImageId) -> Result<String> {

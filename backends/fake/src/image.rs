@@ -7,7 +7,7 @@ use async_trait::async_trait;
 use futures::FutureExt;
 use futures::future::{BoxFuture, WeakShared};
 use switchyard_core::id::Owner;
-use switchyard_core::image::{Credentials, Image, ImageId, ImageStore, PullRequest, Right};
+use switchyard_core::image::{Credentials, Image, ImageId, ImageStore, PullProgress, PullRequest, Right};
 use switchyard_core::spec::Signal;
 use switchyard_core::stats::DiskUsage;
 use switchyard_core::{Error, ErrorKind, Result};
@@ -48,6 +48,7 @@ pub(crate) struct Images {
     /// What was pulled, by the digest of its manifest.
     local: BTreeMap<String, Local>,
     downloads: Vec<Download>,
+    pub(crate) progress: Option<PullProgress>,
 }
 
 #[derive(Clone)]
@@ -236,6 +237,15 @@ impl ImageStore for Fake {
             }
         };
         shared.await
+    }
+
+    fn progress(&self, request: &PullRequest) -> Option<PullProgress> {
+        let wanted = Reference::parse(&request.reference).ok()?;
+        let state = self.world.lock();
+        let pulled = state.images.downloads.iter().any(|one| {
+            one.reference == wanted && one.result.upgrade().is_some_and(|result| result.peek().is_none())
+        });
+        if pulled { state.images.progress } else { None }
     }
 
     async fn config(&self, id: &ImageId) -> Result<String> {

@@ -22,6 +22,7 @@ use std::time::{Duration, SystemTime};
 
 use switchyard_core::backend::{BackendStatus, CgroupDriver, Condition, Handler};
 use switchyard_core::id::{Owner, SandboxId, TaskId};
+use switchyard_core::image::PullProgress;
 use switchyard_core::spec::{Signal, Subnet};
 use switchyard_core::state::{Exit, ExitCause};
 use switchyard_core::{Error, Result};
@@ -173,6 +174,11 @@ impl Fake {
     #[must_use = "calls are held only as long as this lives"]
     pub fn hold_answer(&self, method: Method) -> Hold {
         self.session.hold(method, Point::Answer)
+    }
+
+    /// Sets what is told of every pull in flight.
+    pub fn set_progress(&self, progress: PullProgress) {
+        self.world.lock().images.progress = Some(progress);
     }
 
     /// Ends a running task with this code.

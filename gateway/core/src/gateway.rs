@@ -4,11 +4,12 @@
 //! ask for the same thing at the same time share one run ([`crate::flight`]). A creation whose caller has gone is *parked* in the
 //! table: the retry finds it under its name.
 
+use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::watch;
-use tokio_util::sync::CancellationToken;
+use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 use tokio_util::task::TaskTracker;
 
 use crate::backend::{Backend, BackendStatus, Handler};
@@ -328,6 +329,45 @@ impl Scope {
                 .ok_or_else(|| crate::table::no_task(id));
         }
         only_match("task", id, table.tasks(self.owner), |task| task.id.to_string())
+    }
+
+    /// The sandbox that bears this name, if there is one.
+    ///
+    /// # Errors
+    /// `Unavailable` before recovery.
+    pub fn sandbox_named(&self, name: &str) -> Result<Option<Arc<Sandbox>>> {
+        Ok(self.gateway.ready()?.table.sandbox_named(self.owner, name))
+    }
+
+    /// The task that bears this name, if there is one.
+    ///
+    /// # Errors
+    /// `Unavailable` before recovery.
+    pub fn task_named(&self, name: &str) -> Result<Option<Arc<Task>>> {
+        Ok(self.gateway.ready()?.table.task_named(self.owner, name))
+    }
+
+    /// Returns once requests are served. Cancel-safe.
+    pub async fn recovered(&self) {
+        self.gateway.recovered().await;
+    }
+
+    /// Ends when the gateway shuts down. What it is awaited for may then be left half done, tasks go on.
+    #[must_use]
+    pub fn ended(&self) -> WaitForCancellationFutureOwned {
+        self.gateway.shared.shutdown.clone().cancelled_owned()
+    }
+
+    /// Runs work that goes on when its caller has gone; `what` names it. A gateway that shuts down waits for it. Cancel-safe.
+    ///
+    /// # Errors
+    /// Those of the work; `Internal` if it breaks off.
+    pub async fn see_through<T: Send + 'static>(
+        &self,
+        what: String,
+        work: impl Future<Output = Result<T>> + Send + 'static,
+    ) -> Result<T> {
+        self.gateway.tracked(what, work).await
     }
 
     fn running_task(&self, id: &str) -> Result<Arc<Task>> {

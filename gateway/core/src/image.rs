@@ -132,6 +132,19 @@ impl PullRequest {
     }
 }
 
+/// How far a pull is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct PullProgress {
+    /// Layers of the image.
+    pub layers: usize,
+    /// Those of them that are here.
+    pub layers_done: usize,
+    /// Bytes of its layers, compressed.
+    pub bytes: u64,
+    /// Those of them that are here.
+    pub bytes_done: u64,
+}
+
 /// The images of a backend.
 ///
 /// Every method takes effect before it returns, and may be called at any time by any number of callers.
@@ -144,6 +157,9 @@ pub trait ImageStore: Send + Sync {
     /// `InvalidArgument` for a malformed reference, `NotFound`, `Unauthenticated`, `Unavailable` if the registry cannot be
     /// reached, `ResourceExhausted` if the disk is full.
     async fn pull(&self, request: &PullRequest) -> Result<ImageId>;
+
+    /// How far a pull of this request is that is in flight; `None` if there is none, or if it does not know yet what there is to do.
+    fn progress(&self, request: &PullRequest) -> Option<PullProgress>;
 
     /// The image of this id, id prefix, or reference; `None` if the node does not have it.
     ///

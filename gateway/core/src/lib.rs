@@ -27,6 +27,6 @@ pub mod stats;
 pub mod stream;
 pub mod sysctl;
 pub mod table;
-mod turns;
+pub mod turns;
 
 pub use error::{Error, ErrorKind, Result};

@@ -8,7 +8,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 /// Gives out turns by key. A key that nobody waits for takes no memory for long.
 #[derive(Debug)]
-pub(crate) struct Turns<K> {
+pub struct Turns<K> {
     queues: Mutex<HashMap<K, Weak<Semaphore>>>,
 }
 
@@ -20,13 +20,13 @@ impl<K> Default for Turns<K> {
 
 /// A turn; the next one begins when it is dropped.
 #[derive(Debug)]
-pub(crate) struct Turn {
+pub struct Turn {
     _permit: Option<OwnedSemaphorePermit>,
 }
 
 impl<K: Eq + Hash> Turns<K> {
     /// Waits for a turn, in the order of asking. Cancel-safe.
-    pub(crate) async fn take(&self, key: K) -> Turn {
+    pub async fn take(&self, key: K) -> Turn {
         let queue = {
             let mut queues = self.queues.lock().unwrap_or_else(PoisonError::into_inner);
             queues.retain(|_, queue| queue.strong_count() > 0);

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::future::Future;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
@@ -103,24 +104,27 @@ pub(crate) async fn add_labels(client: &Client, digest: &Digest, labels: Labels)
 }
 
 /// Downloads a blob into the store. One that is there already is not downloaded; a part of it that is there is kept, unless it
-/// turns out to be wrong. containerd computes the digest as it writes and keeps nothing that has another one.
+/// turns out to be wrong. `here` counts what has arrived. containerd computes the digest as it writes and keeps nothing that has another one.
 /// Cancel-safe: what has arrived is kept for the next try while its lease lasts.
 pub(crate) async fn fetch(
     client: &Client,
     pull: &switchyard_registry::Pull,
     descriptor: &Descriptor,
     labels: Labels,
+    here: &AtomicU64,
 ) -> Result<()> {
     let what = format!("write layer {}", descriptor.digest);
     let attempt = || async {
-        match fetch_once(client, pull, descriptor, &labels, &what).await? {
+        match fetch_once(client, pull, descriptor, &labels, &what, here).await? {
             Fetched::Whole => Ok(()),
             Fetched::Wrong { kept: 0, error } => Err(error),
             // What was kept from an earlier try may be what is wrong: once more, from the beginning.
-            Fetched::Wrong { .. } => match fetch_once(client, pull, descriptor, &labels, &what).await? {
-                Fetched::Whole => Ok(()),
-                Fetched::Wrong { error, .. } => Err(error),
-            },
+            Fetched::Wrong { .. } => {
+                match fetch_once(client, pull, descriptor, &labels, &what, here).await? {
+                    Fetched::Whole => Ok(()),
+                    Fetched::Wrong { error, .. } => Err(error),
+                }
+            }
         }
     };
     match unlocked(client, &what, &layer_ref(descriptor), attempt).await {
@@ -147,13 +151,16 @@ async fn fetch_once(
     descriptor: &Descriptor,
     labels: &Labels,
     what: &str,
+    here: &AtomicU64,
 ) -> Result<Fetched> {
     let mut writer = Writer::open(client, descriptor, what).await?;
     let kept = writer.offset;
+    here.store(kept, Ordering::Relaxed);
     let mut blob = pull.blob(descriptor, kept).checked_by_its_reader().into_stream();
     let mut chunk = BytesMut::new();
     while let Some(piece) = blob.next().await {
         let piece = piece.map_err(super::from_registry)?;
+        here.fetch_add(u64::try_from(piece.len()).unwrap_or(u64::MAX), Ordering::Relaxed);
         let data = if chunk.is_empty() && piece.len() >= PIECE {
             piece
         } else {

@@ -12,6 +12,7 @@
 //! been given a manifest that names it, and what the node has by digest it has for all.
 
 use std::hash::Hash;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use futures::future::{BoxFuture, FutureExt, Shared, try_join};
@@ -25,6 +26,7 @@ use super::content::{self, Labels, add_labels};
 use super::flight::Flights;
 use super::flush::{Flush, Made};
 use super::lease::Lease;
+use super::progress::Counters;
 use super::unpack::{Extract, Target, chain_ids, exists};
 use crate::client::Client;
 
@@ -36,6 +38,14 @@ const UNPACK_AT_ONCE: usize = 3;
 pub(crate) struct Shares {
     downloads: Flights<Digest, Done>,
     snapshots: Flights<(String, String), Done>,
+    counters: Counters,
+}
+
+impl Shares {
+    /// What counts the bytes of the downloads.
+    pub(crate) const fn counters(&self) -> &Counters {
+        &self.counters
+    }
 }
 
 impl std::fmt::Debug for Shares {
@@ -179,12 +189,14 @@ impl Layers {
 
     async fn download(&self, number: usize, downloads: &Downloads) -> Result<()> {
         let layer = &self.plan.layers[number];
+        let here = self.shares.counters.of(&layer.digest);
         let start = || {
             let (client, pull) = (self.client.clone(), downloads.pull.clone());
-            let (layer, labels) = (layer.clone(), downloads.labels.clone());
-            async move { Ok(content::fetch(&client, &pull, &layer, labels).await?) }.boxed()
+            let (layer, labels, here) = (layer.clone(), downloads.labels.clone(), Arc::clone(&here));
+            async move { Ok(content::fetch(&client, &pull, &layer, labels, &here).await?) }.boxed()
         };
         let own = self.share(&self.shares.downloads, layer.digest.clone(), start).await?;
+        here.store(layer.size, Ordering::Relaxed);
         if !own {
             add_labels(&self.client, &layer.digest, downloads.labels.clone()).await?;
         }

@@ -7,7 +7,7 @@ use containerd_client::types;
 use futures::future::FutureExt;
 use sha2::{Digest as _, Sha256};
 use switchyard_core::id::Owner;
-use switchyard_core::image::{Credentials, ImageId, Right};
+use switchyard_core::image::{Credentials, ImageId, PullProgress, Right};
 use switchyard_core::{Error, ErrorKind, Result};
 use switchyard_registry::{self as registry, Descriptor, Digest, Platforms, Reference};
 use switchyard_steps::{Step, reach};
@@ -18,6 +18,7 @@ use super::flight::Flights;
 use super::index::InfoCache;
 use super::layers::{Downloads, Layers, Plan, Shares, Source};
 use super::lease::Lease;
+use super::progress::{Progress, Running};
 use super::unpack::chain_ids;
 use crate::client::{Client, QUICK, call};
 
@@ -25,6 +26,7 @@ use crate::client::{Client, QUICK, call};
 #[derive(Debug, Default)]
 pub(crate) struct Pulls {
     flights: Flights<[u8; 32], Result<ImageId>>,
+    running: Running,
     shares: Arc<Shares>,
 }
 
@@ -45,13 +47,25 @@ pub(crate) struct Job {
     /// Who pulls, and the right that it proves.
     pub(crate) owner: Owner,
     pub(crate) right: Right,
+    /// How far it is.
+    pub(crate) progress: Arc<Progress>,
 }
 
 impl Pulls {
     /// Pulls, or waits for the same pull that is in flight. Dropping this gives up waiting; when the last one has given up,
     /// the download stops.
     pub(crate) async fn join(&self, job: Job) -> Result<ImageId> {
-        self.flights.join(job.key(), || job.run().boxed()).await
+        let key = key(&job.reference, &job.snapshotter, job.owner, &job.credentials);
+        let begin = || {
+            self.running.note(key, &job.progress);
+            job.run().boxed()
+        };
+        self.flights.join(key, begin).await
+    }
+
+    /// How far the pull of this key is, if there is one.
+    pub(crate) fn progress(&self, key: &[u8; 32]) -> Option<PullProgress> {
+        self.running.read(key)
     }
 
     /// What pulls and other unpackings share.
@@ -63,31 +77,31 @@ impl Pulls {
 /// How often a pull begins anew because something that it built on was collected meanwhile.
 pub(super) const ATTEMPTS: u32 = 3;
 
-impl Job {
-    /// What makes two pulls the same.
-    fn key(&self) -> [u8; 32] {
-        self.fingerprint(&[&self.reference.to_string(), &self.snapshotter, self.owner.as_str()])
-    }
+/// What makes two pulls the same.
+pub(crate) fn key(reference: &Reference, snapshotter: &str, owner: Owner, shown: &Credentials) -> [u8; 32] {
+    fingerprint(shown, &[&reference.to_string(), snapshotter, owner.as_str()])
+}
 
+/// Tells these apart, and the credentials, which it does not show.
+fn fingerprint(credentials: &Credentials, parts: &[&str]) -> [u8; 32] {
+    let credentials = match credentials {
+        Credentials::Anonymous => ["anonymous", "", ""],
+        Credentials::Basic { username, password } => ["basic", username, password],
+        Credentials::IdentityToken(token) => ["identity", token, ""],
+        Credentials::RegistryToken(token) => ["registry", token, ""],
+    };
+    let mut hash = Sha256::new();
+    for part in credentials.iter().chain(parts) {
+        hash.update(part.len().to_le_bytes());
+        hash.update(part);
+    }
+    hash.finalize().into()
+}
+
+impl Job {
     /// Where the layers come from, and by whose right.
     fn source(&self) -> Source {
-        self.fingerprint(&[&self.reference.name()])
-    }
-
-    /// Tells these apart, and the credentials, which it does not show.
-    fn fingerprint(&self, parts: &[&str]) -> [u8; 32] {
-        let credentials = match &self.credentials {
-            Credentials::Anonymous => ["anonymous", "", ""],
-            Credentials::Basic { username, password } => ["basic", username, password],
-            Credentials::IdentityToken(token) => ["identity", token, ""],
-            Credentials::RegistryToken(token) => ["registry", token, ""],
-        };
-        let mut hash = Sha256::new();
-        for part in credentials.iter().chain(parts) {
-            hash.update(part.len().to_le_bytes());
-            hash.update(part);
-        }
-        hash.finalize().into()
+        fingerprint(&self.credentials, &[&self.reference.name()])
     }
 
     async fn run(self) -> Result<ImageId> {
@@ -130,6 +144,7 @@ impl Job {
             source: self.source(),
             flush: self.flush.clone(),
         };
+        self.progress.expect(&plan.layers, self.shares.counters());
         let layers = Layers::new(plan, &self.shares, lease)?;
         let labels = Labels::from([self.origin()]);
         layers.make(Some(&Downloads { pull, at_once: self.downloads, labels })).await?;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use bytes::{Bytes, BytesMut};
+use bytes::{Buf, Bytes, BytesMut};
 use tokio::io::AsyncReadExt;
 
 use super::Scope;
@@ -17,14 +17,23 @@ pub(crate) const OUTPUT_LIMIT: usize = 16 << 20;
 /// How long a killed process may take to be gone.
 const KILL_PATIENCE: Duration = Duration::from_secs(10);
 
+/// Which part of what a command writes is kept of each stream; the rest is read and dropped.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Keep {
+    /// This many bytes from the beginning.
+    First(usize),
+    /// This many bytes up to the end.
+    Last(usize),
+}
+
 /// What a command wrote and how it ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ExecOutput {
     /// Exit code; 128 plus the signal if a signal ended it.
     pub code: i32,
-    /// The first 16 MiB of standard output.
+    /// What is kept of standard output.
     pub stdout: Bytes,
-    /// The first 16 MiB of standard error.
+    /// What is kept of standard error.
     pub stderr: Bytes,
 }
 
@@ -41,7 +50,8 @@ impl Scope {
         self.gateway.shared.backend.exec(task.id, spec).await
     }
 
-    /// Runs a command in a running task to its end. `timeout` of `None` waits for ever. Cancel-safe: the process is killed.
+    /// Runs a command in a running task to its end, and keeps the first 16 MiB of each stream. `timeout` of `None` waits for ever.
+    /// Cancel-safe: the process is killed.
     ///
     /// # Errors
     /// Those of [`Scope::exec`]; `DeadlineExceeded` if it did not end in time: it has been killed.
@@ -50,6 +60,30 @@ impl Scope {
         id: &str,
         spec: &ExecSpec,
         timeout: Option<Duration>,
+    ) -> Result<ExecOutput> {
+        self.exec_to_end(id, spec, timeout, Keep::First(OUTPUT_LIMIT)).await
+    }
+
+    /// As [`Scope::exec_sync`], but of each stream only this many bytes are kept, the last ones.
+    ///
+    /// # Errors
+    /// Those of [`Scope::exec_sync`].
+    pub async fn exec_tail(
+        &self,
+        id: &str,
+        spec: &ExecSpec,
+        timeout: Option<Duration>,
+        bytes: usize,
+    ) -> Result<ExecOutput> {
+        self.exec_to_end(id, spec, timeout, Keep::Last(bytes)).await
+    }
+
+    async fn exec_to_end(
+        &self,
+        id: &str,
+        spec: &ExecSpec,
+        timeout: Option<Duration>,
+        keep: Keep,
     ) -> Result<ExecOutput> {
         // What is beyond all clocks is no limit.
         let deadline =
@@ -66,7 +100,7 @@ impl Scope {
         let (stdout, stderr) = (process.stdout.take(), process.stderr.take());
         let control = process.control;
         let run = async {
-            let collected = async { tokio::join!(collect(stdout), collect(stderr)) };
+            let collected = async { tokio::join!(collect(stdout, keep), collect(stderr, keep)) };
             let exit = control.wait();
             tokio::pin!(collected, exit);
             let code = tokio::select! {
@@ -114,7 +148,7 @@ fn finish(code: i32, (stdout, stderr): (Result<Bytes>, Result<Bytes>)) -> Result
     Ok(ExecOutput { code, stdout: stdout?, stderr: stderr? })
 }
 
-async fn collect(stream: Option<Source>) -> Result<Bytes> {
+async fn collect(stream: Option<Source>, keep: Keep) -> Result<Bytes> {
     let Some(mut stream) = stream else {
         return Ok(Bytes::new());
     };
@@ -129,7 +163,16 @@ async fn collect(stream: Option<Source>) -> Result<Bytes> {
         if read == 0 {
             return Ok(kept.freeze());
         }
-        let room = OUTPUT_LIMIT - kept.len();
-        kept.extend_from_slice(&chunk[..read.min(room)]);
+        match keep {
+            Keep::First(limit) => {
+                let room = limit - kept.len();
+                kept.extend_from_slice(&chunk[..read.min(room)]);
+            }
+            Keep::Last(limit) => {
+                kept.extend_from_slice(&chunk);
+                let surplus = kept.len().saturating_sub(limit);
+                kept.advance(surplus);
+            }
+        }
     }
 }

@@ -4,7 +4,7 @@ use super::Scope;
 use crate::backend::TaskDetails;
 use crate::error::{Error, Result};
 use crate::id::Owner;
-use crate::image::{Image, ImageId, PullRequest};
+use crate::image::{Image, ImageId, PullProgress, PullRequest};
 use crate::stats::DiskUsage;
 
 impl Scope {
@@ -21,6 +21,12 @@ impl Scope {
             )));
         }
         backend.images().pull(request).await
+    }
+
+    /// How far a pull of this request is that is in flight. As [`ImageStore::progress`](crate::image::ImageStore::progress).
+    #[must_use]
+    pub fn pull_progress(&self, request: &PullRequest) -> Option<PullProgress> {
+        self.gateway.shared.backend.images().progress(request)
     }
 
     /// The image of this id, id prefix, or reference. `None` if the node does not have it, or if this owner must first prove by a pull

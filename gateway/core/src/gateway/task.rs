@@ -87,12 +87,20 @@ impl Scope {
     /// # Errors
     /// `DeadlineExceeded` if it outlives SIGKILL; `Unavailable` if the runtime is away.
     pub async fn stop_task(&self, id: &str, grace: Duration) -> Result<()> {
+        self.stop_task_by(id, None, grace).await
+    }
+
+    /// As [`Scope::stop_task`], with this signal in place of the task's own.
+    ///
+    /// # Errors
+    /// Those of [`Scope::stop_task`].
+    pub async fn stop_task_by(&self, id: &str, signal: Option<Signal>, grace: Duration) -> Result<()> {
         let task = match self.task(id) {
             Ok(task) => task,
             Err(error) => return gone_is_done(Err(error)),
         };
         let gateway = self.gateway.clone();
-        let work = async move { gone_is_done(gateway.end_task(task.id, grace).await) };
+        let work = async move { gone_is_done(gateway.end_task(task.id, signal, grace).await) };
         self.gateway.tracked(format!("stop of task {id}"), work).await
     }
 
@@ -163,7 +171,7 @@ impl Scope {
 impl Gateway {
     /// Ends a task at once. Returns when no process of it runs any more; [`Gateway::settle_task`] waits until that is told.
     pub(super) async fn kill_task(&self, id: TaskId) -> Result<()> {
-        if !self.send_kill(id, Duration::ZERO).await? {
+        if !self.send_kill(id, None, Duration::ZERO).await? {
             return Ok(());
         }
         let ended = async {
@@ -191,12 +199,12 @@ impl Gateway {
         self.shared.task_ops.run(Op::Remove(id), b"", || Decision::Begin, work).await
     }
 
-    async fn end_task(&self, id: TaskId, grace: Duration) -> Result<()> {
-        if self.send_kill(id, grace).await? { self.settle_task(id).await } else { Ok(()) }
+    async fn end_task(&self, id: TaskId, signal: Option<Signal>, grace: Duration) -> Result<()> {
+        if self.send_kill(id, signal, grace).await? { self.settle_task(id).await } else { Ok(()) }
     }
 
     /// Asks a task to stop, and kills it when it still runs after `grace`. False if it runs no more.
-    async fn send_kill(&self, id: TaskId, grace: Duration) -> Result<bool> {
+    async fn send_kill(&self, id: TaskId, signal: Option<Signal>, grace: Duration) -> Result<bool> {
         let shared: &Shared = &self.shared;
         self.unless_away(id, shared.task_ops.settled(&Op::Start(id))).await?;
         let Some(mut task) = shared.table.task(id) else { return Ok(false) };
@@ -212,7 +220,7 @@ impl Gateway {
         if grace > Duration::ZERO {
             // The time runs from the asking: the backend may hold the signal back for a while.
             let asked = async {
-                self.ask_to_stop(id, task.details.stop_signal).await?;
+                self.ask_to_stop(id, signal.unwrap_or(task.details.stop_signal)).await?;
                 // NotFound: removed meanwhile.
                 drop(self.exit_of(id).await);
                 Ok(())
@@ -253,11 +261,11 @@ impl Gateway {
     }
 
     /// Runs work that goes on when its caller has gone.
-    pub(super) async fn tracked(
+    pub(super) async fn tracked<T: Send + 'static>(
         &self,
         what: String,
-        work: impl Future<Output = Result<()>> + Send + 'static,
-    ) -> Result<()> {
+        work: impl Future<Output = Result<T>> + Send + 'static,
+    ) -> Result<T> {
         self.shared
             .tracker
             .spawn(work)
@@ -441,7 +449,7 @@ async fn update_task(gateway: Gateway, id: TaskId, update: TaskUpdate) -> Result
 
 async fn remove_task(gateway: Gateway, id: TaskId) -> Result<()> {
     let shared: &Shared = &gateway.shared;
-    gateway.end_task(id, Duration::ZERO).await?;
+    gateway.end_task(id, None, Duration::ZERO).await?;
     let _turn = gateway.task_turn(id).await?;
     match shared.table.apply_task(id, TaskEvent::RemoveRequested) {
         Ok(_) => {}

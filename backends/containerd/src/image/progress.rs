@@ -1,0 +1,119 @@
+//! How far pulls are: what is counted as layers arrive, and who may ask.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
+
+use switchyard_core::image::PullProgress;
+use switchyard_registry::{Descriptor, Digest};
+
+/// The bytes of one layer that are here. All pulls that want the layer have the same counter.
+pub(crate) type Counter = Arc<AtomicU64>;
+
+/// The counters of the layers on their way.
+#[derive(Debug, Default)]
+pub(crate) struct Counters {
+    by_digest: Mutex<HashMap<Digest, Weak<AtomicU64>>>,
+}
+
+/// How far one pull is.
+#[derive(Debug, Default)]
+pub(crate) struct Progress {
+    /// Its layers with their sizes, once they are known.
+    layers: OnceLock<Vec<(u64, Counter)>>,
+}
+
+/// The pulls in flight, by what makes them the same.
+#[derive(Debug, Default)]
+pub(crate) struct Running {
+    by_key: Mutex<HashMap<[u8; 32], Weak<Progress>>>,
+}
+
+// === impl Counters ===
+
+impl Counters {
+    /// The counter of a layer, for as long as anybody wants the layer.
+    pub(crate) fn of(&self, digest: &Digest) -> Counter {
+        let mut counters = self.by_digest.lock().unwrap_or_else(PoisonError::into_inner);
+        counters.retain(|_, counter| counter.strong_count() > 0);
+        if let Some(counter) = counters.get(digest).and_then(Weak::upgrade) {
+            return counter;
+        }
+        let counter = Counter::default();
+        counters.insert(digest.clone(), Arc::downgrade(&counter));
+        counter
+    }
+}
+
+// === impl Progress ===
+
+impl Progress {
+    /// Says what there is to do. A pull that begins anew has the same to do.
+    pub(crate) fn expect(&self, layers: &[Descriptor], counters: &Counters) {
+        self.layers
+            .get_or_init(|| layers.iter().map(|layer| (layer.size, counters.of(&layer.digest))).collect());
+    }
+
+    /// How far it is; `None` while it is not known what there is to do.
+    pub(crate) fn read(&self) -> Option<PullProgress> {
+        let mut progress = PullProgress::default();
+        for (size, counter) in self.layers.get()? {
+            let done = counter.load(Ordering::Relaxed).min(*size);
+            progress.layers += 1;
+            progress.layers_done += usize::from(done == *size);
+            progress.bytes = progress.bytes.saturating_add(*size);
+            progress.bytes_done = progress.bytes_done.saturating_add(done);
+        }
+        Some(progress)
+    }
+}
+
+// === impl Running ===
+
+impl Running {
+    /// Notes a pull for as long as it lives.
+    pub(crate) fn note(&self, key: [u8; 32], progress: &Arc<Progress>) {
+        let mut running = self.by_key.lock().unwrap_or_else(PoisonError::into_inner);
+        running.retain(|_, progress| progress.strong_count() > 0);
+        running.insert(key, Arc::downgrade(progress));
+    }
+
+    /// How far the pull of this key is, if there is one.
+    pub(crate) fn read(&self, key: &[u8; 32]) -> Option<PullProgress> {
+        let running = self.by_key.lock().unwrap_or_else(PoisonError::into_inner);
+        running.get(key).and_then(Weak::upgrade)?.read()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn layer(seed: char, size: u64) -> Descriptor {
+        let digest: String = std::iter::repeat_n(seed, 64).collect();
+        Descriptor {
+            media_type: String::new(),
+            digest: format!("sha256:{digest}").parse().expect("it is a digest"),
+            size,
+            platform: None,
+            annotations: std::collections::BTreeMap::new(),
+        }
+    }
+
+    #[test]
+    fn pulls_of_one_layer_count_it_together_and_its_end_is_forgotten_with_them() {
+        let (counters, running) = (Counters::default(), Running::default());
+        let (one, two) = (Arc::new(Progress::default()), Arc::new(Progress::default()));
+        running.note([1; 32], &one);
+        assert_eq!(running.read(&[1; 32]), None);
+        one.expect(&[layer('a', 10), layer('b', 5)], &counters);
+        two.expect(&[layer('a', 10)], &counters);
+        counters.of(&layer('a', 10).digest).store(10, Ordering::Relaxed);
+        let expected = PullProgress { layers: 2, layers_done: 1, bytes: 15, bytes_done: 10 };
+        assert_eq!(running.read(&[1; 32]), Some(expected));
+        assert_eq!(two.read().map(|two| two.layers_done), Some(1));
+        drop((one, two));
+        assert_eq!(running.read(&[1; 32]), None);
+        assert_eq!(counters.of(&layer('a', 10).digest).load(Ordering::Relaxed), 0);
+    }
+}
