@@ -13,25 +13,33 @@
 //! - The launcher makes an agent's start independent of the daemon: what it can answer it answers by itself, the fingerprint says
 //!   `undetected` while the daemon is away, and a call about a task is held until it is back. When a daemon that was there goes, the
 //!   launcher ends at once, so that the agent starts it anew and recovers its tasks.
-//! - A task of Nomad is a sandbox with one task in it, both named by the id that Nomad gave the task; the request itself is kept with
-//!   it, so that a repeated `StartTask` finds it and a restart of the daemon loses nothing.
+//! - A task of Nomad is a sandbox with one task in it, both named by the id that Nomad gave the task; a digest of the request is kept
+//!   with it, so that a repeated `StartTask` finds it and a restart of the daemon loses nothing.
 //! - Wire types go no further than `from_proto`, `to_proto` and the handlers; status codes are chosen in `status.rs` alone.
 //! - Tasks belong to no session: several agents, and several lives of one, see them all by the ids that they know.
 
+mod auth;
 mod capabilities;
 mod capability;
+mod driver;
 mod duration;
+mod events;
+mod fingerprint;
 mod from_proto;
+mod identity;
+mod images;
 pub mod launcher;
 mod paths;
 mod plan;
 mod plugin_config;
+mod reconcile;
 mod schema;
 mod services;
 mod session;
 mod sessions;
 mod status;
 mod task_config;
+mod to_proto;
 mod value;
 
 pub use plugin_config::PluginConfig;

@@ -3,12 +3,14 @@
 use std::fmt;
 
 use switchyard_core::gateway::Scope;
+use switchyard_proto::nomad::drivers::proto::driver_server::DriverServer;
 use switchyard_proto::switchyard::nomad::v1::sessions_server::SessionsServer;
 use tokio_util::sync::CancellationToken;
 use tonic::service::Routes;
 use tonic::transport::Server;
 
 use crate::MAX_MESSAGE;
+use crate::driver::Driver;
 use crate::launcher::{CONNECTION_WINDOW, MAX_STREAMS, STREAM_WINDOW};
 use crate::session::Sessions;
 use crate::sessions::SessionService;
@@ -29,13 +31,19 @@ pub struct Launchers(Sessions);
 pub const AT_ONCE: [&str; 3] = ["Open", "Fingerprint", "TaskEvents"];
 
 /// The services over `scope`, which ought to be that of [`Owner::Nomad`](switchyard_core::id::Owner::Nomad). When `stop` is cancelled,
-/// all sessions end at once, and what runs for the frontend by itself.
+/// all sessions end at once, and what runs for the frontend by itself, in the runtime that this is called in.
 #[must_use]
-pub fn services(_scope: Scope, stop: CancellationToken) -> Services {
+pub fn services(scope: Scope, stop: CancellationToken) -> Services {
     let sessions = Sessions::default();
-    let session = SessionService::new(sessions.clone(), stop);
+    let session = SessionService::new(sessions.clone(), stop.clone());
     let open = SessionsServer::new(session).max_decoding_message_size(MAX_MESSAGE);
-    Services { routes: Routes::new(open), launchers: Launchers(sessions) }
+    let driver = Driver::new(scope, sessions.clone());
+    let tending = driver.clone();
+    tokio::spawn(async move { stop.run_until_cancelled(tending.tend()).await });
+    let driver = DriverServer::new(driver)
+        .max_decoding_message_size(MAX_MESSAGE)
+        .max_encoding_message_size(MAX_MESSAGE);
+    Services { routes: Routes::new(open).add_service(driver), launchers: Launchers(sessions) }
 }
 
 /// Fits a server for launchers: each task of an agent has calls that do not end, and one that is not read holds up no other.

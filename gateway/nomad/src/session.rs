@@ -76,6 +76,11 @@ impl Sessions {
         self.lock().len()
     }
 
+    /// Those that are open now.
+    pub(crate) fn all(&self) -> Vec<Arc<Session>> {
+        self.lock().values().cloned().collect()
+    }
+
     fn lock(&self) -> MutexGuard<'_, BTreeMap<String, Arc<Session>>> {
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }

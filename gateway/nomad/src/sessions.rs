@@ -76,7 +76,7 @@ fn session_of(request: wire::OpenRequest) -> Result<Session> {
         id: new_id()?,
         driver: name,
         config: Arc::new(config),
-        processors: Processors::from_config(Some(&nomad)),
+        processors: Processors::from(&nomad),
     })
 }
 

@@ -1,0 +1,116 @@
+//! Docker's `config.json`: which credentials, or which program that has them, are for a registry.
+
+use std::collections::BTreeMap;
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use serde::Deserialize;
+use switchyard_core::image::Credentials;
+use switchyard_core::{Error, Result};
+
+/// The parts of the file that name credentials. Everything else in it is not ours.
+#[derive(Deserialize, Default)]
+#[serde(default)]
+pub(super) struct DockerConfig {
+    auths: BTreeMap<String, Entry>,
+    #[serde(rename = "credHelpers")]
+    helpers: BTreeMap<String, String>,
+    #[serde(rename = "credsStore")]
+    store: String,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(default)]
+struct Entry {
+    auth: String,
+    username: String,
+    password: String,
+    identitytoken: String,
+    registrytoken: String,
+}
+
+/// Where the credentials for a registry are.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Place {
+    /// In the file.
+    Here(Credentials),
+    /// With the program `docker-credential-…`.
+    Helper(String),
+}
+
+impl DockerConfig {
+    /// # Errors
+    /// `InvalidArgument` if it is no such file. Nothing of its content is in the text.
+    pub(super) fn parse(bytes: &[u8]) -> Result<Self> {
+        serde_json::from_slice(bytes).map_err(|fault| {
+            let (line, column) = (fault.line(), fault.column());
+            Error::invalid(
+                "config.json",
+                format!("line {line}, column {column}: it is no configuration of Docker"),
+            )
+        })
+    }
+
+    /// Where the credentials for this registry are: a helper of its own comes first, then the store of all, then the file.
+    ///
+    /// # Errors
+    /// `InvalidArgument` if the entry of the file cannot be read.
+    pub(super) fn place_of(&self, registry: &str) -> Result<Option<Place>> {
+        let host = host_of(registry);
+        let helper = self.helpers.get(registry).or_else(|| self.helpers.get(host));
+        let helper = helper.or_else(|| find(&self.helpers, host));
+        if let Some(helper) = helper.filter(|name| !name.is_empty()) {
+            return Ok(Some(Place::Helper(helper.clone())));
+        }
+        if !self.store.is_empty() {
+            return Ok(Some(Place::Helper(self.store.clone())));
+        }
+        let entry = self.auths.get(registry).or_else(|| find(&self.auths, host));
+        match entry {
+            Some(entry) => Ok(entry.credentials(host)?.map(Place::Here)),
+            None => Ok(None),
+        }
+    }
+}
+
+impl Entry {
+    fn credentials(&self, host: &str) -> Result<Option<Credentials>> {
+        if !self.identitytoken.is_empty() {
+            return Ok(Some(Credentials::IdentityToken(self.identitytoken.clone())));
+        }
+        if !self.registrytoken.is_empty() {
+            return Ok(Some(Credentials::RegistryToken(self.registrytoken.clone())));
+        }
+        if !self.auth.is_empty() {
+            let wrong = || {
+                let field = format!("auths[{host:?}].auth");
+                Error::invalid(field, "it is not base64 of \"user:password\"")
+            };
+            let text = STANDARD.decode(&self.auth).ok().and_then(|bytes| String::from_utf8(bytes).ok());
+            let text = text.ok_or_else(wrong)?;
+            // Some tools pad with zero bytes.
+            let (username, password) = text.trim_end_matches('\0').split_once(':').ok_or_else(wrong)?;
+            let (username, password) = (username.to_owned(), password.to_owned());
+            return Ok(Some(Credentials::Basic { username, password }));
+        }
+        if self.username.is_empty() {
+            return Ok(None);
+        }
+        let (username, password) = (self.username.clone(), self.password.clone());
+        Ok(Some(Credentials::Basic { username, password }))
+    }
+}
+
+/// The entry whose key names this host, with or without scheme and path.
+fn find<'a, V>(entries: &'a BTreeMap<String, V>, host: &str) -> Option<&'a V> {
+    entries.iter().find(|(key, _)| host_of(key) == host).map(|(_, entry)| entry)
+}
+
+/// The host of a registry's name, which may be an address with scheme and path.
+pub(super) fn host_of(name: &str) -> &str {
+    let name = name.strip_prefix("https://").or_else(|| name.strip_prefix("http://")).unwrap_or(name);
+    match name.split('/').next().unwrap_or(name) {
+        "docker.io" | "registry-1.docker.io" => "index.docker.io",
+        host => host,
+    }
+}

@@ -1,0 +1,127 @@
+//! Docker's credential helpers: programs that are asked on their standard input for the credentials of a registry.
+
+use std::process::Stdio;
+use std::time::Duration;
+
+use serde::Deserialize;
+use switchyard_core::image::Credentials;
+use switchyard_core::{Error, Result};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::process::Command;
+
+/// How long a helper may take.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// How much a helper may say.
+const ANSWER_LIMIT: u64 = 64 << 10;
+
+/// The name that helpers give to what is no user but a token.
+const TOKEN_USER: &str = "<token>";
+
+/// What a helper answers.
+#[derive(Deserialize)]
+struct Answer {
+    #[serde(rename = "Username", default)]
+    username: String,
+    #[serde(rename = "Secret", default)]
+    secret: String,
+}
+
+/// What the program `docker-credential-NAME` has for a registry; `None` if it has nothing. Cancel-safe: it is killed.
+///
+/// # Errors
+/// `InvalidArgument` for a name that is none of a program; `Unavailable` if it cannot be run or fails; `DeadlineExceeded`.
+pub(super) async fn get(name: &str, registry: &str) -> Result<Option<Credentials>> {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
+    if !name.bytes().all(plain) {
+        return Err(Error::invalid("credential helper", format!("{name:?} is no name of a program")));
+    }
+    let program = format!("docker-credential-{name}");
+    let run = run(&program, registry);
+    let (well, output) = tokio::time::timeout(PATIENCE, run).await.map_err(|_| {
+        Error::deadline(format!("{program} has not answered within {PATIENCE:?} and was killed"))
+    })??;
+    if well {
+        return answer(&output).map_err(|why| Error::unavailable(format!("{program}: {why}")));
+    }
+    let text = String::from_utf8_lossy(&output);
+    if text.contains("credentials not found") {
+        return Ok(None);
+    }
+    // Helpers say on standard output why they fail. What that is nobody knows: only its first line is told.
+    let why: String = text.lines().next().unwrap_or_default().chars().take(200).collect();
+    Err(Error::unavailable(format!("{program} failed for {registry}: {why}")))
+}
+
+/// Asks the program; whether it ended well, and what it said.
+async fn run(program: &str, registry: &str) -> Result<(bool, Vec<u8>)> {
+    let failed = |doing: &str, fault: std::io::Error| {
+        Error::unavailable(format!("{doing} {program}: is it on the PATH of the daemon?")).with_source(fault)
+    };
+    let mut child = Command::new(program)
+        .arg("get")
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .kill_on_drop(true)
+        .spawn()
+        .map_err(|fault| failed("run", fault))?;
+    let (stdin, stdout) = (child.stdin.take(), child.stdout.take());
+    let ask = async {
+        if let Some(mut stdin) = stdin {
+            // One that answers without listening is well.
+            drop(stdin.write_all(registry.as_bytes()).await);
+        }
+    };
+    let listen = async {
+        let mut said = Vec::new();
+        if let Some(stdout) = stdout {
+            stdout.take(ANSWER_LIMIT).read_to_end(&mut said).await.map_err(|fault| failed("read", fault))?;
+        }
+        Ok(said)
+    };
+    let ((), said) = tokio::join!(ask, listen);
+    let status = child.wait().await.map_err(|fault| failed("wait for", fault))?;
+    Ok((status.success(), said?))
+}
+
+/// What an answer gives; an empty one gives nothing.
+fn answer(output: &[u8]) -> Result<Option<Credentials>, &'static str> {
+    let answer: Answer =
+        serde_json::from_slice(output).map_err(|_| "its answer is not the JSON of a helper")?;
+    let Answer { username, secret } = answer;
+    Ok(match username.as_str() {
+        "" => None,
+        TOKEN_USER => Some(Credentials::IdentityToken(secret)),
+        _ => Some(Credentials::Basic { username, password: secret }),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_answer_is_a_user_a_token_or_nothing() {
+        let basic = Credentials::Basic { username: "u".into(), password: "p".into() };
+        assert_eq!(answer(br#"{"ServerURL":"r","Username":"u","Secret":"p"}"#), Ok(Some(basic)));
+        let token = Credentials::IdentityToken("t".into());
+        assert_eq!(answer(br#"{"Username":"<token>","Secret":"t"}"#), Ok(Some(token)));
+        assert_eq!(answer(b"{}"), Ok(None));
+        assert!(answer(b"hunter2").is_err());
+    }
+
+    #[tokio::test]
+    async fn a_name_that_is_a_path_is_not_run() {
+        for name in ["../../bin/sh", "a b", "x/y"] {
+            let refused = get(name, "r").await.expect_err("it is no name");
+            assert_eq!(refused.kind(), switchyard_core::ErrorKind::InvalidArgument);
+        }
+    }
+
+    #[tokio::test]
+    async fn a_helper_that_is_not_there_is_told_by_its_name() {
+        let missing = get("no-such-helper", "r").await.expect_err("nobody has it");
+        assert!(missing.report().contains("docker-credential-no-such-helper"), "{missing:?}");
+    }
+}

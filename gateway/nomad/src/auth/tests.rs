@@ -1,0 +1,96 @@
+//! Where credentials are looked for, and in which order.
+
+use std::time::Duration;
+
+use super::*;
+
+const BASIC: &str =
+    r#"{"auths":{"https://index.docker.io/v1/":{"auth":"dXNlcjpwYXNz"},"reg.example:5000":{"auth":"YTpi"}}}"#;
+
+fn basic(username: &str, password: &str) -> Credentials {
+    Credentials::Basic { username: username.into(), password: password.into() }
+}
+
+fn wish(reference: &str) -> ImageWish {
+    ImageWish {
+        reference: reference.into(),
+        load: None,
+        always: false,
+        timeout: Duration::from_secs(1),
+        activity_timeout: Duration::from_secs(1),
+        credentials: None,
+        soft_fail: false,
+    }
+}
+
+#[track_caller]
+fn check(config: &str, reference: &str, expected: Option<Place>) {
+    let config = DockerConfig::parse(config.as_bytes()).expect("it is well-formed");
+    let found = config.place_of(registry_of(reference)).expect("its entries are well-formed");
+    assert_eq!(found, expected, "{reference}");
+}
+
+#[test]
+fn the_registry_of_an_image_is_what_comes_before_the_first_slash_if_it_can_be_a_host() {
+    for hub in ["busybox", "library/busybox:1", "docker.io/library/busybox", "index.docker.io/a/b"] {
+        assert_eq!(registry_of(hub), DOCKER_HUB);
+    }
+    assert_eq!(registry_of("reg.example:5000/a/b"), "reg.example:5000");
+    assert_eq!(registry_of("localhost/a"), "localhost");
+}
+
+#[test]
+fn entries_of_the_file_are_found_by_host_however_they_are_written() {
+    check(BASIC, "busybox", Some(Place::Here(basic("user", "pass"))));
+    check(BASIC, "reg.example:5000/a", Some(Place::Here(basic("a", "b"))));
+    check(BASIC, "other.example/a", None);
+    let url = r#"{"auths":{"https://reg.example/v2/":{"username":"u","password":"p"}}}"#;
+    check(url, "reg.example/a", Some(Place::Here(basic("u", "p"))));
+    let token = r#"{"auths":{"reg.example":{"auth":"YTpi","identitytoken":"t"}}}"#;
+    check(token, "reg.example/a", Some(Place::Here(Credentials::IdentityToken("t".into()))));
+}
+
+#[test]
+fn a_helper_of_the_registry_comes_before_the_store_and_that_before_the_file() {
+    let all = r#"{"auths":{"reg.example":{"auth":"YTpi"}},"credHelpers":{"reg.example":"ecr"},"credsStore":"pass"}"#;
+    check(all, "reg.example/a", Some(Place::Helper("ecr".into())));
+    check(all, "busybox", Some(Place::Helper("pass".into())));
+}
+
+#[test]
+fn a_file_that_cannot_be_read_is_told_without_its_content() {
+    let broken = DockerConfig::parse(br#"{"auths":{"r":{"auth": hunter2}}}"#).err().expect("it is no JSON");
+    assert!(!broken.report().contains("hunter2"), "{broken:?}");
+    let config = DockerConfig::parse(br#"{"auths":{"r.example":{"auth":"hunter2!"}}}"#).expect("it is JSON");
+    let broken = config.place_of("r.example").expect_err("it is no base64");
+    assert!(broken.report().contains("r.example") && !broken.report().contains("hunter2"), "{broken:?}");
+}
+
+#[tokio::test]
+async fn the_tasks_own_credentials_come_first_and_without_any_there_are_none() {
+    let own = ImageWish { credentials: Some(basic("own", "x")), ..wish("busybox") };
+    let nowhere = AuthConfig { config: "/no/such/config.json".into(), helper: String::new() };
+    assert_eq!(credentials(&own, &nowhere).await.expect("nothing is looked for"), basic("own", "x"));
+    let found = credentials(&wish("busybox"), &AuthConfig::default()).await.expect("nothing is looked for");
+    assert_eq!(found, Credentials::Anonymous);
+}
+
+#[tokio::test]
+async fn a_lookup_that_fails_stops_the_pull_unless_the_task_goes_on_without() {
+    let nowhere = AuthConfig { config: "/no/such/config.json".into(), helper: String::new() };
+    let failed = credentials(&wish("busybox"), &nowhere).await.expect_err("there is no such file");
+    assert!(failed.report().contains("/no/such/config.json"), "{failed:?}");
+    let soft = ImageWish { soft_fail: true, ..wish("busybox") };
+    assert_eq!(credentials(&soft, &nowhere).await.expect("it goes on"), Credentials::Anonymous);
+}
+
+#[tokio::test]
+async fn the_file_comes_before_the_helper() {
+    let dir = tempfile::tempdir().expect("there is room");
+    let path = dir.path().join("config.json");
+    std::fs::write(&path, BASIC).expect("there is room");
+    let config = AuthConfig { config: path.display().to_string(), helper: "no-such-helper".into() };
+    assert_eq!(credentials(&wish("busybox"), &config).await.expect("the file has it"), basic("user", "pass"));
+    let asked = credentials(&wish("other.example/a"), &config).await.expect_err("the helper is asked");
+    assert!(asked.report().contains("docker-credential-no-such-helper"), "{asked:?}");
+}

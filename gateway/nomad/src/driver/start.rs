@@ -1,0 +1,203 @@
+//! StartTask: from a request to a task that runs, with nothing left where it fails.
+
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use switchyard_core::state::TaskState;
+use switchyard_core::table::{Sandbox, Task};
+use switchyard_core::{Error, ErrorKind, Result};
+use switchyard_proto::nomad::drivers::proto as nomad;
+
+use super::Driver;
+use crate::identity::{self, Record, place};
+use crate::plan::Plan;
+use crate::session::Session;
+use crate::to_proto;
+
+/// What is there already under the id of a start.
+#[derive(Debug, PartialEq, Eq)]
+enum Found {
+    /// Nothing.
+    Nothing,
+    /// The task of the same request, which runs or did: its start was not heard of.
+    Started,
+    /// The task of the same request, whose start was asked for by a predecessor, or never.
+    Made,
+    /// Something half made, or of another request.
+    Rest,
+}
+
+impl Driver {
+    /// Starts a task, or takes up the one that an earlier call with the same request has started. If the caller goes while the image
+    /// comes, nothing is left; later, the task is started nevertheless, for a retry to find it.
+    ///
+    /// # Errors
+    /// Those of the plan, of [`Images::get`](crate::images::Images::get) and of the creation. Nothing is left.
+    pub(super) async fn start(
+        &self,
+        session: Arc<Session>,
+        request: nomad::TaskConfig,
+    ) -> Result<nomad::StartTaskResponse> {
+        identity::check(&request)?;
+        self.shared.seen.agent(&session.id, identity::Agent::new(&request.alloc_dir, &request.node_id));
+        self.shared.seen.task(&session.id, &request.id);
+        let record = Record::new(&request);
+        let task = match self.cleared(&record).await? {
+            Some(task) => task,
+            None => self.begin(&session, &request, record).await?,
+        };
+        // It was not there yet when it was named first.
+        self.shared.seen.task(&session.id, &task.meta.name);
+        Ok(to_proto::started(request, self.home(&task).as_deref(), &task))
+    }
+
+    /// Makes the place of a task free, but for a task of the same request that has started.
+    async fn cleared(&self, record: &Record) -> Result<Option<Arc<Task>>> {
+        let (driver, record) = (self.clone(), record.clone());
+        let what = format!("start of task {}", record.id);
+        let work = async move {
+            let _turn = driver.shared.turns.take(place(&record.id).to_owned()).await;
+            driver.clear(&record).await
+        };
+        self.shared.scope.see_through(what, work).await
+    }
+
+    async fn begin(
+        &self,
+        session: &Arc<Session>,
+        request: &nomad::TaskConfig,
+        record: Record,
+    ) -> Result<Arc<Task>> {
+        let plan = self.planned(session, request).await?;
+        let teller = self.shared.events.teller(&session.id, request);
+        for warning in &plan.warnings {
+            teller.tell(warning, &[]);
+        }
+        let images = &self.shared.images;
+        let (auth, gc) = (&session.config.auth, &session.config.gc);
+        let mut tries = 0;
+        loop {
+            tries += 1;
+            let image = images.get(&plan.image, &plan.sandbox.handler, auth, &teller).await?;
+            let mut plan = plan.clone();
+            image.as_str().clone_into(&mut plan.task.image);
+            match self.made(&record, plan).await {
+                // It was let go between the look and the making.
+                Err(error) if error.kind() == ErrorKind::NotFound && tries == 1 => {
+                    tracing::debug!(
+                        task = request.id,
+                        error = error.report(),
+                        "its image has gone: once more"
+                    );
+                }
+                Err(error) => {
+                    if gc.image {
+                        self.shared.keep.left(&image, gc.image_delay);
+                    }
+                    return Err(error);
+                }
+                Ok(task) => return Ok(task),
+            }
+        }
+    }
+
+    /// Plans off the threads that serve others: it looks at paths, which may be on a file system that hangs.
+    async fn planned(&self, session: &Arc<Session>, request: &nomad::TaskConfig) -> Result<Plan> {
+        let (session, request) = (Arc::clone(session), request.clone());
+        let planning = tokio::task::spawn_blocking(move || Plan::make(&request, &session));
+        planning
+            .await
+            .unwrap_or_else(|fault| Err(Error::internal("the plan of a task broke off").with_source(fault)))
+    }
+
+    /// Makes and starts what is planned; goes on when its caller has gone.
+    async fn made(&self, record: &Record, mut plan: Plan) -> Result<Arc<Task>> {
+        let record = record.clone().with_plan(&plan);
+        let meta = identity::meta(&record, &plan.task.meta, SystemTime::now());
+        (plan.sandbox.meta, plan.task.meta) = (meta.clone(), meta);
+        let (driver, what) = (self.clone(), format!("start of task {}", record.id));
+        let work = async move {
+            let _turn = driver.shared.turns.take(place(&record.id).to_owned()).await;
+            match driver.clear(&record).await? {
+                Some(task) => Ok(task),
+                None => driver.make(plan).await,
+            }
+        };
+        self.shared.scope.see_through(what, work).await
+    }
+
+    async fn make(&self, plan: Plan) -> Result<Arc<Task>> {
+        let scope = &self.shared.scope;
+        let sandbox = scope.create_sandbox(plan.sandbox).await?.id.to_string();
+        let made = async {
+            let task = scope.create_task(&sandbox, plan.task).await?.id.to_string();
+            scope.start_task(&task).await?;
+            scope.task(&task)
+        };
+        match made.await {
+            Ok(task) => Ok(task),
+            Err(error) => {
+                // What cannot be taken away now goes with the next start in its place, or as a task that no agent knows.
+                if let Err(left) = scope.remove_sandbox(&sandbox).await {
+                    tracing::warn!(
+                        sandbox,
+                        error = left.report(),
+                        "what is left of a failed start goes later"
+                    );
+                }
+                Err(error)
+            }
+        }
+    }
+
+    /// Whoever calls this has the turn of the place.
+    async fn clear(&self, record: &Record) -> Result<Option<Arc<Task>>> {
+        let scope = &self.shared.scope;
+        let here = place(&record.id);
+        for sandbox in scope.sandboxes()? {
+            let name = &sandbox.meta.name;
+            if place(name) == here && *name != record.id {
+                tracing::info!(task = name, by = record.id, "a start that no agent heard of is taken away");
+                scope.remove_sandbox(&sandbox.id.to_string()).await?;
+            }
+        }
+        let (sandbox, task) = (scope.sandbox_named(&record.id)?, scope.task_named(&record.id)?);
+        match (found(sandbox.as_deref(), task.as_deref(), &record.digest), task) {
+            (Found::Started, Some(task)) => return Ok(Some(task)),
+            (Found::Made, Some(task)) => {
+                let id = task.id.to_string();
+                match scope.start_task(&id).await {
+                    Ok(()) => return Ok(Some(scope.task(&id)?)),
+                    Err(error) => {
+                        tracing::debug!(task = record.id, error = error.report(), "it is made anew");
+                    }
+                }
+            }
+            (Found::Nothing | Found::Rest | Found::Started | Found::Made, _) => {}
+        }
+        if let Some(sandbox) = sandbox {
+            scope.remove_sandbox(&sandbox.id.to_string()).await?;
+        }
+        Ok(None)
+    }
+}
+
+/// What this sandbox and task, both under the id of a start, are to the request of this digest.
+fn found(sandbox: Option<&Sandbox>, task: Option<&Task>, digest: &[u8]) -> Found {
+    let Some(task) = task else {
+        return if sandbox.is_some() { Found::Rest } else { Found::Nothing };
+    };
+    if Record::of(&task.meta).digest != digest {
+        return Found::Rest;
+    }
+    match task.state {
+        TaskState::Running { .. }
+        | TaskState::Stopping { .. }
+        | TaskState::Exited { started_at: Some(_), .. }
+        | TaskState::Unknown { started_at: Some(_), .. } => Found::Started,
+        TaskState::Created | TaskState::Starting => Found::Made,
+        TaskState::Exited { started_at: None, .. }
+        | TaskState::Removing { .. }
+        | TaskState::Unknown { started_at: None, .. } => Found::Rest,
+    }
+}

@@ -1,0 +1,78 @@
+//! TaskStats: the usage of a task, again and again until it has ended.
+
+use std::time::{Duration, SystemTime};
+
+use futures::Stream;
+use futures::stream;
+use switchyard_core::gateway::Scope;
+use switchyard_core::id::TaskId;
+use switchyard_core::table::Task;
+use switchyard_proto::nomad::drivers::proto as nomad;
+use tokio::time::{Instant, Interval, MissedTickBehavior};
+use tonic::Status;
+
+use crate::session::Processors;
+use crate::to_proto::{Sample, stats};
+
+/// Where an agent says nothing.
+const DEFAULT_INTERVAL: Duration = Duration::from_secs(1);
+
+/// The most often that files are read for one stream.
+const SHORTEST_INTERVAL: Duration = Duration::from_millis(100);
+
+struct Watch {
+    scope: Scope,
+    task: TaskId,
+    id: String,
+    processors: Processors,
+    ticks: Interval,
+    before: Option<Sample>,
+}
+
+/// The usage of a task at each interval, first at once. It ends with the task, or the gateway.
+pub(super) fn stream(
+    scope: Scope,
+    task: &Task,
+    interval: Duration,
+    processors: Processors,
+) -> impl Stream<Item = Result<nomad::TaskStatsResponse, Status>> + Send + use<> {
+    let interval = if interval.is_zero() { DEFAULT_INTERVAL } else { interval.max(SHORTEST_INTERVAL) };
+    let mut ticks = tokio::time::interval_at(Instant::now(), interval);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let (id, task) = (task.meta.name.clone(), task.id);
+    let watch = Watch { scope, task, id, processors, ticks, before: None };
+    stream::unfold(watch, async |mut watch| {
+        let stats = watch.next().await?;
+        Some((Ok(nomad::TaskStatsResponse { stats: Some(stats) }), watch))
+    })
+}
+
+impl Watch {
+    async fn next(&mut self) -> Option<nomad::TaskStats> {
+        loop {
+            let text = self.task.to_string();
+            let (scope, ticks) = (&self.scope, &mut self.ticks);
+            tokio::select! {
+                _ = ticks.tick() => {}
+                _ = scope.wait_task(&text) => return None,
+                () = scope.ended() => return None,
+            }
+            if !scope.task(&text).ok()?.state.is_running() {
+                continue;
+            }
+            match scope.task_stats(&[self.task]).await {
+                Ok(mut found) => {
+                    let usage = found.remove(&self.task)?.usage;
+                    let now = Sample { at: SystemTime::now(), usage };
+                    let stats = stats(&self.id, self.before.as_ref(), &now, self.processors);
+                    self.before = Some(now);
+                    return Some(stats);
+                }
+                // There is a next time; the agent would open a new stream at once.
+                Err(error) => {
+                    tracing::debug!(task = self.id, error = error.report(), "its usage cannot be read now");
+                }
+            }
+        }
+    }
+}

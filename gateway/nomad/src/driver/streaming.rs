@@ -1,0 +1,242 @@
+//! ExecTaskStreaming: a command with a client at its streams.
+//!
+//! ```text
+//!  client ── setup, input, sizes ──► listen ──► process ──► pump ── output ──► client
+//!                                                  └ end ─► what is left of the output, both closed, the exit code, the end
+//! ```
+//!
+//! A client never closes its half; when it goes, the whole is dropped, which kills the process. Messages with nothing in them are signs
+//! of life.
+
+use std::time::Duration;
+
+use futures::stream::{self, Stream, StreamExt};
+use switchyard_core::backend::{ExecControl, ExecProcess};
+use switchyard_core::stream::{Sink, Source};
+use switchyard_core::{Error, ErrorKind, Result};
+use switchyard_proto::nomad::drivers::proto as nomad;
+use switchyard_proto::nomad::drivers::proto::exec_task_streaming_request::{Setup, TerminalSize};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::sync::mpsc;
+use tokio_util::sync::WaitForCancellationFutureOwned;
+use tokio_util::task::AbortOnDropHandle;
+use tonic::Status;
+use tonic::metadata::MetadataMap;
+
+use super::exec::command_in_task;
+use super::{Answers, Driver};
+use crate::status::{ending, status};
+use crate::to_proto;
+
+/// How long a client may take to say what it wants.
+const SETUP: Duration = Duration::from_secs(30);
+
+/// How long output is waited for that children of a command hold open when it has ended. What waits to be read is read all the same.
+const DRAIN: Duration = Duration::from_millis(200);
+
+/// How many answers may wait for the client.
+const ANSWERS: usize = 4;
+
+/// The most bytes of one answer.
+const CHUNK: usize = 32 << 10;
+
+type Asked = nomad::ExecTaskStreamingRequest;
+type Said = nomad::ExecTaskStreamingResponse;
+
+/// One of the two streams of output.
+#[derive(Debug, Clone, Copy)]
+enum Output {
+    Stdout,
+    Stderr,
+}
+
+impl Driver {
+    /// Runs a command in a task for as long as its client listens.
+    ///
+    /// # Errors
+    /// `InvalidArgument` if it is not said first what to run; `NotFound`; those of [`Scope::exec`](switchyard_core::gateway::Scope::exec).
+    pub(super) async fn exec_streaming<S>(
+        &self,
+        metadata: &MetadataMap,
+        mut requests: S,
+    ) -> Result<Answers<Said>, Status>
+    where
+        S: Stream<Item = Result<Asked, Status>> + Send + Unpin + 'static,
+    {
+        let first = tokio::time::timeout(SETUP, requests.next()).await.ok().flatten().transpose()?;
+        let mut first = first.unwrap_or_default();
+        let Some(Setup { task_id, command, tty }) = first.setup.take() else {
+            let error = Error::new(ErrorKind::InvalidArgument, "first message should always be setup");
+            return Err(status(&error));
+        };
+        self.about(metadata, &task_id).await;
+        let scope = &self.shared.scope;
+        let task = self.task(&task_id).map_err(|error| status(&error))?.id.to_string();
+        let named = !command.is_empty();
+        match scope.exec(&task, &command_in_task(command, tty, true)).await {
+            Ok(process) => {
+                let requests = stream::once(async { Ok(first) }).chain(requests);
+                Ok(answers(process, Box::pin(requests), scope.ended()))
+            }
+            Err(error) if named && error.kind() == ErrorKind::InvalidArgument => Ok(refused(tty, &error)),
+            Err(error) => Err(status(&error)),
+        }
+    }
+}
+
+/// A command that cannot be run ends as in a shell.
+fn refused(tty: bool, error: &Error) -> Answers<Said> {
+    let text = error.report();
+    let code = if text.contains("ermission denied") { 126 } else { 127 };
+    let output = if tty { Output::Stdout } else { Output::Stderr };
+    let said = std::iter::once(output.said(format!("{text}\r\n").into_bytes())).chain(farewell(code));
+    Box::pin(stream::iter(said.map(Ok)))
+}
+
+/// What is said last.
+fn farewell(code: i32) -> [Said; 3] {
+    let exited = Said { exited: true, result: Some(to_proto::exit_code(code)), ..Said::default() };
+    [Output::Stdout.closed(), Output::Stderr.closed(), exited]
+}
+
+fn answers<S>(process: ExecProcess, requests: S, ended: WaitForCancellationFutureOwned) -> Answers<Said>
+where
+    S: Stream<Item = Result<Asked, Status>> + Send + Unpin + 'static,
+{
+    let (tell, told) = mpsc::channel(ANSWERS);
+    let serving = AbortOnDropHandle::new(tokio::spawn(async move {
+        let ExecProcess { stdin, stdout, stderr, control } = process;
+        let control = control.as_ref();
+        tokio::select! {
+            served = serve(stdout, stderr, control, &tell) => {
+                if let Err(error) = served {
+                    // One who has gone need not be told.
+                    let _ = tell.send(Err(status(&error))).await;
+                }
+            }
+            // The client has gone: so does the process.
+            () = listen(requests, stdin, control) => {}
+            () = ended => {
+                let _ = tell.send(Err(ending())).await;
+            }
+        }
+    }));
+    let stream = stream::unfold((told, serving), async |(mut told, serving)| {
+        told.recv().await.map(|said| (said, (told, serving)))
+    });
+    Box::pin(stream)
+}
+
+/// Carries output to the client until the process has ended and all of it is out.
+async fn serve(
+    stdout: Option<Source>,
+    stderr: Option<Source>,
+    control: &dyn ExecControl,
+    tell: &mpsc::Sender<Result<Said, Status>>,
+) -> Result<()> {
+    let output =
+        async { tokio::join!(pump(stdout, Output::Stdout, tell), pump(stderr, Output::Stderr, tell)) };
+    tokio::pin!(output);
+    let (code, drained) = tokio::select! {
+        code = control.wait() => (code?, false),
+        _ = &mut output => (control.wait().await?, true),
+    };
+    if !drained {
+        tokio::select! {
+            _ = &mut output => {}
+            () = control.cut_output(DRAIN) => {
+                output.await;
+            }
+        }
+    }
+    for said in farewell(code) {
+        // One who has gone need not be told.
+        let _ = tell.send(Ok(said)).await;
+    }
+    Ok(())
+}
+
+async fn pump(source: Option<Source>, output: Output, tell: &mpsc::Sender<Result<Said, Status>>) {
+    let Some(mut source) = source else { return };
+    let mut chunk = vec![0; CHUNK];
+    loop {
+        match source.read(&mut chunk).await {
+            Ok(0) => return,
+            Ok(read) => {
+                if tell.send(Ok(output.said(chunk[..read].to_vec()))).await.is_err() {
+                    return;
+                }
+            }
+            // So does a terminal end.
+            Err(fault) => {
+                tracing::debug!(%fault, ?output, "the output of a command broke off");
+                return;
+            }
+        }
+    }
+}
+
+/// Does what the client asks for until it has gone.
+async fn listen<S>(mut requests: S, mut stdin: Option<Sink>, control: &dyn ExecControl)
+where
+    S: Stream<Item = Result<Asked, Status>> + Send + Unpin,
+{
+    while let Some(asked) = requests.next().await {
+        let Ok(Asked { setup: _, tty_size, stdin: input }) = asked else { return };
+        if let Some(size) = tty_size {
+            resize(control, size).await;
+        }
+        if let Some(nomad::ExecTaskStreamingIoOperation { data, close }) = input {
+            stdin = feed(stdin.take(), &data, close).await;
+        }
+    }
+    // It has closed its half, and listens still.
+    std::future::pending().await
+}
+
+/// Writes to the process; gives nothing back once that is over.
+async fn feed(stdin: Option<Sink>, data: &[u8], close: bool) -> Option<Sink> {
+    let mut stdin = stdin?;
+    let fed = async {
+        if !data.is_empty() {
+            stdin.write_all(data).await?;
+            stdin.flush().await?;
+        }
+        if close { stdin.shutdown().await } else { Ok(()) }
+    };
+    match fed.await {
+        Ok(()) if !close => Some(stdin),
+        Ok(()) => None,
+        // It listens no more.
+        Err(fault) => {
+            tracing::debug!(%fault, "a command does not take its input");
+            None
+        }
+    }
+}
+
+async fn resize(control: &dyn ExecControl, TerminalSize { height, width }: TerminalSize) {
+    let (Ok(height), Ok(width)) = (u16::try_from(height), u16::try_from(width)) else { return };
+    if let Err(error) = control.resize(width, height).await {
+        tracing::debug!(error = error.report(), "a terminal keeps its size");
+    }
+}
+
+// === impl Output ===
+
+impl Output {
+    fn said(self, data: Vec<u8>) -> Said {
+        self.operation(nomad::ExecTaskStreamingIoOperation { data, close: false })
+    }
+
+    fn closed(self) -> Said {
+        self.operation(nomad::ExecTaskStreamingIoOperation { data: Vec::new(), close: true })
+    }
+
+    fn operation(self, operation: nomad::ExecTaskStreamingIoOperation) -> Said {
+        match self {
+            Self::Stdout => Said { stdout: Some(operation), ..Said::default() },
+            Self::Stderr => Said { stderr: Some(operation), ..Said::default() },
+        }
+    }
+}

@@ -1,0 +1,151 @@
+//! What the driver has to tell people about tasks, on its way to the agent that has them.
+//!
+//! Each stream hears what was said in its session from its beginning on: nothing old is told again. A stream that is not read loses
+//! the oldest events.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use futures::Stream;
+use futures::stream;
+use switchyard_proto::nomad::drivers::proto as nomad;
+use tokio::sync::broadcast;
+use tokio_util::sync::WaitForCancellationFutureOwned;
+use tonic::Status;
+
+/// How many events a stream may be behind.
+const QUEUE: usize = 256;
+
+/// Hands events to the streams of their session.
+#[derive(Debug, Clone)]
+pub(crate) struct Events {
+    sender: broadcast::Sender<Told>,
+}
+
+#[derive(Debug, Clone)]
+struct Told {
+    session: Arc<str>,
+    event: Arc<nomad::DriverTaskEvent>,
+}
+
+/// Tells of one task in one session.
+#[derive(Debug, Clone)]
+pub(crate) struct Teller {
+    events: Events,
+    session: Arc<str>,
+    task_id: String,
+    alloc_id: String,
+    task_name: String,
+}
+
+impl Default for Events {
+    fn default() -> Self {
+        Self { sender: broadcast::channel(QUEUE).0 }
+    }
+}
+
+impl Events {
+    /// Tells of the task that this request is for.
+    pub(crate) fn teller(&self, session: &str, request: &nomad::TaskConfig) -> Teller {
+        Teller {
+            events: self.clone(),
+            session: session.into(),
+            task_id: request.id.clone(),
+            alloc_id: request.alloc_id.clone(),
+            task_name: request.name.clone(),
+        }
+    }
+
+    /// The events of a session from now on, until the gateway ends.
+    pub(crate) fn stream(
+        &self,
+        session: String,
+        ended: WaitForCancellationFutureOwned,
+    ) -> impl Stream<Item = Result<nomad::DriverTaskEvent, Status>> + Send + use<> {
+        let state = (self.sender.subscribe(), session, Box::pin(ended));
+        stream::unfold(state, async |(mut receiver, session, mut ended)| {
+            loop {
+                let told = tokio::select! {
+                    told = receiver.recv() => told,
+                    () = &mut ended => return None,
+                };
+                match told {
+                    Ok(told) if *told.session == *session => {
+                        return Some((Ok((*told.event).clone()), (receiver, session, ended)));
+                    }
+                    Ok(_) => {}
+                    Err(broadcast::error::RecvError::Lagged(missed)) => {
+                        tracing::debug!(missed, session, "an agent does not read what its driver tells");
+                    }
+                    Err(broadcast::error::RecvError::Closed) => return None,
+                }
+            }
+        })
+    }
+}
+
+impl Teller {
+    /// Tells the agent; never waits, and nobody needs to listen.
+    pub(crate) fn tell(&self, message: impl Into<String>, annotations: &[(&str, &str)]) {
+        let annotations: BTreeMap<_, _> =
+            annotations.iter().map(|&(name, value)| (name.to_owned(), value.to_owned())).collect();
+        let event = nomad::DriverTaskEvent {
+            task_id: self.task_id.clone(),
+            alloc_id: self.alloc_id.clone(),
+            task_name: self.task_name.clone(),
+            timestamp: Some(SystemTime::now().into()),
+            message: message.into(),
+            annotations,
+        };
+        let told = Told { session: Arc::clone(&self.session), event: Arc::new(event) };
+        // No stream is no fault.
+        let _ = self.events.sender.send(told);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures::StreamExt;
+    use tokio_util::sync::CancellationToken;
+
+    use super::*;
+
+    fn request() -> nomad::TaskConfig {
+        nomad::TaskConfig {
+            id: "a/t/00000000".into(),
+            name: "t".into(),
+            alloc_id: "a".into(),
+            ..Default::default()
+        }
+    }
+
+    #[tokio::test]
+    async fn a_stream_hears_its_own_session_from_its_beginning_on() {
+        let (events, end) = (Events::default(), CancellationToken::new());
+        let (ours, theirs) = (events.teller("1", &request()), events.teller("2", &request()));
+        ours.tell("before", &[]);
+        let mut stream = Box::pin(events.stream("1".into(), end.clone().cancelled_owned()));
+        theirs.tell("other", &[]);
+        ours.tell("Downloading image", &[("image", "busybox")]);
+        let event = stream.next().await.expect("it is open").expect("it is an event");
+        assert_eq!((event.task_id.as_str(), event.message.as_str()), ("a/t/00000000", "Downloading image"));
+        assert_eq!((event.alloc_id.as_str(), event.task_name.as_str()), ("a", "t"));
+        assert_eq!(event.annotations["image"], "busybox");
+        assert!(event.timestamp.is_some());
+        end.cancel();
+        assert!(stream.next().await.is_none());
+    }
+
+    #[tokio::test]
+    async fn a_stream_that_is_not_read_loses_the_oldest_and_goes_on() {
+        let (events, end) = (Events::default(), CancellationToken::new());
+        let teller = events.teller("1", &request());
+        let mut stream = Box::pin(events.stream("1".into(), end.cancelled_owned()));
+        for number in 0..QUEUE + 5 {
+            teller.tell(number.to_string(), &[]);
+        }
+        let event = stream.next().await.expect("it is open").expect("it is an event");
+        assert_eq!(event.message, "5");
+    }
+}

@@ -1,0 +1,173 @@
+//! How the driver is, as an agent's node shows it.
+//!
+//! The first answer comes at once, from what is known in memory: a runtime that hangs holds up no agent. Later ones come when
+//! something has changed, and every half minute.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::Stream;
+use futures::stream;
+use switchyard_core::backend::{BackendStatus, CgroupDriver, Condition, Handler};
+use switchyard_core::gateway::Scope;
+use switchyard_proto::nomad::drivers::proto as nomad;
+use switchyard_proto::nomad::drivers::proto::fingerprint_response::HealthState;
+use switchyard_proto::nomad::shared::structs::{Attribute, attribute::Value};
+use tokio::time::Instant;
+use tonic::Status;
+
+use crate::session::Session;
+
+/// Between two looks.
+const LOOK: Duration = Duration::from_secs(2);
+
+/// After this long it is said again, though nothing has changed.
+const REPEAT: Duration = Duration::from_secs(30);
+
+/// The health of the driver, first at once; it ends with the gateway alone.
+pub(crate) fn stream(
+    scope: Scope,
+    session: Arc<Session>,
+) -> impl Stream<Item = Result<nomad::FingerprintResponse, Status>> + Send {
+    let ended = Box::pin(scope.ended());
+    stream::unfold((scope, session, ended, None), async |(scope, session, mut ended, mut said)| {
+        loop {
+            let now = look(&scope, &session);
+            let due =
+                |(last, at): &(nomad::FingerprintResponse, Instant)| *last != now || at.elapsed() >= REPEAT;
+            if said.as_ref().is_none_or(due) {
+                said = Some((now.clone(), Instant::now()));
+                return Some((Ok(now), (scope, session, ended, said)));
+            }
+            tokio::select! {
+                () = tokio::time::sleep(LOOK) => {}
+                () = &mut ended => return None,
+            }
+        }
+    })
+}
+
+fn look(scope: &Scope, session: &Session) -> nomad::FingerprintResponse {
+    fingerprint(&scope.status(), scope.is_recovered(), &scope.handlers(), session)
+}
+
+/// What a node shows of a driver. The description is the same for as long as the health is: each change is an event of the node.
+fn fingerprint(
+    status: &BackendStatus,
+    recovered: bool,
+    handlers: &[Handler],
+    session: &Session,
+) -> nomad::FingerprintResponse {
+    let (health, description) = match &status.runtime {
+        Condition::False { reason, message: _ } => {
+            (HealthState::Unhealthy, format!("the runtime is away ({reason}): does containerd run?"))
+        }
+        Condition::True if !recovered => {
+            (HealthState::Unhealthy, "the gateway recovers what its predecessor left".to_owned())
+        }
+        Condition::True => (HealthState::Healthy, "Healthy".to_owned()),
+    };
+    nomad::FingerprintResponse {
+        attributes: attributes(status, handlers, session),
+        health: health.into(),
+        health_description: description,
+        err: String::new(),
+    }
+}
+
+/// The attributes of the node, `driver.<name>.…`. What is not known now is left out, which leaves it as the node has it.
+fn attributes(
+    status: &BackendStatus,
+    handlers: &[Handler],
+    session: &Session,
+) -> BTreeMap<String, Attribute> {
+    let config = &session.config;
+    let text = |text: &str| Value::StringVal(text.to_owned());
+    let mut names: Vec<&str> = handlers.iter().map(|handler| handler.name.as_str()).collect();
+    names.sort_unstable();
+    let cgroups = match status.cgroup_driver {
+        CgroupDriver::Systemd => "systemd",
+        CgroupDriver::Cgroupfs => "cgroupfs",
+    };
+    let mut facts = vec![
+        ("version", text(env!("CARGO_PKG_VERSION"))),
+        ("runtimes", text(&names.join(","))),
+        ("os_type", text("linux")),
+        ("cgroup_driver", text(cgroups)),
+        ("privileged.enabled", Value::BoolVal(config.allow_privileged)),
+        ("volumes.enabled", Value::BoolVal(config.volumes.enabled)),
+    ];
+    if !status.version.is_empty() {
+        facts.push(("runtime_version", text(&status.version)));
+    }
+    if let Some(limit) = config.pids_limit {
+        facts.push(("pids.limit", Value::IntVal(limit)));
+    }
+    let named = |(name, value)| {
+        (format!("driver.{}.{name}", session.driver), Attribute { value: Some(value), unit: String::new() })
+    };
+    facts.into_iter().map(named).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use futures::StreamExt;
+    use switchyard_core::gateway::{Gateway, Limits};
+    use switchyard_core::id::Owner;
+    use switchyard_fake::Fake;
+
+    use super::*;
+    use crate::plugin_config::PluginConfig;
+    use crate::session::Processors;
+
+    fn session() -> Arc<Session> {
+        Arc::new(Session {
+            id: "1".into(),
+            driver: "docker".into(),
+            config: Arc::new(PluginConfig::default()),
+            processors: Processors::default(),
+        })
+    }
+
+    fn well() -> BackendStatus {
+        use switchyard_core::backend::Backend;
+        Fake::new().status()
+    }
+
+    fn away(message: &str) -> BackendStatus {
+        let runtime =
+            Condition::False { reason: "ContainerdUnavailable".into(), message: message.to_owned() };
+        BackendStatus { runtime, ..well() }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_first_comes_at_once_then_each_change_and_else_one_each_half_minute() {
+        let fake = Fake::new();
+        fake.set_status(away("refused"));
+        let gateway = Gateway::new(Arc::new(fake.clone()), Limits::default());
+        let mut stream = Box::pin(stream(gateway.scope(Owner::Nomad), session()));
+        let mut next = async || {
+            let before = Instant::now();
+            let said = stream.next().await.expect("it is open").expect("it is no error");
+            (said.health(), before.elapsed())
+        };
+        assert_eq!(next().await, (HealthState::Unhealthy, Duration::ZERO));
+        // Another message is no other health.
+        fake.set_status(away("timed out"));
+        assert_eq!(next().await, (HealthState::Unhealthy, REPEAT));
+        fake.set_status(well());
+        gateway.recover().await.expect("the fake recovers");
+        assert_eq!(next().await, (HealthState::Healthy, LOOK));
+        gateway.shut_down(Duration::from_secs(1)).await.expect("nothing is in flight");
+        assert!(stream.next().await.is_none());
+    }
+
+    #[test]
+    fn attributes_bear_the_name_that_jobs_know_the_driver_by() {
+        let attributes = attributes(&away("refused"), &[], &session());
+        assert!(attributes.keys().all(|name| name.starts_with("driver.docker.")), "{attributes:?}");
+        let enabled = &attributes["driver.docker.privileged.enabled"];
+        assert_eq!(enabled.value, Some(Value::BoolVal(false)));
+    }
+}

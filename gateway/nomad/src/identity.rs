@@ -1,0 +1,272 @@
+//! Names, labels and records: how a task of Nomad is told again from what the gateway keeps, also after a restart.
+//!
+//! The sandbox and the task in it both bear the id that Nomad gave the task, `<allocation>/<task>/<8 hex digits>`. Each start has a new
+//! one, so whatever else stands in the same place was never delivered to the agent, or given up by it. The record is small and holds
+//! no secret: of the request it keeps a digest, by which a repeated request is known.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::path::Path;
+use std::time::SystemTime;
+
+use prost::Message;
+use sha2::{Digest as _, Sha256};
+use switchyard_core::id::Owner;
+use switchyard_core::spec::{Meta, SandboxNetwork};
+use switchyard_core::{Error, Result};
+use switchyard_proto::nomad::drivers::proto as nomad;
+
+use crate::plan::{NamedPort, Plan};
+
+/// The version of records that is written.
+const VERSION: u8 = 1;
+
+/// How the names of sandboxes begin that are networks of allocations.
+const NETWORK: &str = "network/";
+
+/// The label that names the allocation.
+const ALLOC_LABEL: &str = "com.hashicorp.nomad.alloc_id";
+
+/// What is kept with a sandbox and with the task in it.
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct Record {
+    /// Nomad's id of the task; empty for the network of an allocation.
+    #[prost(string, tag = "1")]
+    pub(crate) id: String,
+    /// Name in the job.
+    #[prost(string, tag = "2")]
+    pub(crate) task_name: String,
+    /// Allocation.
+    #[prost(string, tag = "3")]
+    pub(crate) alloc_id: String,
+    /// Directory of the allocation on the host.
+    #[prost(string, tag = "4")]
+    pub(crate) alloc_dir: String,
+    /// Node as the agent knows it; empty before Nomad 1.2.
+    #[prost(string, tag = "5")]
+    pub(crate) node_id: String,
+    /// SHA-256 of the request.
+    #[prost(bytes = "vec", tag = "6")]
+    pub(crate) digest: Vec<u8>,
+    /// Ports inside, by label.
+    #[prost(btree_map = "string, int32", tag = "7")]
+    pub(crate) ports: BTreeMap<String, i32>,
+    /// The host name that the network of an allocation was asked to have.
+    #[prost(string, tag = "8")]
+    pub(crate) hostname: String,
+    /// Whether the task has a network of its own that the gateway made.
+    #[prost(bool, tag = "9")]
+    pub(crate) own_network: bool,
+}
+
+/// Tells agents apart: by the directory in which each keeps its allocations, and by its node.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(crate) struct Agent {
+    allocs: String,
+    node_id: String,
+}
+
+// === records ===
+
+impl Record {
+    /// The record of the task that this request is for, without what its plan says.
+    pub(crate) fn new(request: &nomad::TaskConfig) -> Self {
+        Self {
+            id: request.id.clone(),
+            task_name: request.name.clone(),
+            alloc_id: request.alloc_id.clone(),
+            alloc_dir: request.alloc_dir.clone(),
+            node_id: request.node_id.clone(),
+            digest: Sha256::digest(request.encode_to_vec()).to_vec(),
+            ..Self::default()
+        }
+    }
+
+    /// The same with what its plan tells the agent of the network.
+    pub(crate) fn with_plan(self, plan: &Plan) -> Self {
+        let inside = |port: &NamedPort| (port.label.clone(), i32::from(port.container_port));
+        let own_network = matches!(plan.sandbox.network, SandboxNetwork::Pod(_));
+        let ports = plan.ports.iter().map(inside).collect();
+        Self { ports, own_network, ..self }
+    }
+
+    /// The record of the network of an allocation.
+    pub(crate) fn network(alloc_id: &str, hostname: &str) -> Self {
+        Self { alloc_id: alloc_id.to_owned(), hostname: hostname.to_owned(), ..Self::default() }
+    }
+
+    /// As the core keeps it.
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        let mut bytes = Vec::with_capacity(1 + self.encoded_len());
+        bytes.push(VERSION);
+        Message::encode(self, &mut bytes).expect("a vector grows as it must");
+        bytes
+    }
+
+    /// What is kept with an object; nothing if it is of another version.
+    pub(crate) fn of(meta: &Meta) -> Self {
+        let Some((&VERSION, message)) = meta.record.split_first() else { return Self::default() };
+        Self::decode(message).unwrap_or_default()
+    }
+
+    /// The agent that the task belongs to; `None` if that is not known.
+    pub(crate) fn agent(&self) -> Option<Agent> {
+        Agent::new(&self.alloc_dir, &self.node_id)
+    }
+}
+
+impl Agent {
+    /// The agent that has the directory of this allocation.
+    pub(crate) fn new(alloc_dir: &str, node_id: &str) -> Option<Self> {
+        let allocs = Path::new(alloc_dir).parent()?.to_str()?.to_owned();
+        if allocs.is_empty() {
+            return None;
+        }
+        Some(Self { allocs, node_id: node_id.to_owned() })
+    }
+}
+
+impl fmt::Display for Agent {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.allocs)
+    }
+}
+
+// === names ===
+
+/// Checks what a request must say for its task to be found again.
+///
+/// # Errors
+/// `InvalidArgument`.
+pub(crate) fn check(request: &nomad::TaskConfig) -> Result<()> {
+    let named = [("id", &request.id), ("name", &request.name), ("alloc_id", &request.alloc_id)];
+    for (field, value) in named {
+        if value.is_empty() {
+            return Err(Error::invalid(format!("task.{field}"), "it is missing"));
+        }
+    }
+    if request.id.starts_with(NETWORK) || request.id.contains('\0') {
+        return Err(Error::invalid("task.id", format!("{:?} is no id of a task", request.id)));
+    }
+    Ok(())
+}
+
+/// The place of a task in the world: its allocation and name, which all its starts have in common.
+pub(crate) fn place(id: &str) -> &str {
+    match id.rsplit_once('/') {
+        Some((place, start))
+            if place.contains('/') && start.len() == 8 && start.bytes().all(|b| b.is_ascii_hexdigit()) =>
+        {
+            place
+        }
+        Some(_) | None => id,
+    }
+}
+
+/// The name of the sandbox that is the network of an allocation.
+pub(crate) fn network_name(alloc_id: &str) -> String {
+    format!("{NETWORK}{alloc_id}")
+}
+
+/// Whether a sandbox is the network of an allocation.
+pub(crate) fn is_network(name: &str) -> bool {
+    name.starts_with(NETWORK)
+}
+
+// === what the core keeps ===
+
+/// What the core keeps with a task and its sandbox: as planned, with this record.
+pub(crate) fn meta(record: &Record, planned: &Meta, now: SystemTime) -> Meta {
+    let (name, labels) = (record.id.clone(), planned.labels.clone());
+    Meta { owner: Owner::Nomad, name, labels, created_at: now, record: record.encode() }
+}
+
+/// What the core keeps with the network of an allocation.
+pub(crate) fn network_meta(alloc_id: &str, hostname: &str, now: SystemTime) -> Meta {
+    Meta {
+        owner: Owner::Nomad,
+        name: network_name(alloc_id),
+        labels: BTreeMap::from([(ALLOC_LABEL.to_owned(), alloc_id.to_owned())]),
+        created_at: now,
+        record: Record::network(alloc_id, hostname).encode(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn request() -> nomad::TaskConfig {
+        nomad::TaskConfig {
+            id: "3a7c/web/0123abcd".into(),
+            name: "web".into(),
+            alloc_id: "3a7c".into(),
+            alloc_dir: "/opt/nomad/alloc/3a7c".into(),
+            job_name: "shop".into(),
+            job_id: "shop".into(),
+            namespace: "default".into(),
+            env: BTreeMap::from([("VAULT_TOKEN".to_owned(), "hunter2".to_owned())]),
+            ..Default::default()
+        }
+    }
+
+    #[test]
+    fn all_starts_of_a_task_have_one_place() {
+        assert_eq!(place("3a7c/web/0123abcd"), "3a7c/web");
+        assert_eq!(place("3a7c/web/89efABCD"), "3a7c/web");
+        for alone in ["3a7c", "3a7c/web", "web/0123abcd", "3a7c/web/0123abcx", "3a7c/web/0123abcd0", ""] {
+            assert_eq!(place(alone), alone);
+        }
+    }
+
+    #[test]
+    fn a_record_survives_being_kept_and_holds_no_value_of_the_environment() {
+        let (record, now) = (Record::new(&request()), SystemTime::UNIX_EPOCH);
+        let meta = meta(&record, &network_meta("3a7c", "", now), now);
+        assert_eq!((Record::of(&meta), meta.name.as_str()), (record, "3a7c/web/0123abcd"));
+        assert!(!meta.record.windows(7).any(|part| part == b"hunter2"));
+    }
+
+    #[test]
+    fn equal_requests_have_equal_records_and_others_do_not() {
+        assert_eq!(Record::new(&request()), Record::new(&request()));
+        let other = nomad::TaskConfig { user: "root".into(), ..request() };
+        assert_ne!(Record::new(&request()), Record::new(&other));
+    }
+
+    #[test]
+    fn a_record_of_another_version_says_nothing() {
+        let (record, now) = (Record::new(&request()), SystemTime::UNIX_EPOCH);
+        let mut meta = meta(&record, &network_meta("3a7c", "", now), now);
+        meta.record[0] = 9;
+        assert_eq!(Record::of(&meta), Record::default());
+        meta.record.clear();
+        assert_eq!(Record::of(&meta), Record::default());
+    }
+
+    #[test]
+    fn agents_are_told_apart_by_the_directory_of_their_allocations_and_their_node() {
+        let one = Agent::new("/opt/a/alloc/1", "n");
+        assert_eq!(one, Agent::new("/opt/a/alloc/2", "n"));
+        assert_ne!(one, Agent::new("/opt/b/alloc/1", "n"));
+        assert_ne!(one, Agent::new("/opt/a/alloc/1", "m"));
+        assert_eq!(Agent::new("", "n"), None);
+        assert_eq!(Agent::new("alloc", "n"), None);
+    }
+
+    #[test]
+    fn a_request_that_names_nothing_or_a_network_is_refused() {
+        assert!(check(&request()).is_ok());
+        for wrong in [
+            nomad::TaskConfig { id: String::new(), ..request() },
+            nomad::TaskConfig { name: String::new(), ..request() },
+            nomad::TaskConfig { alloc_id: String::new(), ..request() },
+            nomad::TaskConfig { id: "network/3a7c".into(), ..request() },
+        ] {
+            assert_eq!(
+                check(&wrong).map_err(|error| error.kind()),
+                Err(switchyard_core::ErrorKind::InvalidArgument)
+            );
+        }
+    }
+}

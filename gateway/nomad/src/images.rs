@@ -1,0 +1,167 @@
+//! Images of tasks: had before a task is made, and let go when no task needs them any more.
+//!
+//! Who needs an image is not counted but looked up: the tasks there are. What is due to be let go is lost with the daemon, and found
+//! again from the images that Nomad holds when an agent comes back.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use switchyard_core::gateway::Scope;
+use switchyard_core::id::Owner;
+use switchyard_core::image::{ImageId, PullProgress, PullRequest};
+use switchyard_core::{Error, ErrorKind, Result};
+use tokio::time::Instant;
+
+use crate::auth;
+use crate::events::Teller;
+use crate::plan::ImageWish;
+use crate::plugin_config::AuthConfig;
+
+mod keep;
+
+pub(crate) use keep::Keep;
+
+/// Between two looks at a pull.
+const LOOK: Duration = Duration::from_secs(1);
+
+/// Between two events about one pull.
+const TELL: Duration = Duration::from_secs(2 * 60);
+
+/// Gets images.
+#[derive(Debug, Clone)]
+pub(crate) struct Images {
+    scope: Scope,
+    keep: Arc<Keep>,
+}
+
+/// What was last seen of a pull, to tell whether it gets on.
+#[derive(Debug, Clone, Copy)]
+struct Watch {
+    begun: Instant,
+    seen: PullProgress,
+    moved: Instant,
+    told: Instant,
+}
+
+impl Images {
+    pub(crate) fn new(scope: Scope, keep: Arc<Keep>) -> Self {
+        Self { scope, keep }
+    }
+
+    /// Sees to it that the node has an image that Nomad may use, and gives its id. It will not be let go for now. Cancel-safe: a
+    /// pull that nobody else waits for stops.
+    ///
+    /// # Errors
+    /// Those of [`Scope::pull_image`]; `DeadlineExceeded` if it takes longer than it may, in all or without getting on.
+    pub(crate) async fn get(
+        &self,
+        wish: &ImageWish,
+        handler: &str,
+        config: &AuthConfig,
+        teller: &Teller,
+    ) -> Result<ImageId> {
+        if let Some(archive) = &wish.load {
+            return Err(Error::unimplemented(format!("load {archive:?}: images come from registries alone")));
+        }
+        if !wish.always
+            && let Some(image) = self.scope.image(&wish.reference).await?
+        {
+            self.keep.wanted(&image.id);
+            return Ok(image.id);
+        }
+        let credentials = auth::credentials(wish, config).await?;
+        teller.tell("Downloading image", &[("image", &wish.reference)]);
+        let (reference, handler) = (wish.reference.clone(), handler.to_owned());
+        let request = PullRequest { reference, credentials, handler, owner: Owner::Nomad };
+        let id = self.pull(&request, wish, teller).await.map_err(|error| worded(error, &wish.reference))?;
+        self.keep.wanted(&id);
+        Ok(id)
+    }
+
+    async fn pull(&self, request: &PullRequest, wish: &ImageWish, teller: &Teller) -> Result<ImageId> {
+        let pull = self.scope.pull_image(request);
+        tokio::pin!(pull);
+        let mut watch = Watch::new(Instant::now());
+        loop {
+            tokio::select! {
+                biased;
+                pulled = &mut pull => return pulled,
+                () = tokio::time::sleep(LOOK) => {
+                    let now = Instant::now();
+                    watch.look(self.scope.pull_progress(request), now);
+                    watch.check(wish, now)?;
+                    if let Some(text) = watch.tell(now) {
+                        teller.tell(text, &[("image", &wish.reference)]);
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Words that operators of Nomad know.
+fn worded(error: Error, reference: &str) -> Error {
+    if error.kind() == ErrorKind::NotFound {
+        error.context(format!("Error: image {reference} not found"))
+    } else {
+        error.context(format!("Failed to pull `{reference}`"))
+    }
+}
+
+// === impl Watch ===
+
+impl Watch {
+    fn new(now: Instant) -> Self {
+        Self { begun: now, seen: PullProgress::default(), moved: now, told: now }
+    }
+
+    /// Notes how far the pull is.
+    fn look(&mut self, progress: Option<PullProgress>, now: Instant) {
+        let progress = progress.unwrap_or_default();
+        // When all is here it is unpacked, and how that gets on is not known.
+        if progress != self.seen || self.is_here() {
+            (self.seen, self.moved) = (progress, now);
+        }
+    }
+
+    fn is_here(&self) -> bool {
+        self.seen.layers > 0 && self.seen.layers_done == self.seen.layers
+    }
+
+    /// Whether it may go on.
+    fn check(&self, wish: &ImageWish, now: Instant) -> Result<()> {
+        if now - self.begun >= wish.timeout {
+            let limit = wish.timeout;
+            return Err(Error::deadline(format!("it did not end within image_pull_timeout, {limit:?}")));
+        }
+        if now - self.moved >= wish.activity_timeout {
+            let limit = wish.activity_timeout;
+            return Err(Error::deadline(format!("it did not get on for pull_activity_timeout, {limit:?}")));
+        }
+        Ok(())
+    }
+
+    /// What there is to tell people, from time to time.
+    fn tell(&mut self, now: Instant) -> Option<String> {
+        if now - self.told < TELL {
+            return None;
+        }
+        self.told = now;
+        let PullProgress { layers, layers_done, bytes, bytes_done } = self.seen;
+        let mib = |bytes: u64| bytes >> 20;
+        let mut text = format!(
+            "Image pull progress: Pulled {layers_done}/{layers} layers ({}/{} MiB)",
+            mib(bytes_done),
+            mib(bytes)
+        );
+        let elapsed = (now - self.begun).as_secs();
+        // At the speed so far.
+        if let Some(rest) = (bytes - bytes_done).saturating_mul(elapsed).checked_div(bytes_done) {
+            text.push_str(&format!(" - est {rest}s remaining"));
+        }
+        Some(text)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,142 @@
+//! Pulls that get on and pulls that do not, and when images are let go.
+
+use super::*;
+use crate::events::Events;
+use switchyard_core::gateway::{Gateway, Limits};
+use switchyard_fake::{BUSYBOX, Fake, Method};
+
+fn wish() -> ImageWish {
+    ImageWish {
+        reference: BUSYBOX.into(),
+        load: None,
+        always: false,
+        timeout: Duration::from_secs(300),
+        activity_timeout: Duration::from_secs(120),
+        credentials: None,
+        soft_fail: false,
+    }
+}
+
+struct Lab {
+    fake: Fake,
+    images: Images,
+    keep: Arc<Keep>,
+    teller: Teller,
+}
+
+async fn lab() -> Lab {
+    let fake = Fake::with_busybox();
+    let gateway = Gateway::new(Arc::new(fake.clone()), Limits::default());
+    gateway.recover().await.expect("the fake recovers");
+    let scope = gateway.scope(Owner::Nomad);
+    let keep = Arc::new(Keep::new(scope.clone()));
+    let request = switchyard_proto::nomad::drivers::proto::TaskConfig::default();
+    let teller = Events::default().teller("1", &request);
+    Lab { fake, images: Images::new(scope, Arc::clone(&keep)), keep, teller }
+}
+
+impl Lab {
+    async fn get(&self, wish: &ImageWish) -> Result<ImageId> {
+        self.images.get(wish, "", &AuthConfig::default(), &self.teller).await
+    }
+
+    async fn has(&self) -> bool {
+        self.images.scope.image(BUSYBOX).await.expect("it can be read").is_some()
+    }
+}
+
+#[tokio::test]
+async fn an_image_that_is_here_is_pulled_again_only_by_wish() {
+    let lab = lab().await;
+    lab.get(&wish()).await.expect("the registry has it");
+    lab.get(&wish()).await.expect("the node has it");
+    assert_eq!(lab.fake.count(Method::Pull), 1);
+    lab.get(&ImageWish { always: true, ..wish() }).await.expect("the registry has it");
+    assert_eq!(lab.fake.count(Method::Pull), 2);
+}
+
+#[tokio::test]
+async fn an_image_that_does_not_exist_is_told_in_words_that_agents_look_for() {
+    let lab = lab().await;
+    let missing = ImageWish { reference: "reg.example/no".into(), ..wish() };
+    let error = lab.get(&missing).await.expect_err("nobody has it");
+    assert_eq!(error.kind(), ErrorKind::NotFound);
+    assert!(error.report().contains("Error: image reg.example/no not found"), "{error:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pull_that_stands_still_ends_before_its_time_and_one_that_gets_on_when_it_is_up() {
+    let lab = lab().await;
+    let _held = lab.fake.hold(Method::Pull);
+    let began = Instant::now();
+    let error = lab.get(&wish()).await.expect_err("it stands still");
+    assert!(error.report().contains("pull_activity_timeout"), "{error:?}");
+    assert_eq!(began.elapsed().as_secs(), 120);
+
+    let began = Instant::now();
+    let fake = lab.fake.clone();
+    let moving = tokio::spawn(async move {
+        for bytes_done in 0.. {
+            fake.set_progress(PullProgress { layers: 1, layers_done: 0, bytes: 1 << 30, bytes_done });
+            tokio::time::sleep(Duration::from_secs(60)).await;
+        }
+    });
+    let error = lab.get(&wish()).await.expect_err("it never ends");
+    assert!(error.report().contains("image_pull_timeout"), "{error:?}");
+    assert_eq!(began.elapsed().as_secs(), 300);
+    moving.abort();
+    assert_eq!(error.kind(), ErrorKind::DeadlineExceeded);
+}
+
+#[test]
+fn progress_is_told_from_time_to_time_with_what_is_left() {
+    let begun = Instant::now();
+    let mut watch = Watch::new(begun);
+    let later = begun + TELL;
+    watch.look(
+        Some(PullProgress { layers: 3, layers_done: 1, bytes: 300 << 20, bytes_done: 100 << 20 }),
+        later,
+    );
+    assert_eq!(watch.tell(begun + LOOK), None);
+    let text = "Image pull progress: Pulled 1/3 layers (100/300 MiB) - est 240s remaining";
+    assert_eq!(watch.tell(later).as_deref(), Some(text));
+    assert_eq!(watch.tell(later + LOOK), None);
+}
+
+#[test]
+fn layers_that_are_unpacked_count_as_getting_on() {
+    let begun = Instant::now();
+    let mut watch = Watch::new(begun);
+    let all = Some(PullProgress { layers: 1, layers_done: 1, bytes: 5, bytes_done: 5 });
+    for seconds in 0..200 {
+        watch.look(all, begun + Duration::from_secs(seconds));
+    }
+    assert!(watch.check(&wish(), begun + Duration::from_secs(200)).is_ok());
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_image_is_let_go_when_its_time_is_up_unless_it_is_wanted_again() {
+    let lab = lab().await;
+    let keep = Arc::clone(&lab.keep);
+    let _tending = tokio_util::task::AbortOnDropHandle::new(tokio::spawn(async move { keep.tend().await }));
+    let image = lab.get(&wish()).await.expect("the registry has it");
+    lab.keep.left(&image, Duration::from_secs(180));
+    tokio::time::sleep(Duration::from_secs(179)).await;
+    lab.get(&wish()).await.expect("the node has it");
+    tokio::time::sleep(Duration::from_secs(600)).await;
+    assert!(lab.has().await);
+    lab.keep.left(&image, Duration::from_secs(180));
+    tokio::time::sleep(Duration::from_secs(181)).await;
+    assert!(!lab.has().await);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_a_predecessor_had_to_let_go_is_found_again() {
+    let lab = lab().await;
+    lab.get(&wish()).await.expect("the registry has it");
+    let keep = Arc::clone(&lab.keep);
+    let _tending = tokio_util::task::AbortOnDropHandle::new(tokio::spawn(async move { keep.tend().await }));
+    lab.keep.look_for_leftovers(Duration::from_secs(5)).await.expect("they can be read");
+    tokio::time::sleep(Duration::from_secs(6)).await;
+    assert!(!lab.has().await);
+}

@@ -1,0 +1,145 @@
+//! From the gateway's words to Nomad's. Every message is whole: agents fall over fields that are missing.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::time::SystemTime;
+
+use prost::Message;
+use prost_types::Timestamp;
+use switchyard_core::state::{Exit, ExitCause, TaskState};
+use switchyard_core::table::{Sandbox, Task};
+use switchyard_proto::nomad::drivers::proto as nomad;
+use switchyard_proto::nomad::drivers::proto::network_isolation_spec::NetworkIsolationMode;
+
+use crate::identity::Record;
+
+mod stats;
+
+pub(crate) use stats::{Sample, stats};
+
+/// The version of the state in handles.
+const HANDLE_VERSION: i32 = 1;
+
+/// What Go calls no time: agents know it by that, and fall over a missing one.
+const NO_TIME: Timestamp = Timestamp { seconds: -62_135_596_800, nanos: 0 };
+
+/// What a handle says of a task besides its configuration; for people, as the task is found by its id.
+#[derive(Clone, PartialEq, Message)]
+struct DriverState {
+    #[prost(string, tag = "1")]
+    container: String,
+    #[prost(string, tag = "2")]
+    sandbox: String,
+}
+
+/// The answer to a start.
+pub(crate) fn started(
+    config: nomad::TaskConfig,
+    sandbox: Option<&Sandbox>,
+    task: &Task,
+) -> nomad::StartTaskResponse {
+    let state = DriverState { container: task.id.to_string(), sandbox: task.sandbox.to_string() };
+    nomad::StartTaskResponse {
+        result: nomad::start_task_response::Result::Success.into(),
+        driver_error_msg: String::new(),
+        handle: Some(nomad::TaskHandle {
+            version: HANDLE_VERSION,
+            config: Some(config),
+            state: nomad::TaskState::Running.into(),
+            driver_state: state.encode_to_vec(),
+        }),
+        network_override: network(&Record::of(&task.meta), sandbox),
+    }
+}
+
+/// The answer to an inspection.
+pub(crate) fn inspected(sandbox: Option<&Sandbox>, task: &Task) -> nomad::InspectTaskResponse {
+    let record = Record::of(&task.meta);
+    let exit = match &task.state {
+        TaskState::Exited { exit, .. } | TaskState::Removing { exit: Some(exit), .. } => Some(exit),
+        TaskState::Created
+        | TaskState::Starting
+        | TaskState::Running { .. }
+        | TaskState::Stopping { .. }
+        | TaskState::Removing { exit: None, .. }
+        | TaskState::Unknown { .. } => None,
+    };
+    let time = |time: Option<SystemTime>| Some(time.map_or(NO_TIME, Timestamp::from));
+    nomad::InspectTaskResponse {
+        network_override: network(&record, sandbox),
+        task: Some(nomad::TaskStatus {
+            id: task.meta.name.clone(),
+            name: record.task_name,
+            state: state(&task.state).into(),
+            started_at: time(task.state.started_at()),
+            completed_at: time(exit.map(|exit| exit.finished_at)),
+            result: Some(exit.map(result).unwrap_or_default()),
+        }),
+        driver: Some(nomad::TaskDriverStatus { attributes: attributes(task) }),
+    }
+}
+
+fn attributes(task: &Task) -> BTreeMap<String, String> {
+    let mut attributes = BTreeMap::from([
+        ("container_id".to_owned(), task.id.to_string()),
+        ("sandbox_id".to_owned(), task.sandbox.to_string()),
+        ("image".to_owned(), task.details.image_ref.clone()),
+        ("state".to_owned(), task.state.as_str().to_owned()),
+    ]);
+    if let Some(pid) = task.state.pid() {
+        attributes.insert("pid".to_owned(), pid.to_string());
+    }
+    attributes
+}
+
+/// The state of a task in Nomad's three words.
+const fn state(state: &TaskState) -> nomad::TaskState {
+    match state {
+        TaskState::Running { .. } | TaskState::Stopping { .. } => nomad::TaskState::Running,
+        TaskState::Exited { .. } | TaskState::Removing { .. } => nomad::TaskState::Exited,
+        TaskState::Created | TaskState::Starting | TaskState::Unknown { .. } => nomad::TaskState::Unknown,
+    }
+}
+
+/// How a task ended. A death by a signal is told by its code, as Docker does.
+pub(crate) fn ended(exit: &Exit) -> nomad::WaitTaskResponse {
+    let err = match &exit.cause {
+        ExitCause::Exited => String::new(),
+        ExitCause::OomKilled => "OOM Killed".to_owned(),
+        ExitCause::StartFailed(why) => why.clone(),
+        ExitCause::Lost => "the task ended while nobody looked: its exit code is not known".to_owned(),
+    };
+    nomad::WaitTaskResponse { result: Some(result(exit)), err }
+}
+
+fn result(exit: &Exit) -> nomad::ExitResult {
+    nomad::ExitResult { exit_code: exit.code, signal: 0, oom_killed: exit.cause == ExitCause::OomKilled }
+}
+
+/// The exit code of a command.
+pub(crate) const fn exit_code(code: i32) -> nomad::ExitResult {
+    nomad::ExitResult { exit_code: code, signal: 0, oom_killed: false }
+}
+
+/// What an agent is told of a network that is the task's own; nothing of one that it made itself, or of the host's.
+fn network(record: &Record, sandbox: Option<&Sandbox>) -> Option<nomad::NetworkOverride> {
+    let addresses = &sandbox.filter(|_| record.own_network)?.details.ips;
+    let address = addresses.first().map(IpAddr::to_string)?;
+    // Services of a task are at the node's address, which its ports are published on.
+    Some(nomad::NetworkOverride { port_map: record.ports.clone(), addr: address, auto_advertise: false })
+}
+
+/// The network of an allocation. The label makes the agent give the host name to its tasks.
+pub(crate) fn isolation(sandbox: &Sandbox) -> nomad::NetworkIsolationSpec {
+    let hostname = Record::of(&sandbox.meta).hostname;
+    let mut labels = BTreeMap::from([("switchyard_sandbox_id".to_owned(), sandbox.id.to_string())]);
+    if !hostname.is_empty() {
+        labels.insert("docker_sandbox_hostname".to_owned(), hostname);
+    }
+    nomad::NetworkIsolationSpec {
+        mode: NetworkIsolationMode::Group.into(),
+        path: sandbox.details.netns.as_deref().map(|path| path.display().to_string()).unwrap_or_default(),
+        labels,
+        hosts_config: None,
+    }
+}
