@@ -7,6 +7,7 @@ mod cri;
 mod daemon;
 mod images;
 mod kills;
+mod lent;
 mod neighbours;
 mod support_works;
 mod undo;

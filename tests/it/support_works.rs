@@ -165,7 +165,7 @@ fn roots_do_not_share_anything() {
     assert_ne!(one.network().subnet(), two.network().subnet());
     assert_ne!(one.network().bridge(), two.network().bridge());
     assert_ne!(one.cgroup_name(), two.cgroup_name());
-    assert!(one.network().bridge().len() <= 15);
+    assert!(one.network().bridge().len() <= 15 && one.bridge().bridge().len() <= 15);
     assert!(one.run().join("containerd/containerd.sock.ttrpc").as_os_str().len() < 80);
 }
 
@@ -238,7 +238,7 @@ fn what_a_killed_test_run_left_is_removed_by_the_next() {
 #[test]
 fn a_network_left_by_its_pod_is_seen_and_removed() {
     let root = PrivateRoot::new();
-    let bridge = root.network().bridge();
+    let bridge = root.network().bridge().to_owned();
     let digits = bridge.trim_start_matches("swt").to_owned();
     let pin = pin_network_namespace(root.path());
     let id = "ef".repeat(32);

@@ -1,4 +1,4 @@
-//! One bridge network of its own for a test: subnet, CNI configuration, and the removal of all traces.
+//! Bridge networks of its own for a test, of the node and of the gateway: subnet, CNI configuration, and the removal of all traces.
 
 use std::fs;
 use std::io::Write;
@@ -12,10 +12,16 @@ use serde_json::json;
 
 use crate::{host, prereq};
 
+/// Where [`Network::of_gateway`] is to keep its files, below those of a test.
+pub const GATEWAY_DIR: &str = "bridge";
+/// What all addresses of the gateway's own network begin with.
+const SUBNET_FILE: &str = "addresses-begin";
+
 /// A network that no other test of this machine uses.
 #[derive(Debug)]
 pub struct Network {
-    digits: String,
+    name: String,
+    bridge: String,
     subnet: [u8; 3],
     data_dir: PathBuf,
     /// Held so that no other test takes the subnet: the kernel frees it when this process ends, however it ends.
@@ -23,12 +29,28 @@ pub struct Network {
 }
 
 impl Network {
-    /// Chooses a free subnet of `10.200.0.0` to `10.250.255.0`. Addresses are counted below `dir`.
+    /// The node's. Chooses a free subnet of `10.200.0.0` to `10.250.255.0`. Addresses are counted below `dir`.
     ///
     /// # Panics
     /// When none is found in a hundred tries.
     #[must_use]
     pub fn new(digits: &str, dir: &Path) -> Self {
+        Self::called(name(digits), bridge(digits), dir)
+    }
+
+    /// The gateway's own, chosen alike. What is to be cleared away after a run that was killed is written to `dir`.
+    ///
+    /// # Panics
+    /// When none is found in a hundred tries, or `dir` cannot be written.
+    #[must_use]
+    pub fn of_gateway(digits: &str, dir: &Path) -> Self {
+        let network = Self::called(gateway_bridge(digits), gateway_bridge(digits), dir);
+        fs::create_dir_all(dir).expect("the directory of a test can be written");
+        fs::write(dir.join(SUBNET_FILE), network.beginning()).expect("the directory was just made");
+        network
+    }
+
+    fn called(name: String, bridge: String, dir: &Path) -> Self {
         let routes = routes();
         for _ in 0..100 {
             let [a, b] = host::random_bytes();
@@ -39,15 +61,10 @@ impl Network {
             if routes.iter().any(mask) {
                 continue;
             }
-            let name = format!("switchyard-tests-subnet-{}-{}", subnet[1], subnet[2]);
-            let address = SocketAddr::from_abstract_name(name).expect("the name is short");
+            let lock = format!("switchyard-tests-subnet-{}-{}", subnet[1], subnet[2]);
+            let address = SocketAddr::from_abstract_name(lock).expect("the name is short");
             if let Ok(reservation) = UnixListener::bind_addr(&address) {
-                return Self {
-                    digits: digits.to_owned(),
-                    subnet,
-                    data_dir: dir.join("ipam"),
-                    _reservation: reservation,
-                };
+                return Self { name, bridge, subnet, data_dir: dir.join("ipam"), _reservation: reservation };
             }
         }
         panic!("no free subnet in 10.200.0.0 to 10.250.255.0");
@@ -55,14 +72,20 @@ impl Network {
 
     /// The name of the network in its CNI configuration.
     #[must_use]
-    pub fn name(&self) -> String {
-        name(&self.digits)
+    pub fn name(&self) -> &str {
+        &self.name
     }
 
-    /// The name of the bridge, 11 bytes.
+    /// The name of the bridge, at most 12 bytes.
     #[must_use]
-    pub fn bridge(&self) -> String {
-        bridge(&self.digits)
+    pub fn bridge(&self) -> &str {
+        &self.bridge
+    }
+
+    /// Where its addresses are counted.
+    #[must_use]
+    pub fn data_dir(&self) -> &Path {
+        &self.data_dir
     }
 
     /// The subnet, for example `10.213.7.0/24`.
@@ -124,11 +147,18 @@ impl Network {
             found.push(format!("interface {} at {}", entry.file_name().to_string_lossy(), self.bridge()));
         }
         for program in ["iptables", "ip6tables"] {
-            found.extend(
-                rules(program, &self.name()).into_iter().map(|rule| format!("{program} rule {rule}")),
-            );
+            found
+                .extend(rules(program, self.name()).into_iter().map(|rule| format!("{program} rule {rule}")));
         }
+        let passes = forwarded(&self.beginning());
+        found.extend(passes.into_iter().map(|rule| format!("iptables rule {rule}")));
         found
+    }
+
+    /// What all its addresses begin with.
+    fn beginning(&self) -> String {
+        let [a, b, c] = self.subnet;
+        format!("{a}.{b}.{c}.")
     }
 
     fn address(&self, host: u8) -> Ipv4Addr {
@@ -136,24 +166,34 @@ impl Network {
     }
 }
 
-/// Removes the bridge, its ports and the packet rules of the network with these digits; says what could not be.
+/// Removes the bridges, their ports and the packet rules of the networks with these digits, of the test that has its files at `path`;
+/// says what could not be.
 #[must_use]
-pub fn clear(digits: &str) -> Vec<String> {
+pub fn clear(path: &Path, digits: &str) -> Vec<String> {
+    let mut left = clear_network(&name(digits), &bridge(digits));
+    left.extend(clear_network(&gateway_bridge(digits), &gateway_bridge(digits)));
+    if let Ok(beginning) = fs::read_to_string(path.join(GATEWAY_DIR).join(SUBNET_FILE)) {
+        clear_forwarded(&beginning);
+        left.extend(forwarded(&beginning).into_iter().map(|rule| format!("iptables rule {rule}")));
+    }
+    left
+}
+
+fn clear_network(name: &str, bridge: &str) -> Vec<String> {
     let mut left = Vec::new();
-    let bridge = bridge(digits);
-    let device = Path::new("/sys/class/net").join(&bridge);
+    let device = Path::new("/sys/class/net").join(bridge);
     if device.exists() {
         for port in fs::read_dir(device.join("brif")).into_iter().flatten().flatten() {
             delete_link(&port.file_name().to_string_lossy());
         }
-        delete_link(&bridge);
+        delete_link(bridge);
         if device.exists() {
             left.push(format!("bridge {bridge}"));
         }
     }
     for program in ["iptables", "ip6tables"] {
-        clear_rules(program, &name(digits));
-        left.extend(rules(program, &name(digits)).into_iter().map(|rule| format!("{program} rule {rule}")));
+        clear_rules(program, name);
+        left.extend(rules(program, name).into_iter().map(|rule| format!("{program} rule {rule}")));
     }
     left
 }
@@ -164,6 +204,27 @@ fn name(digits: &str) -> String {
 
 fn bridge(digits: &str) -> String {
     format!("swt{digits}")
+}
+
+fn gateway_bridge(digits: &str) -> String {
+    format!("swtb{digits}")
+}
+
+/// The rules by which the firewall's plugin lets packets of addresses that begin so through.
+fn forwarded(beginning: &str) -> Vec<String> {
+    let save = prereq::require("iptables-save", "iptables");
+    let output = Command::new(save).args(["-t", "filter"]).stderr(Stdio::null()).output();
+    let text = output.map(|output| String::from_utf8_lossy(&output.stdout).into_owned()).unwrap_or_default();
+    let own = |line: &&str| line.starts_with("-A CNI-") && line.contains(&format!(" {beginning}"));
+    text.lines().filter(own).map(str::to_owned).collect()
+}
+
+fn clear_forwarded(beginning: &str) {
+    let rules = forwarded(beginning);
+    if !rules.is_empty() {
+        let deletions: String = rules.iter().map(|rule| rule.replacen("-A ", "-D ", 1) + "\n").collect();
+        restore("iptables", &format!("*filter\n{deletions}COMMIT\n"));
+    }
 }
 
 fn delete_link(link: &str) {
@@ -206,6 +267,10 @@ fn clear_rules(program: &str, network: &str) {
         }
     }
     script.push_str("COMMIT\n");
+    restore(program, &script);
+}
+
+fn restore(program: &str, script: &str) {
     let restore = prereq::require(&format!("{program}-restore"), "iptables");
     let child = Command::new(restore)
         .args(["--noflush", "-w", "10"])

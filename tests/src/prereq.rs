@@ -8,7 +8,8 @@ use std::path::{Path, PathBuf};
 const SYSTEM_DIRS: [&str; 4] = ["/usr/sbin", "/sbin", "/usr/bin", "/bin"];
 
 /// The plugins that the tests' networks use.
-const CNI_PLUGINS: [&str; 6] = ["bridge", "host-local", "loopback", "portmap", "bandwidth", "tuning"];
+const CNI_PLUGINS: [&str; 7] =
+    ["bridge", "host-local", "loopback", "portmap", "firewall", "bandwidth", "tuning"];
 
 /// Where Debian's package puts the CNI plugins.
 pub const CNI_BIN_DIR: &str = "/usr/lib/cni";

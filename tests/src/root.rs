@@ -8,7 +8,7 @@ use nix::mount::{MsFlags, mount};
 use nix::unistd::Pid;
 use toml::{Table, Value};
 
-use crate::network::Network;
+use crate::network::{self, Network};
 use crate::prereq;
 use crate::scratch::{self, Scratch};
 
@@ -19,6 +19,7 @@ use crate::scratch::{self, Scratch};
 #[derive(Debug)]
 pub struct PrivateRoot {
     network: Network,
+    bridge: Network,
     disks: Mutex<Vec<PathBuf>>,
     // Last: its drop removes what the others live in.
     scratch: Scratch,
@@ -35,7 +36,8 @@ impl PrivateRoot {
         prereq::require_all();
         let scratch = Scratch::new();
         let network = Network::new(scratch.digits(), &scratch.path().join("cni"));
-        let root = Self { network, disks: Mutex::default(), scratch };
+        let bridge = Network::of_gateway(scratch.digits(), &scratch.path().join(network::GATEWAY_DIR));
+        let root = Self { network, bridge, disks: Mutex::default(), scratch };
         for dir in [root.state(), root.run(), root.certs(), root.cdi(), root.log_dir()] {
             fs::create_dir_all(dir).expect("the scratch directory can be written");
         }
@@ -53,6 +55,12 @@ impl PrivateRoot {
     #[must_use]
     pub fn network(&self) -> &Network {
         &self.network
+    }
+
+    /// The gateway's own network.
+    #[must_use]
+    pub fn bridge(&self) -> &Network {
+        &self.bridge
     }
 
     /// Puts a directory on a disk of its own: a tmpfs with these options, for example `size=32m,nr_inodes=2000`.
@@ -184,12 +192,16 @@ impl PrivateRoot {
              [admin]\nlisten = \"127.0.0.1:0\"\n\
              [containerd]\nmode = \"managed\"\n\
              [network]\nconf_dir = {:?}\nbin_dirs = [{:?}]\n\
+             [network.bridge]\nname = {:?}\nsubnets = [{:?}]\naddresses_dir = {:?}\n\
              [devices]\ncdi_spec_dirs = [{:?}]\n\
              [registry]\nconfig_dirs = [{:?}]\n",
             self.state(),
             self.run(),
             self.cni_conf(),
             prereq::CNI_BIN_DIR,
+            self.bridge.bridge(),
+            self.bridge.subnet(),
+            self.bridge.data_dir(),
             self.cdi(),
             self.certs()
         );

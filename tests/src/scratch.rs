@@ -89,7 +89,7 @@ fn clear(path: &Path, digits: &str) -> Vec<String> {
     left.extend(cgroups::clear(&cgroup_name(digits)).iter().map(|dir| format!("cgroup {}", dir.display())));
     left.extend(mounts::clear(path).iter().map(|mount| format!("mount {}", mount.point.display())));
     left.extend(runtimes::clear(path).iter().map(|dir| format!("runtime state {}", dir.display())));
-    left.extend(network::clear(digits));
+    left.extend(network::clear(path, digits));
     // A file may still be made by a process that just died; nothing makes one after that.
     let removed = eventually(Duration::from_secs(5), || fs::remove_dir_all(path).is_ok() || !path.exists());
     if !removed {

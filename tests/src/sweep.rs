@@ -51,6 +51,7 @@ impl Sweep {
             findings.push(format!("{what} {} ({})", mount.point.display(), mount.kind));
         }
         findings.extend(root.network().in_use());
+        findings.extend(root.bridge().in_use());
         for process in processes::belonging_to(root.path()) {
             let name = process.command.split(' ').next().unwrap_or_default();
             if name.contains("containerd-shim") {

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use switchyard_containerd::config::{
-    Cgroup, Config, Devices, Images, Mode, Network, Recovery, Registry as RegistryConfig, Runtime,
+    Bridge, Cgroup, Config, Devices, Images, Mode, Network, Recovery, Registry as RegistryConfig, Runtime,
 };
 use switchyard_containerd::steps::Faults;
 use switchyard_containerd::{Containerd, Settings};
@@ -129,6 +129,12 @@ fn settings(root: &PrivateRoot) -> Settings {
         network: Network {
             conf_dir: root.cni_conf(),
             bin_dirs: vec![prereq::CNI_BIN_DIR.into()],
+            bridge: Bridge {
+                name: root.bridge().name().to_owned(),
+                subnets: vec![root.bridge().subnet()],
+                addresses_dir: root.bridge().data_dir().to_owned(),
+                ..Bridge::default()
+            },
             ..Network::default()
         },
         devices: Devices { cdi_spec_dirs: vec![root.cdi()] },

@@ -23,25 +23,33 @@ impl Reader {
         self.hierarchy().dirs(group).filter(|dir| dir.is_dir()).collect()
     }
 
-    /// Leaves of `group` exactly the directories in `kept`, with no group inside: those that a runtime has taken away are made again,
-    /// unless what they were in is gone as well, and those that it has made go. Idempotent. Blocks as [`Reader::remove`] does.
+    /// Leaves of `group` none but the directories in `kept`, with no group inside: those that a runtime has made go. Idempotent. Blocks as
+    /// [`Reader::remove`] does.
     ///
     /// # Errors
     /// [`Error::Busy`] if there are still processes; [`Error::File`] for anything else the kernel says.
-    pub fn put_back(&self, group: &Group, kept: &[PathBuf]) -> Result<()> {
+    pub fn leave_only(&self, group: &Group, kept: &[PathBuf]) -> Result<()> {
         let (theirs, made): (Vec<PathBuf>, Vec<PathBuf>) =
             self.hierarchy().dirs(group).partition(|dir| kept.contains(dir));
         for dir in theirs {
-            match fs::create_dir(&dir) {
-                Ok(()) => {}
-                Err(fault) if fault.kind() == io::ErrorKind::AlreadyExists => {
-                    remove_trees(children(&dir)?.into_iter())?;
-                }
-                Err(fault) if is_gone(&fault) => {}
-                Err(source) => return Err(Error::File { path: dir, source }),
-            }
+            remove_trees(children(&dir)?.into_iter())?;
         }
         remove_trees(made.into_iter())
+    }
+
+    /// Makes directories of a group again that a runtime has taken away, unless what they were in is gone as well. Idempotent.
+    ///
+    /// # Errors
+    /// [`Error::File`] for what the kernel says.
+    pub fn make_again(&self, kept: &[PathBuf]) -> Result<()> {
+        for dir in kept {
+            match fs::create_dir(dir) {
+                Ok(()) => {}
+                Err(fault) if fault.kind() == io::ErrorKind::AlreadyExists || is_gone(&fault) => {}
+                Err(source) => return Err(Error::File { path: dir.clone(), source }),
+            }
+        }
+        Ok(())
     }
 
     /// Moves all processes of `from` into `to` in the hierarchy of the cpuset controller, where a runtime has put them; other
@@ -141,7 +149,8 @@ mod tests {
         fs::create_dir_all(at("cpu").join("inner/most")).unwrap();
         fs::remove_dir(at("memory")).unwrap();
         for _ in 0..2 {
-            reader.put_back(&one, &kept).unwrap();
+            reader.make_again(&kept).unwrap();
+            reader.leave_only(&one, &kept).unwrap();
             assert_eq!(reader.present(&one), kept);
             assert_eq!(children(&at("cpu")).unwrap(), Vec::<PathBuf>::new());
         }
@@ -154,7 +163,7 @@ mod tests {
         fs::create_dir(dir.path().join("memory/nomad/a.web")).unwrap();
         let kept = reader.present(&one);
         fs::remove_dir_all(dir.path().join("memory/nomad")).unwrap();
-        reader.put_back(&one, &kept).unwrap();
+        reader.make_again(&kept).unwrap();
         assert!(!dir.path().join("memory/nomad").exists());
     }
 

@@ -59,6 +59,10 @@ impl Network {
     pub fn check_installed(&self) -> Result<(), Error> {
         for plugin in &self.list.plugins {
             self.plugins.find(&self.list.name, type_of(plugin))?;
+            // The plugin runs this one itself, for addresses.
+            if let Some(ipam) = plugin.get("ipam").and_then(|ipam| ipam.get("type")).and_then(Value::as_str) {
+                self.plugins.find(&self.list.name, ipam)?;
+            }
         }
         Ok(())
     }

@@ -41,6 +41,7 @@ use crate::looks::Looks;
 use crate::probe::Probes;
 use crate::quota::Projects;
 use crate::rootfs::Rootfs;
+use crate::sandbox::bridge::Bridge;
 use crate::sandbox::groups::Groups;
 use crate::sandbox::ranges::Ranges;
 use crate::sandbox::{SandboxEntry, infra, kernel_text};
@@ -86,6 +87,8 @@ pub(crate) struct Inner {
     pub(crate) logkeeper: switchyard_logkeeper::Client,
     pub(crate) cni_conf: cni::ConfDir,
     pub(crate) cni_plugins: cni::Plugins,
+    /// The gateway's own network.
+    pub(crate) bridge: Bridge,
     pub(crate) ranges: Arc<Ranges>,
     pub(crate) cgroups: Arc<cgroup::Reader>,
     moves: Arc<cgroup::Moves>,
@@ -184,6 +187,7 @@ impl Containerd {
             host_name: kernel_text("hostname")?,
             boot,
             logkeeper: switchyard_logkeeper::Client::new(&settings.logkeeper),
+            bridge: Bridge::new(&settings.network.bridge, &layout)?,
             cni_conf: cni::ConfDir::new(&settings.network.conf_dir),
             cni_plugins: cni::Plugins::new(
                 settings.network.bin_dirs.clone(),
@@ -314,6 +318,7 @@ impl Backend for Containerd {
             ("containerd.namespace".to_owned(), inner.settings.containerd.namespace.clone()),
             ("stateDir".to_owned(), inner.settings.state.display().to_string()),
             ("network.confDir".to_owned(), inner.cni_conf.dir().display().to_string()),
+            ("network.bridge".to_owned(), inner.bridge.told()),
         ]);
         facts.extend(inner.ranges.told().map(|ranges| ("network.ranges".to_owned(), ranges)));
         facts.extend(inner.silent.told().map(|tasks| ("shims.silent".to_owned(), tasks)));

@@ -94,6 +94,22 @@ pub struct Network {
     pub bin_dirs: Vec<PathBuf>,
     /// How long one plugin may take, in seconds.
     pub plugin_timeout_seconds: u64,
+    /// The gateway's own network.
+    pub bridge: Bridge,
+}
+
+/// `[network.bridge]`: the gateway's own network, for sandboxes that want one without the node's having any.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Bridge {
+    /// The bridge, which is made when the first sandbox wants it, and the name of the network.
+    pub name: String,
+    /// Where its addresses are from: a range of IPv4, one of IPv6, or both.
+    pub subnets: Vec<String>,
+    /// The largest packet, in bytes; 0 for the kernel's default.
+    pub mtu: u32,
+    /// Where it is kept which addresses are in use. Gateways that have a bridge in common have this in common.
+    pub addresses_dir: PathBuf,
 }
 
 /// `[devices]`: where devices are described.
@@ -236,6 +252,18 @@ impl Default for Network {
             conf_dir: "/etc/cni/net.d".into(),
             bin_dirs: vec!["/opt/cni/bin".into(), "/usr/lib/cni".into()],
             plugin_timeout_seconds: 60,
+            bridge: Bridge::default(),
+        }
+    }
+}
+
+impl Default for Bridge {
+    fn default() -> Self {
+        Self {
+            name: "switchyard0".into(),
+            subnets: vec!["172.26.80.0/20".into()],
+            mtu: 0,
+            addresses_dir: "/var/lib/cni/networks".into(),
         }
     }
 }

@@ -6,6 +6,7 @@
 //! <state>/tasks/<id>/       volumes/<n>/, checkpoint/                      outlives a reboot
 //! <state>/volumes/          named volumes, by owner and name              outlives a reboot
 //! <state>/ranges.json       what addresses owners want                outlives a reboot
+//! <state>/network/          the gateway's own network, for people         made anew
 //! <run>/sandboxes/<id>/     shm/                                           gone after a reboot
 //! <run>/ns/<id>/            user, net, ipc, uts, pid: pinned namespaces        gone after a reboot
 //! <run>/tasks/<id>/         stdout, stderr, stdin: FIFOs; started, …       gone after a reboot
@@ -134,6 +135,11 @@ impl Layout {
 
     pub(crate) fn ranges(&self) -> PathBuf {
         self.state.join("ranges.json")
+    }
+
+    /// What the gateway's own network is, for people.
+    pub(crate) fn bridge(&self, name: &str) -> PathBuf {
+        self.state.join("network").join(format!("{name}.conflist"))
     }
 
     pub(crate) fn sandbox(&self, id: SandboxId) -> SandboxDirs {

@@ -30,6 +30,7 @@ mod files;
 pub(crate) use files::from_namespaces;
 pub(crate) mod groups;
 use infra::unpin_pid;
+pub(crate) mod bridge;
 pub(crate) mod infra;
 mod network;
 pub(crate) mod ranges;

@@ -23,6 +23,7 @@ mod attach;
 mod checkpoint;
 mod create;
 mod exit;
+mod fifos;
 mod hearing;
 mod hung;
 pub(crate) mod leaf;

@@ -104,8 +104,7 @@ impl Inner {
                     .await
                     .map_err(|fault| crate::text::io_error("write", &discarded, fault))?;
                 switchyard_steps::reach(Step::StartDiscarded);
-                self.end_process(&id.into()).await?;
-                entry.set_cleared();
+                self.end_task_process(&entry, true).await?;
                 entry.set_ended();
                 self.cleared_up(&id.to_string()).await?;
                 // Not kept for later: by then it may run, and its start has the logkeeper take the same log up again.

@@ -200,25 +200,27 @@ impl Inner {
     }
 
     /// Kills what runs under a container's id, deletes it, and waits until nothing is left of it. What a predecessor may have asked of
-    /// containerd about it has settled before. Idempotent.
-    pub(crate) async fn end_process(&self, id: &ContainerId) -> Result<()> {
+    /// containerd about it has settled before. Says whether there was anything. Idempotent.
+    pub(crate) async fn end_process(&self, id: &ContainerId) -> Result<bool> {
         let settled = self.settle(id).await?;
-        self.delete_process(id).await?;
+        let deleted = self.delete_process(id).await?;
         self.forget_exit(id).await?;
         match settled {
             // It has been waited for already.
             Settled::Forsaken => self.clear_bundle(id).await?,
             Settled::Nothing | Settled::Remnant | Settled::Runs { .. } => self.bury(id).await?,
         }
-        self.has_settled(id).await
+        self.has_settled(id).await?;
+        Ok(deleted)
     }
 
-    async fn delete_process(&self, id: &str) -> Result<()> {
+    /// Whether containerd had something to delete.
+    async fn delete_process(&self, id: &str) -> Result<bool> {
         let what = format!("end task {id}");
         let delete = || api::DeleteTaskRequest { container_id: id.to_owned() };
         match call(&what, SLOW, self.client.tasks().delete(delete())).await {
-            Ok(_) => return Ok(()),
-            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
+            Ok(_) => return Ok(true),
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(false),
             // It runs, or is created and not started.
             Err(error) if matches!(error.kind(), ErrorKind::FailedPrecondition | ErrorKind::Internal) => {
                 tracing::debug!(id, error = error.report(), "killing before deleting");
@@ -240,6 +242,7 @@ impl Inner {
             other => gone_is_done(other)?,
         }
         reach(Step::ProcessKilled);
-        gone_is_done(call(&what, SLOW, self.client.tasks().delete(delete())).await)
+        gone_is_done(call(&what, SLOW, self.client.tasks().delete(delete())).await)?;
+        Ok(true)
     }
 }

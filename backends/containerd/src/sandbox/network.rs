@@ -8,7 +8,8 @@ use switchyard_cni::{self as cni, Attachment, Capabilities};
 use switchyard_core::backend::Condition;
 use switchyard_core::id::SandboxId;
 use switchyard_core::spec::{
-    Bandwidth, CgroupPlacement, Dns, ID_PLACEHOLDER, PodNetwork, PortMapping, Protocol, SandboxSpec, Subnet,
+    Bandwidth, CgroupPlacement, Dns, ID_PLACEHOLDER, Link, PodNetwork, PortMapping, Protocol, SandboxSpec,
+    Subnet,
 };
 use switchyard_core::{Error, ErrorKind, Result};
 use switchyard_namespaces::Ns;
@@ -38,10 +39,13 @@ impl Inner {
         dirs: &SandboxDirs,
         wanted: &[IpAddr],
     ) -> Result<Planned> {
-        let loaded = self.cni_conf.load().map_err(from_cni)?;
+        let list = match network.link {
+            Link::Node => self.cni_conf.load().map_err(from_cni)?.list,
+            Link::Bridge => self.bridge.ready()?,
+        };
         let mut attachment = attachment(id, network, dirs, wanted);
         offer(&mut attachment.capabilities, spec, &self.ranges.of(spec.meta.owner));
-        let network = cni::Network::new(Arc::clone(&loaded.list), self.cni_plugins.clone());
+        let network = cni::Network::new(list, self.cni_plugins.clone());
         network.save(&dirs.cni_journal(), &attachment).await.map_err(from_cni)?;
         Ok(Planned { network, attachment })
     }

@@ -120,7 +120,7 @@ impl Inner {
     pub(crate) async fn clear_process(&self, entry: &TaskEntry) -> Result<()> {
         let _turn = entry.take_turn().await;
         if entry.may_have_process() {
-            self.end_task_process(entry).await?;
+            self.end_task_process(entry, false).await?;
         }
         self.faults.reach(Step::TaskDeleted)?;
         entry.let_go();

@@ -1,6 +1,6 @@
 //! A cgroup that somebody else has made for a task, and removes: used as it is, and left as it was.
 //!
-//! A runtime joins it by its path, but takes it away with the process; then it is made again, before the end of the task is told. On cgroup v1
+//! A runtime joins it by its path, but takes it away with the process; then it is made again at once: whoever made it removes it later. On cgroup v1
 //! the group of the cpuset controller may be another, which a runtime cannot be told: the task is moved there before it runs, and each
 //! process that is started in it later right after its start.
 
@@ -86,16 +86,23 @@ impl Inner {
         .await
     }
 
-    /// Ends what runs of a task, has containerd forget it, and leaves a cgroup that is somebody else's as it was. Idempotent.
-    pub(super) async fn end_task_process(&self, entry: &TaskEntry) -> Result<()> {
-        self.end_process(&entry.id.into()).await?;
+    /// Ends what runs of a task, has containerd forget it, and leaves a cgroup that is somebody else's as it was: a runtime takes it away
+    /// with the process, or when it has `failed` to make one. Idempotent.
+    pub(crate) async fn end_task_process(&self, entry: &TaskEntry, failed: bool) -> Result<()> {
+        let ended = self.end_process(&entry.id.into()).await?;
         let (theirs, group) = {
             let record = entry.record();
             (record.theirs.clone(), self.cgroup_location(&record))
         };
         if let Some((LeafRecord { kept, cpuset: _ }, group)) = theirs.zip(group) {
             let cgroups = Arc::clone(&self.cgroups);
-            blocking(move || cgroups.put_back(&group, &kept).map_err(Error::from)).await?;
+            blocking(move || {
+                if ended || failed {
+                    cgroups.make_again(&kept)?;
+                }
+                cgroups.leave_only(&group, &kept).map_err(Error::from)
+            })
+            .await?;
         }
         entry.set_cleared();
         Ok(())

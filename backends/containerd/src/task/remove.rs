@@ -27,7 +27,7 @@ impl Inner {
         let _turn = entry.take_turn().await;
         let id = entry.id.to_string();
         if entry.may_have_process() {
-            self.end_task_process(entry).await?;
+            self.end_task_process(entry, false).await?;
         }
         let (kept, location) = (entry.is_kept(), self.cgroup_location(&entry.record()));
         if kept && !entry.log_finished.load(Ordering::Acquire) && entry.dirs.run.exists() {

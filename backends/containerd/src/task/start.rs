@@ -1,5 +1,6 @@
 //! Starting a task.
 
+use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
@@ -15,7 +16,7 @@ use switchyard_core::state::Exit;
 use switchyard_core::{Error, ErrorKind, Result};
 use switchyard_logkeeper as logkeeper;
 
-use super::TaskEntry;
+use super::{TaskEntry, fifos};
 use crate::backend::Inner;
 use crate::client::{QUICK, SLOW, call};
 use crate::error::shim_ended;
@@ -38,6 +39,8 @@ struct Streams {
     stderr: String,
     /// What the logkeeper is told, if there is a log.
     log: Option<logkeeper::LogSpec>,
+    /// Somebody else's FIFOs, which have a reader in us until the shim has them.
+    readers: Vec<File>,
 }
 
 impl Inner {
@@ -64,7 +67,7 @@ impl Inner {
         self.check_target(entry)?;
         entry.set_launched();
         let expected_move = self.expect_move();
-        let Streams { stdin, stdout, stderr, log } = self.streams(entry).await?;
+        let Streams { stdin, stdout, stderr, log, readers } = self.streams(entry).await?;
         let (sandbox, tty) = (self.sandbox(entry.sandbox)?, entry.record().tty);
         let runtime = self.runtime(&sandbox.record.handler)?;
         let systemd = entry.record().systemd_cgroup;
@@ -84,7 +87,7 @@ impl Inner {
         // their end, so that undoing does not race with either.
         let (logged, created) =
             tokio::join!(self.open_log(log.as_ref()), self.create_process(entry, request));
-        drop(expected_move);
+        drop((expected_move, readers));
         logged?;
         let made = created?;
         self.faults.reach(Step::TaskCreated)?;
@@ -191,6 +194,8 @@ impl Inner {
             OutputRecord::Fifos { stdout, stderr } => {
                 streams.stdout = text(&stdout);
                 streams.stderr = if tty { String::new() } else { text(&stderr) };
+                let taken = if tty { vec![stdout] } else { vec![stdout, stderr] };
+                streams.readers = blocking(move || fifos::hold(&taken)).await?;
             }
             OutputRecord::Log(_) | OutputRecord::Live => {}
         }
@@ -216,7 +221,7 @@ impl Inner {
         // First the word that it never ran: whatever else is cut off, nobody takes what is left for a running task.
         self.record_exit(entry, exit, None).await?;
         switchyard_steps::reach(Step::StartRefused);
-        self.end_task_process(entry).await?;
+        self.end_task_process(entry, true).await?;
         if let Err(error) = self.finish_log(entry).await {
             tracing::warn!(task.id = %entry.id, error = error.report(), "the log of a failed start is let go of later");
         }

@@ -55,6 +55,9 @@ pub(super) fn check(config: &Config) -> Result<(), Fault> {
         );
         return fault("containerd.namespace", why);
     }
+    if let Err(error) = config.network.bridge.check() {
+        return fault("network.bridge", error.to_string());
+    }
     if !(-1000..=1000).contains(&config.managed.oom_score) {
         return fault(
             "managed.oom_score",
@@ -102,6 +105,7 @@ fn paths(config: &Config) -> Vec<(&'static str, &Path)> {
         ("paths.state", &config.paths.state),
         ("paths.run", &config.paths.run),
         ("network.conf_dir", &config.network.conf_dir),
+        ("network.bridge.addresses_dir", &config.network.bridge.addresses_dir),
         ("containerd.address", &config.containerd.address),
     ];
     paths.extend(config.network.bin_dirs.iter().map(|dir| ("network.bin_dirs", dir.as_path())));

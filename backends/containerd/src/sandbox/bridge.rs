@@ -1,0 +1,220 @@
+//! The gateway's own network: a bridge of the node, made by CNI plugins from a configuration that is ours, not the node's.
+
+use std::net::{IpAddr, Ipv4Addr};
+use std::path::Path;
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+use switchyard_cni as cni;
+use switchyard_core::spec::Subnet;
+use switchyard_core::{Error, Result};
+
+use super::from_cni;
+use crate::config;
+use crate::layout::Layout;
+use crate::text::{io_error, make_private};
+
+/// The longest name of an interface that Linux takes, in bytes.
+const NAME_MAX: usize = 15;
+/// Where the kernel tells the ways that packets take.
+const ROUTES: &str = "/proc/net/route";
+/// Where the kernel tells the interfaces.
+const INTERFACES: &str = "/sys/class/net";
+
+/// The gateway's own network.
+#[derive(Debug)]
+pub(crate) struct Bridge {
+    list: Arc<cni::NetworkList>,
+    subnets: Vec<Subnet>,
+}
+
+// === impl config::Bridge ===
+
+impl config::Bridge {
+    /// Checks what the types cannot say.
+    ///
+    /// # Errors
+    /// `InvalidArgument`, naming the key.
+    pub fn check(&self) -> Result<()> {
+        self.ranges().map(drop)
+    }
+
+    fn ranges(&self) -> Result<Vec<Subnet>> {
+        let letter = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
+        let sound =
+            self.name.starts_with(|c: char| c.is_ascii_alphanumeric()) && self.name.chars().all(letter);
+        if !sound || self.name.len() > NAME_MAX {
+            let why = format!(
+                "{:?} is no name of an interface, of at most {NAME_MAX} letters and digits",
+                self.name
+            );
+            return Err(Error::invalid("name", why));
+        }
+        let ranges: Vec<Subnet> = self.subnets.iter().map(|text| text.parse()).collect::<Result<_>>()?;
+        let of_six = ranges.iter().filter(|range| range.first().is_ipv6()).count();
+        if ranges.is_empty() || of_six > 1 || ranges.len() - of_six > 1 {
+            let why = format!("a range of IPv4, one of IPv6, or both, not {}", self.subnets.join(", "));
+            return Err(Error::invalid("subnets", why));
+        }
+        // The kernel's least for IPv6 is 1280; less than this carries nothing.
+        if self.mtu != 0 && !(68..=65_535).contains(&self.mtu) {
+            return Err(Error::invalid("mtu", format!("{} is neither 0 nor within 68 to 65535", self.mtu)));
+        }
+        Ok(ranges)
+    }
+
+    /// The configuration for plugins. Packets that were published on an address of the node come back from inside as well; the
+    /// firewall's own rules let them through where the node forwards nothing by itself.
+    fn conflist(&self, subnets: &[Subnet]) -> Value {
+        let ranges: Vec<Value> =
+            subnets.iter().map(|subnet| json!([{ "subnet": subnet.to_string() }])).collect();
+        let all = |subnet: &Subnet| if subnet.first().is_ipv6() { "::/0" } else { "0.0.0.0/0" };
+        let routes: Vec<Value> = subnets.iter().map(|subnet| json!({ "dst": all(subnet) })).collect();
+        let mut bridge = json!({
+            "type": "bridge", "bridge": self.name, "isGateway": true, "ipMasq": true, "hairpinMode": true,
+            "capabilities": { "mac": true, "ips": true },
+            "ipam": { "type": "host-local", "dataDir": self.addresses_dir, "ranges": ranges, "routes": routes },
+        });
+        if self.mtu != 0 {
+            bridge["mtu"] = self.mtu.into();
+        }
+        json!({
+            "cniVersion": "1.0.0", "name": self.name, "plugins": [
+                bridge,
+                { "type": "firewall" },
+                { "type": "portmap", "snat": true, "capabilities": { "portMappings": true } },
+            ],
+        })
+    }
+}
+
+// === impl Bridge ===
+
+impl Bridge {
+    /// The network of this configuration, which is written down for people. Blocks.
+    ///
+    /// # Errors
+    /// `InvalidArgument` for a configuration that cannot work; `Internal` if it cannot be written.
+    pub(crate) fn new(config: &config::Bridge, layout: &Layout) -> Result<Self> {
+        let subnets = config.ranges().map_err(|error| error.context("network.bridge"))?;
+        let text = format!("{:#}\n", config.conflist(&subnets));
+        let path = layout.bridge(&config.name);
+        let list = cni::NetworkList::parse(&path, text.as_bytes()).map_err(from_cni)?;
+        if std::fs::read_to_string(&path).ok().as_deref() != Some(&text) {
+            make_private(path.parent().unwrap_or(Path::new("/")))?;
+            std::fs::write(&path, &text).map_err(|fault| io_error("write", &path, fault))?;
+        }
+        Ok(Self { list: Arc::new(list), subnets })
+    }
+
+    /// What it is, for people.
+    pub(crate) fn told(&self) -> String {
+        let subnets: Vec<_> = self.subnets.iter().map(ToString::to_string).collect();
+        format!("{} {}", self.list.name, subnets.join(" "))
+    }
+
+    /// Its configuration, for a sandbox that is to be connected. Reads small files of the kernel. Missing plugins are told by those who run
+    /// them.
+    ///
+    /// # Errors
+    /// `Unavailable` if the node lacks what the plugins need, or has another way to these addresses.
+    pub(crate) fn ready(&self) -> Result<Arc<cni::NetworkList>> {
+        let name = &self.list.name;
+        if !is_program("iptables") {
+            return Err(Error::unavailable(format!(
+                "network {name}: its plugins portmap and firewall need iptables, which is in no directory of PATH: install it"
+            )));
+        }
+        // Once it is there, the kernel has decided.
+        if !Path::new(INTERFACES).join(name).exists() {
+            let routes = std::fs::read_to_string(ROUTES).unwrap_or_default();
+            if let Some((interface, route)) = self.subnets.iter().find_map(|subnet| taken(subnet, &routes)) {
+                return Err(Error::unavailable(format!(
+                    "network {name}: {} is taken: the node reaches {route} by {interface}; choose a free range as network.bridge.subnets",
+                    self.told()
+                )));
+            }
+        }
+        Ok(Arc::clone(&self.list))
+    }
+}
+
+/// Whether a program is in `PATH`.
+fn is_program(name: &str) -> bool {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path).any(|dir| dir.join(name).is_file())
+}
+
+/// The interface and the range of a route, but the default one, that has addresses of `subnet`. The kernel prints the bytes of an address as
+/// one number of the machine's own order.
+fn taken(subnet: &Subnet, routes: &str) -> Option<(String, String)> {
+    let IpAddr::V4(first) = subnet.first() else { return None };
+    routes.lines().skip(1).find_map(|line| {
+        let fields: Vec<&str> = line.split_whitespace().collect();
+        let number = |text: &str| u32::from_str_radix(text, 16).ok().map(u32::from_be);
+        let (to, mask) = (number(fields.get(1)?)?, number(fields.get(7)?)?);
+        let own = u32::MAX.checked_shl(32 - u32::from(subnet.prefix())).unwrap_or(0);
+        let both = mask & own;
+        (mask != 0 && to & both == first.to_bits() & both)
+            .then(|| (fields[0].to_owned(), format!("{}/{}", Ipv4Addr::from(to), mask.count_ones())))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn routed(line: &str, subnet: &str) -> Option<(String, String)> {
+        taken(&subnet.parse().unwrap(), &format!("Iface\tDestination\tGateway\n{line}\n"))
+    }
+
+    #[test]
+    fn a_way_to_some_of_its_addresses_takes_a_range() {
+        // 172.26.64.0/20 by eth1, as a little-endian machine prints it.
+        let [to, mask] = [[172, 26, 64, 0], [255, 255, 240, 0]].map(u32::from_ne_bytes);
+        let line = format!("eth1\t{to:08X}\t00000000\t0001\t0\t0\t0\t{mask:08X}\t0\t0\t0");
+        let there = Some(("eth1".to_owned(), "172.26.64.0/20".to_owned()));
+        assert_eq!(routed(&line, "172.26.64.0/20"), there);
+        assert_eq!(routed(&line, "172.26.70.0/24"), there);
+        assert_eq!(routed(&line, "172.26.0.0/16"), there);
+        assert_eq!(routed(&line, "172.26.80.0/20"), None);
+        assert_eq!(routed(&line, "fd00::/64"), None);
+        // The default route has all addresses.
+        let line = "eth0\t00000000\t0101A8C0\t0003\t0\t0\t0\t00000000\t0\t0\t0";
+        assert_eq!(routed(line, "172.26.80.0/20"), None);
+    }
+
+    #[test]
+    fn what_is_no_bridge_is_refused_by_its_key() {
+        let check = |change: fn(&mut config::Bridge), key: &str| {
+            let mut config = config::Bridge::default();
+            change(&mut config);
+            let error = config.check().unwrap_err().to_string();
+            assert!(error.starts_with(key), "{error}");
+        };
+        config::Bridge::default().check().unwrap();
+        check(|config| config.name = "a name that is too long".into(), "name: ");
+        check(|config| config.name = "a/b".into(), "name: ");
+        check(|config| config.subnets.clear(), "subnets: ");
+        check(|config| config.subnets.push("10.1.0.0/16".into()), "subnets: ");
+        check(|config| config.subnets = vec!["10.1".into()], "subnet: ");
+        check(|config| config.mtu = 7, "mtu: ");
+    }
+
+    #[test]
+    fn both_families_have_a_range_and_a_route_each() {
+        let config = config::Bridge {
+            subnets: vec!["10.1.2.3/16".into(), "fd00::/64".into()],
+            mtu: 1400,
+            ..config::Bridge::default()
+        };
+        let list = config.conflist(&config.ranges().unwrap());
+        let plugin = &list["plugins"][0];
+        assert_eq!(plugin["mtu"], 1400);
+        assert_eq!(
+            plugin["ipam"]["ranges"],
+            json!([[{ "subnet": "10.1.0.0/16" }], [{ "subnet": "fd00::/64" }]])
+        );
+        assert_eq!(plugin["ipam"]["routes"], json!([{ "dst": "0.0.0.0/0" }, { "dst": "::/0" }]));
+    }
+}

@@ -1,0 +1,73 @@
+//! Output that goes into somebody else's FIFOs: they are handed to the shim as they are, and nothing of ours is between.
+//!
+//! The shim opens both ends of each, so that a reader that goes away ends no process. But it waits for a reader before it does: we are that
+//! one, until it has them.
+
+use std::fs::{File, OpenOptions};
+use std::io::ErrorKind as Fault;
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use nix::fcntl::OFlag;
+use switchyard_core::{Error, Result};
+
+use crate::text::io_error;
+
+/// Opens the FIFOs among these for reading, so that whoever opens them for writing does not wait. Blocks on nobody.
+///
+/// # Errors
+/// `FailedPrecondition` if one is not there, or is nothing that can be written to.
+pub(super) fn hold(paths: &[PathBuf]) -> Result<Vec<File>> {
+    paths.iter().map(|path| open(path)).filter_map(Result::transpose).collect()
+}
+
+/// `None` for what is no FIFO and needs no reader.
+fn open(path: &Path) -> Result<Option<File>> {
+    let kind = match std::fs::metadata(path) {
+        Ok(metadata) => metadata.file_type(),
+        Err(fault) if fault.kind() == Fault::NotFound => {
+            return Err(unfit(path, "is not there: whoever collects it has to make it first"));
+        }
+        Err(fault) => return Err(io_error("look at", path, fault)),
+    };
+    if !kind.is_fifo() {
+        let fit = kind.is_file() || kind.is_char_device();
+        return if fit { Ok(None) } else { Err(unfit(path, "is neither a FIFO nor a file")) };
+    }
+    let opened = OpenOptions::new().read(true).custom_flags(OFlag::O_NONBLOCK.bits()).open(path);
+    opened.map(Some).map_err(|fault| io_error("open the FIFO", path, fault))
+}
+
+fn unfit(path: &Path, why: &str) -> Error {
+    Error::failed_precondition(format!("the output of the task: {} {why}", path.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use nix::sys::stat::Mode;
+    use nix::unistd::mkfifo;
+    use switchyard_core::ErrorKind;
+
+    use super::*;
+
+    #[test]
+    fn a_fifo_is_held_and_a_device_needs_nobody() {
+        let dir = tempfile::tempdir().unwrap();
+        let fifo = dir.path().join("out");
+        mkfifo(&fifo, Mode::S_IRWXU).unwrap();
+        let held = hold(&[fifo.clone(), PathBuf::from("/dev/null")]).unwrap();
+        assert_eq!(held.len(), 1);
+        // With a reader there, this returns at once.
+        OpenOptions::new().write(true).custom_flags(OFlag::O_NONBLOCK.bits()).open(&fifo).unwrap();
+    }
+
+    #[test]
+    fn what_is_missing_or_unfit_is_told_by_its_path() {
+        let dir = tempfile::tempdir().unwrap();
+        for path in [dir.path().join("missing"), dir.path().to_owned()] {
+            let error = hold(std::slice::from_ref(&path)).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::FailedPrecondition);
+            assert!(error.to_string().contains(&path.display().to_string()), "{error}");
+        }
+    }
+}

@@ -1,0 +1,229 @@
+//! The gateway's own network, beside the node's.
+
+use std::fs::File;
+use std::io::Read;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::path::Path;
+use std::time::Duration;
+
+use nix::sched::{CloneFlags, setns};
+use switchyard_containerd::{Containerd, Settings};
+use switchyard_contract::Fixture;
+use switchyard_core::ErrorKind;
+use switchyard_core::backend::{Backend, Condition, SandboxDetails};
+use switchyard_core::id::{SandboxId, TaskId};
+use switchyard_core::spec::{
+    HostEntry, Link, MacAddress, PodNetwork, PortMapping, Protocol, SandboxNetwork, Signal,
+};
+use switchyard_tests::host::eventually;
+use switchyard_tests::world::World;
+
+use super::{Lab, bridged};
+
+/// How long a server may take to answer.
+const LIMIT: Duration = Duration::from_secs(20);
+/// How long one try may take.
+const TRY: Duration = Duration::from_secs(2);
+/// Says hello to each who connects to port 80.
+const SERVE: &str = "while true; do echo hello | nc -l -p 80; done";
+
+fn first(details: &SandboxDetails) -> Ipv4Addr {
+    match details.ips.first() {
+        Some(IpAddr::V4(address)) => *address,
+        other => panic!("its first address is {other:?}"),
+    }
+}
+
+fn free_port() -> u16 {
+    let socket = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).and_then(|socket| socket.local_addr());
+    socket.expect("loopback has a free port").port()
+}
+
+fn mapping(protocol: Protocol, host_ip: Ipv4Addr, host_port: u16) -> PortMapping {
+    PortMapping { protocol, container_port: 80, host_port, host_ip: Some(host_ip.into()) }
+}
+
+fn hello(address: SocketAddr) -> bool {
+    let mut text = String::new();
+    TcpStream::connect_timeout(&address, TRY)
+        .and_then(|mut stream| {
+            stream.set_read_timeout(Some(TRY))?;
+            stream.read_to_string(&mut text)
+        })
+        .is_ok_and(|_| text == "hello\n")
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn it_is_there_beside_the_nodes_and_without_it() {
+    let lab = Lab::new().await;
+    let root = lab.world.root();
+    let (_, on_node) = lab.sandbox(|_| {}).await;
+    let (_, on_bridge) = lab.sandbox(|spec| spec.network = bridged(|_| {})).await;
+    assert!(root.network().contains(first(&on_node)), "{on_node:?}");
+    assert!(root.bridge().contains(first(&on_bridge)), "{on_bridge:?}");
+    let files = |dir| std::fs::read_dir(dir).expect("it can be read").flatten().count();
+    assert_eq!(files(root.cni_conf()), 1, "nothing is added to the node's configurations");
+    let told = root.state().join("network").join(format!("{}.conflist", root.bridge().name()));
+    assert!(told.is_file(), "{} is for people", told.display());
+
+    std::fs::remove_dir_all(root.cni_conf()).expect("it is ours");
+    // What was read a moment ago may be what is there still.
+    let gone = eventually(LIMIT, || matches!(lab.backend.status().network, Condition::False { .. }));
+    assert!(gone, "kubelets are told that the node has no network: {:?}", lab.backend.status());
+    let refused = lab.try_sandbox(|_| {}).await.expect_err("the node has no network");
+    assert_eq!(refused.kind(), ErrorKind::Unavailable, "{}", refused.report());
+    let (_, still) = lab.sandbox(|spec| spec.network = bridged(|_| {})).await;
+    assert!(root.bridge().contains(first(&still)), "{still:?}");
+    lab.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_port_is_published_on_the_address_that_was_given_and_no_other() {
+    let lab = Lab::new().await;
+    let (port, gateway) = (free_port(), lab.world.root().bridge().gateway());
+    let ports = vec![
+        mapping(Protocol::Tcp, Ipv4Addr::LOCALHOST, port),
+        mapping(Protocol::Udp, Ipv4Addr::LOCALHOST, port),
+    ];
+    let (sandbox, details) =
+        lab.sandbox(|spec| spec.network = bridged(|network| network.ports.clone_from(&ports))).await;
+    let task = lab.task(sandbox, SERVE, |_| {}).await;
+    let published = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
+    assert!(eventually(LIMIT, || hello(published)), "nobody answers on {published}");
+    assert!(eventually(LIMIT, || hello((first(&details), 80).into())), "nobody answers inside");
+    assert!(!hello((gateway, port).into()), "it is published on an address that was not asked for");
+    heard_by_udp(&details, published);
+    ended(&lab, task).await;
+    lab.backend.stop_sandbox(sandbox).await.expect("it can be stopped");
+    assert!(!hello(published), "{published} still leads somewhere");
+    lab.close().await;
+}
+
+async fn ended(lab: &Lab, task: TaskId) {
+    lab.backend.signal_task(task, Signal::KILL).await.expect("it can be killed");
+    lab.end(task).await;
+}
+
+/// A socket for datagrams at port 80 of a network namespace: busybox has no program for that.
+fn listen_in(netns: &Path) -> UdpSocket {
+    let netns = File::open(netns).expect("the namespace is there");
+    let bound = std::thread::spawn(move || {
+        setns(netns, CloneFlags::CLONE_NEWNET).expect("root may enter it");
+        UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 80))
+    });
+    let socket = bound.join().expect("the thread ends").expect("the port is free in it");
+    socket.set_read_timeout(Some(TRY)).expect("it is a socket");
+    socket
+}
+
+/// A datagram to the published port is heard inside.
+fn heard_by_udp(details: &SandboxDetails, published: SocketAddr) {
+    let inside = listen_in(details.netns.as_deref().expect("it has one"));
+    let outside = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).expect("loopback has a free port");
+    outside.send_to(b"word", published).expect("it can be sent");
+    let mut heard = [0; 16];
+    let length = inside.recv(&mut heard).expect("a datagram comes within two seconds");
+    assert_eq!(&heard[..length], b"word");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_task_reaches_its_own_published_port() {
+    let lab = Lab::new().await;
+    let (port, gateway) = (free_port(), lab.world.root().bridge().gateway());
+    // The address of the bridge is one of the node, and comes with the first sandbox.
+    let (other, _) = lab.sandbox(|spec| spec.network = bridged(|_| {})).await;
+    let publish = |network: &mut PodNetwork| network.ports = vec![mapping(Protocol::Tcp, gateway, port)];
+    let (sandbox, _) = lab.sandbox(|spec| spec.network = bridged(publish)).await;
+    let task = lab.task(sandbox, SERVE, |_| {}).await;
+    let neighbour = lab.task(other, "exec sleep 1000", |_| {}).await;
+    for (who, caller) in [("itself", task), ("a neighbour", neighbour)] {
+        let script = format!(
+            "for i in 1 2 3 4 5 6 7 8 9 10; do nc -w 2 {gateway} {port} </dev/null && break; sleep 0.3; done"
+        );
+        assert_eq!(lab.says(caller, &script).await, "hello", "{who} does not reach it");
+    }
+    lab.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_sandbox_has_the_hardware_address_and_the_hosts_that_were_asked_for() {
+    let lab = Lab::new().await;
+    let mac = MacAddress::parse("02:42:ac:11:65:43").expect("it is one");
+    let (sandbox, details) = lab
+        .sandbox(|spec| {
+            spec.network = bridged(|network| network.mac = Some(mac));
+            spec.hostname = "web".to_owned();
+            spec.extra_hosts =
+                vec![HostEntry { ip: Ipv4Addr::new(10, 9, 8, 7).into(), names: vec!["db".to_owned()] }];
+        })
+        .await;
+    let task = lab.task(sandbox, "exec sleep 1000", |_| {}).await;
+    assert_eq!(lab.says(task, "cat /sys/class/net/eth0/address").await, mac.to_string());
+    let hosts = lab.says(task, "cat /etc/hosts").await;
+    let own = format!("{}\tweb", first(&details));
+    assert!(hosts.lines().any(|line| line == own) && hosts.contains("10.9.8.7\tdb"), "{hosts}");
+    lab.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_its_plugins_lack_is_named() {
+    let world = tokio::task::block_in_place(|| {
+        World::with(|settings| settings.network.bin_dirs = vec!["/no/such/plugins".into()])
+    });
+    let lab = Lab::of(world).await;
+    let refused =
+        lab.try_sandbox(|spec| spec.network = bridged(|_| {})).await.expect_err("it has no plugins");
+    let told = refused.report();
+    assert!(told.contains("plugin bridge") && told.contains("/no/such/plugins"), "{told}");
+    lab.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_range_that_the_node_has_another_way_to_is_refused() {
+    let world = tokio::task::block_in_place(|| {
+        World::with(|settings| {
+            // The loopback device's own, as an interface that is in the way.
+            let route = std::fs::read_to_string("/proc/net/route").expect("the kernel tells it");
+            settings.network.bridge.subnets = vec![taken(&route)];
+        })
+    });
+    let lab = Lab::of(world).await;
+    let refused = lab.try_sandbox(|spec| spec.network = bridged(|_| {})).await.expect_err("it is taken");
+    assert_eq!(refused.kind(), ErrorKind::Unavailable);
+    assert!(refused.report().contains("network.bridge.subnets"), "{}", refused.report());
+    lab.close().await;
+}
+
+/// A range that this machine has a route to.
+fn taken(routes: &str) -> String {
+    let number = |text: &str| u32::from_str_radix(text, 16).ok().map(u32::from_be);
+    let range = routes.lines().skip(1).find_map(|line| {
+        let fields: Vec<&str> = line.split_whitespace().collect();
+        let (to, mask) = (number(fields.get(1)?)?, number(fields.get(7)?)?);
+        (mask != 0).then(|| format!("{}/{}", Ipv4Addr::from(to), mask.count_ones()))
+    });
+    range.expect("the machine is in a network: it has a route that is not the default one")
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn two_gateways_share_a_bridge_and_no_address() {
+    let lab = Lab::new().await;
+    let (state, run) = (lab.world.root().path().join("state2"), lab.world.root().path().join("run2"));
+    for dir in [&state, &run] {
+        std::fs::create_dir_all(dir).expect("the scratch directory can be written");
+    }
+    let settings = Settings { state, run, ..lab.world.settings().clone() };
+    let second = Containerd::connect(settings).expect("it can be set up");
+    second.recover().await.expect("it recovers");
+    let mut spec = lab.world.sandbox_spec("sandbox");
+    spec.network = SandboxNetwork::Pod(PodNetwork { link: Link::Bridge, ..PodNetwork::default() });
+    let (mine, theirs) = (SandboxId::random(), SandboxId::random());
+    let (first_made, second_made) =
+        tokio::join!(lab.backend.create_sandbox(mine, &spec), second.create_sandbox(theirs, &spec));
+    let (first_made, second_made) = (first_made.expect("one is made"), second_made.expect("so is another"));
+    assert_ne!(first(&first_made), first(&second_made));
+    second.stop_sandbox(theirs).await.expect("it can be stopped");
+    second.remove_sandbox(theirs).await.expect("and removed");
+    drop(second);
+    lab.close().await;
+}
