@@ -199,6 +199,7 @@ pub mod grpc {
                 missing_docs,
                 unused_qualifications,
                 clippy::allow_attributes_without_reason,
+                clippy::too_many_lines,
                 reason = "generated code, whose form belongs to prost and tonic"
             )]
 

@@ -353,7 +353,6 @@ impl Scope {
     }
 
     /// Ends when the gateway shuts down. What it is awaited for may then be left half done, tasks go on.
-    #[must_use]
     pub fn ended(&self) -> WaitForCancellationFutureOwned {
         self.gateway.shared.shutdown.clone().cancelled_owned()
     }

@@ -70,7 +70,7 @@ async fn read(path: PathBuf) -> Result<DockerConfig> {
 /// The registry of an image, as Docker's files name it.
 fn registry_of(reference: &str) -> &str {
     match reference.split_once('/') {
-        Some((first, _)) if matches!(first, "docker.io" | "index.docker.io") => DOCKER_HUB,
+        Some(("docker.io" | "index.docker.io", _)) => DOCKER_HUB,
         Some((first, _)) if first.contains(['.', ':']) || first == "localhost" => first,
         Some(_) | None => DOCKER_HUB,
     }

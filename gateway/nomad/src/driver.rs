@@ -312,3 +312,6 @@ impl nomad::driver_server::Driver for Driver {
         answer(self.remove_network(alloc_id).await)
     }
 }
+
+#[cfg(test)]
+mod tests;

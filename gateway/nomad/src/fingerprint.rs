@@ -158,7 +158,7 @@ mod tests {
         assert_eq!(next().await, (HealthState::Unhealthy, REPEAT));
         fake.set_status(well());
         gateway.recover().await.expect("the fake recovers");
-        assert_eq!(next().await, (HealthState::Healthy, LOOK));
+        assert_eq!(next().await, (HealthState::Healthy, Duration::ZERO));
         gateway.shut_down(Duration::from_secs(1)).await.expect("nothing is in flight");
         assert!(stream.next().await.is_none());
     }

@@ -174,3 +174,6 @@ impl Driver {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

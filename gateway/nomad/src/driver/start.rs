@@ -44,7 +44,7 @@ impl Driver {
         let record = Record::new(&request);
         let task = match self.cleared(&record).await? {
             Some(task) => task,
-            None => self.begin(&session, &request, record).await?,
+            None => Box::pin(self.begin(&session, &request, record)).await?,
         };
         // It was not there yet when it was named first.
         self.shared.seen.task(&session.id, &task.meta.name);
@@ -81,7 +81,7 @@ impl Driver {
             let image = images.get(&plan.image, &plan.sandbox.handler, auth, &teller).await?;
             let mut plan = plan.clone();
             image.as_str().clone_into(&mut plan.task.image);
-            match self.made(&record, plan).await {
+            match Box::pin(self.made(&record, plan)).await {
                 // It was let go between the look and the making.
                 Err(error) if error.kind() == ErrorKind::NotFound && tries == 1 => {
                     tracing::debug!(
@@ -116,13 +116,14 @@ impl Driver {
         let meta = identity::meta(&record, &plan.task.meta, SystemTime::now());
         (plan.sandbox.meta, plan.task.meta) = (meta.clone(), meta);
         let (driver, what) = (self.clone(), format!("start of task {}", record.id));
-        let work = async move {
+        // What is planned is big, and this waits in several places.
+        let work = Box::pin(async move {
             let _turn = driver.shared.turns.take(place(&record.id).to_owned()).await;
             match driver.clear(&record).await? {
                 Some(task) => Ok(task),
                 None => driver.make(plan).await,
             }
-        };
+        });
         self.shared.scope.see_through(what, work).await
     }
 

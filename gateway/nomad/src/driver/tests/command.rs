@@ -1,0 +1,237 @@
+//! Commands in tasks: checks, and those with a client at their streams.
+
+use futures::stream;
+use nomad::exec_task_streaming_request::{Setup, TerminalSize};
+use tokio::sync::mpsc;
+
+use super::*;
+
+type Asked = nomad::ExecTaskStreamingRequest;
+type Said = nomad::ExecTaskStreamingResponse;
+
+impl Lab {
+    async fn exec(&self, id: &str, script: &str, seconds: i64) -> Result<nomad::ExecTaskResponse, Status> {
+        let command = ["sh", "-c", script].map(str::to_owned).to_vec();
+        let timeout = Some(prost_types::Duration { seconds, nanos: 0 });
+        let message = nomad::ExecTaskRequest { task_id: id.to_owned(), command, timeout };
+        self.driver.exec_task(call(message)).await.map(Response::into_inner)
+    }
+
+    async fn stream(
+        &self,
+        asked: mpsc::UnboundedReceiver<Result<Asked, Status>>,
+    ) -> Result<Answers<Said>, Status> {
+        let metadata = call(()).metadata().clone();
+        let asked = stream::unfold(asked, async |mut asked| asked.recv().await.map(|said| (said, asked)));
+        self.driver.exec_streaming(&metadata, Box::pin(asked)).await
+    }
+
+    /// A command with a client that says this after the beginning.
+    async fn session(&self, id: &str, script: &str, tty: bool, said: Vec<Asked>) -> Heard {
+        let (tell, asked) = mpsc::unbounded_channel();
+        tell.send(Ok(setup(id, script, tty))).expect("it listens");
+        said.into_iter().for_each(|said| tell.send(Ok(said)).expect("it listens"));
+        let answers = self.stream(asked).await.expect("it runs");
+        // The client does not close its half.
+        let heard = Heard::all(answers).await;
+        drop(tell);
+        heard
+    }
+}
+
+fn setup(id: &str, script: &str, tty: bool) -> Asked {
+    let command = ["sh", "-c", script].map(str::to_owned).to_vec();
+    Asked { setup: Some(Setup { task_id: id.to_owned(), command, tty }), ..Default::default() }
+}
+
+fn input(data: &[u8], close: bool) -> Asked {
+    let operation = nomad::ExecTaskStreamingIoOperation { data: data.to_vec(), close };
+    Asked { stdin: Some(operation), ..Default::default() }
+}
+
+/// All that a client heard, in the order that agents want.
+#[derive(Debug, Default, PartialEq)]
+struct Heard {
+    stdout: Vec<u8>,
+    stderr: Vec<u8>,
+    code: Option<i32>,
+}
+
+impl Heard {
+    async fn all(mut answers: Answers<Said>) -> Self {
+        let (mut heard, mut open) = (Self::default(), [true, true]);
+        while let Some(said) = answers.next().await {
+            let said = said.expect("it is no error");
+            assert_eq!(heard.code, None, "the exit code comes last");
+            if let Some(output) = said.stdout {
+                assert!(open[0] && output.data.is_empty() == output.close, "{output:?}");
+                open[0] = !output.close;
+                heard.stdout.extend(output.data);
+            }
+            if let Some(output) = said.stderr {
+                assert!(open[1] && output.data.is_empty() == output.close, "{output:?}");
+                open[1] = !output.close;
+                heard.stderr.extend(output.data);
+            }
+            if said.exited {
+                assert_eq!(open, [false, false], "both streams are closed first");
+                heard.code = Some(said.result.expect("it comes with the end").exit_code);
+            }
+        }
+        heard
+    }
+}
+
+#[tokio::test]
+async fn a_check_gives_its_code_and_the_last_of_what_it_wrote() {
+    let lab = lab().await;
+    let id = lab.running(&["serve"]).await;
+    let output = lab.exec(&id, "echo well; echo no >&2; exit 2", 5).await.expect("it runs");
+    assert_eq!((output.stdout.as_slice(), output.stderr.as_slice()), (&b"well\n"[..], &b"no\n"[..]));
+    assert_eq!(output.result.expect("it is always set").exit_code, 2);
+    let output = lab.exec(&id, "head -c 100000 /dev/zero; echo end", 5).await.expect("it runs");
+    assert_eq!(output.stdout.len(), 4096);
+    assert!(output.stdout.ends_with(b"end\n"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_check_that_takes_too_long_is_killed() {
+    let lab = lab().await;
+    let id = lab.running(&["serve"]).await;
+    let late = lab.exec(&id, "sleep 60", 5).await.expect_err("it takes too long");
+    assert!(late.message().contains("5s"), "{late:?}");
+    assert_eq!(lab.fake.processes(), 0);
+    // No time is ours.
+    let late = lab.exec(&id, "while true; do true; done", 0).await.expect_err("it never ends");
+    assert!(late.message().contains("600s"), "{late:?}");
+}
+
+#[tokio::test]
+async fn a_command_in_what_does_not_run_is_refused() {
+    let lab = lab().await;
+    assert_eq!(
+        lab.exec("no/such/00000000", "true", 5).await.expect_err("there is no task").code(),
+        Code::NotFound
+    );
+    let id = lab.running(&["true"]).await;
+    lab.wait(&id).await.expect("it ends");
+    assert_eq!(lab.exec(&id, "true", 5).await.expect_err("it has ended").code(), Code::FailedPrecondition);
+}
+
+#[tokio::test]
+async fn without_a_terminal_both_streams_come_apart_then_their_ends_then_the_code() {
+    let lab = lab().await;
+    let id = lab.running(&["serve"]).await;
+    let heard = lab.session(&id, "echo out; echo err >&2; exit 9", false, vec![]).await;
+    assert_eq!(heard, Heard { stdout: b"out\n".into(), stderr: b"err\n".into(), code: Some(9) });
+}
+
+#[tokio::test]
+async fn with_a_terminal_all_comes_on_standard_output() {
+    let lab = lab().await;
+    let id = lab.running(&["serve"]).await;
+    let heard = lab.session(&id, "echo out; echo err >&2; exit 9", true, vec![]).await;
+    assert_eq!((heard.stdout, heard.stderr, heard.code), (b"out\nerr\n".to_vec(), vec![], Some(9)));
+}
+
+#[tokio::test]
+async fn input_is_carried_to_its_end_and_signs_of_life_and_sizes_change_nothing() {
+    let lab = lab().await;
+    let id = lab.running(&["serve"]).await;
+    let size = |height, width| Asked { tty_size: Some(TerminalSize { height, width }), ..Default::default() };
+    let said = vec![
+        size(24, 80),
+        input(b"one ", false),
+        Asked::default(),
+        size(-1, 1 << 20),
+        size(50, 100),
+        input(b"two", false),
+        input(b"", true),
+        input(b"too late", false),
+    ];
+    let heard = lab.session(&id, "cat", false, said).await;
+    assert_eq!(heard, Heard { stdout: b"one two".into(), stderr: vec![], code: Some(0) });
+}
+
+#[tokio::test]
+async fn much_output_comes_whole() {
+    let lab = lab().await;
+    let id = lab.running(&["serve"]).await;
+    let heard = lab.session(&id, "head -c 3000000 /dev/zero; echo end", false, vec![]).await;
+    assert_eq!((heard.stdout.len(), heard.code), (3_000_004, Some(0)));
+}
+
+#[tokio::test]
+async fn children_that_hold_the_output_do_not_hold_up_the_end() {
+    let lab = lab().await;
+    let id = lab.running(&["serve"]).await;
+    for tty in [true, false] {
+        let heard = lab.session(&id, "echo out; sleep 1000 & exit 5", tty, vec![]).await;
+        assert_eq!((heard.stdout.as_slice(), heard.code), (&b"out\n"[..], Some(5)));
+    }
+}
+
+#[tokio::test]
+async fn a_command_that_is_not_there_ends_as_in_a_shell() {
+    let lab = lab().await;
+    let id = lab.running(&["serve"]).await;
+    let (tell, asked) = mpsc::unbounded_channel();
+    let command = vec!["/no/such/program".to_owned()];
+    let setup = Setup { task_id: id, command, tty: false };
+    tell.send(Ok(Asked { setup: Some(setup), ..Default::default() })).expect("it listens");
+    let heard = Heard::all(lab.stream(asked).await.expect("it is answered")).await;
+    assert_eq!(heard.code, Some(127));
+    assert!(!heard.stderr.is_empty());
+}
+
+#[tokio::test]
+async fn a_client_that_goes_takes_its_command_along() {
+    for by_reset in [true, false] {
+        let lab = lab().await;
+        let id = lab.running(&["serve"]).await;
+        let (tell, asked) = mpsc::unbounded_channel();
+        tell.send(Ok(setup(&id, "echo ready; cat", false))).expect("it listens");
+        let mut answers = lab.stream(asked).await.expect("it runs");
+        answers.next().await.expect("it writes").expect("it is no error");
+        assert_eq!(lab.fake.processes(), 1);
+        if by_reset {
+            tell.send(Err(Status::cancelled("the client has gone"))).expect("it listens");
+        } else {
+            drop(answers);
+        }
+        while lab.fake.processes() > 0 {
+            tokio::task::yield_now().await;
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_client_that_closes_its_half_is_still_answered() {
+    let lab = lab().await;
+    let id = lab.running(&["serve"]).await;
+    let (tell, asked) = mpsc::unbounded_channel();
+    tell.send(Ok(setup(&id, "sleep 0.01; echo out", false))).expect("it listens");
+    drop(tell);
+    let heard = Heard::all(lab.stream(asked).await.expect("it runs")).await;
+    assert_eq!((heard.stdout.as_slice(), heard.code), (&b"out\n"[..], Some(0)));
+}
+
+#[tokio::test]
+async fn a_client_must_first_say_what_to_run_and_where() {
+    let lab = lab().await;
+    let refused = async |first: Asked| {
+        let (tell, asked) = mpsc::unbounded_channel();
+        tell.send(Ok(first)).expect("it listens");
+        lab.stream(asked).await.err().expect("it is refused")
+    };
+    let unsaid = refused(input(b"x", false)).await;
+    assert_eq!(
+        (unsaid.code(), unsaid.message()),
+        (Code::InvalidArgument, "first message should always be setup")
+    );
+    assert_eq!(refused(setup("no/such/00000000", "true", false)).await.code(), Code::NotFound);
+    let id = lab.running(&["serve"]).await;
+    let nothing = Setup { task_id: id, command: vec![], tty: false };
+    let refused = refused(Asked { setup: Some(nothing), ..Default::default() }).await;
+    assert_eq!(refused.code(), Code::InvalidArgument);
+}

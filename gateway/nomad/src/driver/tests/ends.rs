@@ -1,0 +1,213 @@
+//! What becomes of tasks: signals, stops, destructions and recoveries.
+
+use switchyard_core::spec::Signal;
+use switchyard_fake::Method;
+use tokio::time::Instant;
+
+use super::*;
+
+#[tokio::test]
+async fn what_is_gone_is_stopped_and_destroyed() {
+    let lab = lab().await;
+    lab.stop("no/such/00000000", "SIGINT", 5).await.expect("it does not run");
+    lab.destroy("no/such/00000000", false).await.expect("it is not there");
+    let id = lab.running(&["true"]).await;
+    lab.wait(&id).await.expect("it ends");
+    lab.stop(&id, "", 5).await.expect("it does not run");
+    for _ in 0..2 {
+        lab.destroy(&id, true).await.expect("it is not there");
+    }
+}
+
+#[tokio::test]
+async fn a_stop_sends_the_signal_that_it_names_or_else_the_tasks_own() {
+    for (name, number) in [("", 15), ("SIGINT", 2), ("usr1", 10), ("3", 3)] {
+        let lab = lab().await;
+        let id = lab.running(&["serve"]).await;
+        let task = lab.task(&id);
+        lab.stop(&id, name, 5).await.expect("it listens");
+        let sent: Vec<u8> = lab.fake.signals(task).into_iter().map(Signal::number).collect();
+        assert_eq!(sent, [number], "{name:?}");
+        assert_eq!(code(&lab.wait(&id).await.expect("it has ended")), 128 + i32::from(number));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_second_stop_does_not_put_off_the_end_that_the_first_has_set() {
+    let lab = lab().await;
+    let id = lab.running(&["ignore-term"]).await;
+    let began = Instant::now();
+    let (first, second) = tokio::join!(lab.stop(&id, "", 5), async {
+        tokio::time::sleep(Duration::from_secs(4)).await;
+        lab.stop(&id, "", 30).await
+    });
+    first.expect("it is killed");
+    second.expect("it is killed");
+    assert_eq!(began.elapsed(), Duration::from_secs(5));
+}
+
+#[tokio::test]
+async fn a_stop_without_time_kills_at_once() {
+    let lab = lab().await;
+    let id = lab.running(&["ignore-term"]).await;
+    let task = lab.task(&id);
+    lab.stop(&id, "", 0).await.expect("it is killed");
+    assert_eq!(lab.fake.signals(task), [Signal::KILL]);
+}
+
+#[tokio::test]
+async fn signals_are_known_by_name_and_number_and_nothing_else_is_one() {
+    let lab = lab().await;
+    let id = lab.running(&["ignore-term"]).await;
+    let signal = async |id: &str, signal: &str| {
+        let message = nomad::SignalTaskRequest { task_id: id.to_owned(), signal: signal.to_owned() };
+        lab.driver.signal_task(call(message)).await.map(drop)
+    };
+    for known in ["SIGTERM", "term", "15"] {
+        signal(&id, known).await.expect("it is a signal");
+    }
+    assert_eq!(lab.fake.signals(lab.task(&id)), [Signal::TERM; 3]);
+    for unknown in ["", "SIGNONE", "0", "65", "SIG"] {
+        let refused = signal(&id, unknown).await.expect_err("it is none");
+        assert_eq!(refused.code(), Code::InvalidArgument, "{unknown:?}");
+        assert!(refused.message().starts_with("failed to parse signal"), "{refused:?}");
+    }
+    let refused = lab.stop(&id, "SIGNONE", 5).await.expect_err("it is none");
+    assert!(refused.message().starts_with("failed to parse signal"), "{refused:?}");
+    let gone = signal("no/such/00000000", "SIGTERM").await.expect_err("there is no task");
+    assert!(gone.message().starts_with("task not found for given id"), "{gone:?}");
+}
+
+#[tokio::test]
+async fn a_task_that_runs_is_destroyed_by_force_alone() {
+    let lab = lab().await;
+    let id = lab.running(&["serve"]).await;
+    let refused = lab.destroy(&id, false).await.expect_err("it runs");
+    assert!(
+        refused.message().starts_with("must call StopTask for the given task before Destroy"),
+        "{refused:?}"
+    );
+    let (waited, destroyed) = tokio::join!(lab.wait(&id), lab.destroy(&id, true));
+    destroyed.expect("it is taken away");
+    assert_eq!(code(&waited.expect("it was waited for")), 137);
+    assert_eq!(lab.fake.leftovers(), Vec::<String>::new());
+}
+
+#[tokio::test]
+async fn a_task_that_the_configuration_keeps_is_stopped_and_left_until_the_next_start() {
+    let mut config = PluginConfig::default();
+    config.gc.container = false;
+    let lab = lab_with(config).await;
+    let id = lab.running(&["serve"]).await;
+    lab.destroy(&id, true).await.expect("it is stopped");
+    assert!(!lab.fake.runs(lab.task(&id)));
+    let next = lab.request("00000002", &["serve"]);
+    lab.start(&next).await.expect("it starts");
+    assert_eq!(lab.fake.tasks(), [lab.task(&next.id)]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_image_goes_some_time_after_the_last_task_that_used_it() {
+    let lab = lab().await;
+    let driver = lab.driver.clone();
+    let _tending = tokio_util::task::AbortOnDropHandle::new(tokio::spawn(async move { driver.tend().await }));
+    let id = lab.running(&["true"]).await;
+    lab.wait(&id).await.expect("it ends");
+    tokio::time::sleep(Duration::from_secs(600)).await;
+    assert_eq!(lab.fake.count(Method::RemoveImage), 0);
+    lab.destroy(&id, true).await.expect("it has ended");
+    tokio::time::sleep(Duration::from_secs(179)).await;
+    assert_eq!(lab.fake.count(Method::RemoveImage), 0);
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    assert_eq!(lab.fake.count(Method::RemoveImage), 1);
+}
+
+#[tokio::test]
+async fn a_recovery_finds_what_runs_and_what_ran_and_touches_nothing() {
+    let lab = lab().await;
+    let request = lab.request("00000001", &["serve"]);
+    lab.start(&request).await.expect("it starts");
+    let lab = lab.restarted().await;
+    for _ in 0..2 {
+        lab.recover(&request).await.expect("it runs");
+    }
+    let task = lab.task(&request.id);
+    assert!(lab.fake.runs(task) && lab.fake.signals(task).is_empty());
+    lab.fake.exit(task, 4).expect("it runs");
+    let lab = lab.restarted().await;
+    lab.recover(&request).await.expect("it has run");
+    assert_eq!(code(&lab.wait(&request.id).await.expect("it has ended")), 4);
+}
+
+#[tokio::test]
+async fn a_recovery_of_what_is_gone_is_told_in_words_that_people_know() {
+    let lab = lab().await;
+    let gone = lab.recover(&lab.request("00000009", &["serve"])).await.expect_err("nobody started it");
+    assert_eq!(gone.code(), Code::NotFound);
+    assert!(gone.message().starts_with("task not found for given id"), "{gone:?}");
+    let nothing = nomad::RecoverTaskRequest::default();
+    assert!(lab.driver.recover_task(call(nothing)).await.is_err());
+}
+
+#[tokio::test]
+async fn a_recovery_waits_until_the_gateway_knows_its_tasks() {
+    let lab = lab().await;
+    let request = lab.request("00000001", &["serve"]);
+    lab.start(&request).await.expect("it starts");
+    let fake = lab.fake.reopen();
+    let gateway = Gateway::new(Arc::new(fake), Limits::default());
+    let sessions = Sessions::default();
+    let _open = sessions.open(session(PluginConfig::default()));
+    let driver = Driver::new(gateway.scope(Owner::Nomad), sessions);
+    let handle = nomad::TaskHandle { config: Some(request), ..Default::default() };
+    let message = nomad::RecoverTaskRequest { task_id: String::new(), handle: Some(handle) };
+    let mut recovery = driver.recover_task(call(message));
+    assert!(futures::poll!(&mut recovery).is_pending());
+    gateway.recover().await.expect("the fake recovers");
+    recovery.await.expect("it runs");
+}
+
+#[tokio::test]
+async fn waits_end_with_the_gateway_as_a_plugin_that_goes() {
+    let lab = lab().await;
+    let id = lab.running(&["serve"]).await;
+    let (waited, ended) = tokio::join!(lab.wait(&id), lab.gateway.shut_down(Duration::from_secs(5)));
+    ended.expect("nothing is in flight");
+    assert_eq!(waited.expect_err("the gateway has ended").code(), Code::Unavailable);
+}
+
+#[tokio::test]
+async fn a_task_that_the_kernel_killed_is_told_apart() {
+    let lab = lab().await;
+    let id = lab.running(&["serve"]).await;
+    lab.fake.oom_kill(lab.task(&id)).expect("it runs");
+    let ended = lab.wait(&id).await.expect("it has ended");
+    let result = ended.result.expect("it is always set");
+    assert_eq!((result.exit_code, result.oom_killed, ended.err.as_str()), (137, true, "OOM Killed"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_task_that_no_agent_knows_any_more_is_taken_away_and_one_of_another_agent_is_not() {
+    let mut config = PluginConfig::default();
+    config.gc.dangling.creation_grace = Duration::ZERO;
+    let mut lab = lab_with(config.clone()).await;
+    let driver = lab.driver.clone();
+    let _tending = tokio_util::task::AbortOnDropHandle::new(tokio::spawn(async move { driver.tend().await }));
+    let forgotten = lab.running(&["serve"]).await;
+    let mut foreign = lab.request("00000002", &["serve"]);
+    foreign.id = "other/web/00000002".into();
+    foreign.node_id = "another-node".into();
+    lab.start(&foreign).await.expect("it starts");
+    // The agent loses its memory, comes back, and starts something else.
+    lab.open = lab.sessions.open(Session { id: "between".into(), ..session(config.clone()) });
+    tokio::time::sleep(Duration::from_secs(600)).await;
+    assert!(lab.fake.runs(lab.task(&forgotten)), "its agent is not here");
+    lab.open = lab.sessions.open(session(config));
+    let mut known = lab.request("00000003", &["serve"]);
+    known.id = "more/web/00000003".into();
+    lab.start(&known).await.expect("it starts");
+    tokio::time::sleep(Duration::from_secs(600)).await;
+    assert_eq!(lab.wait(&forgotten).await.expect_err("nobody knew it").code(), Code::NotFound);
+    let left = [lab.task(&foreign.id), lab.task(&known.id)];
+    assert!(left.iter().all(|task| lab.fake.runs(*task)));
+}

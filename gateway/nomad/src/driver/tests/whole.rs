@@ -1,0 +1,111 @@
+//! No answer lacks what agents fall over; and networks, statistics, and what nobody knows any more.
+
+use switchyard_core::state::{Exit, TaskState};
+
+use super::*;
+
+const NO_TIME: i64 = -62_135_596_800;
+
+fn check_status(status: &nomad::InspectTaskResponse) -> nomad::TaskStatus {
+    let task = status.task.clone().expect("an agent falls over a status without a task");
+    assert!(task.result.is_some() && task.started_at.is_some() && task.completed_at.is_some(), "{task:?}");
+    assert!(status.driver.is_some());
+    task
+}
+
+#[tokio::test]
+async fn a_handle_has_all_that_a_recovery_needs() {
+    let lab = lab().await;
+    let request = lab.request("00000001", &["serve"]);
+    let started = lab.start(&request).await.expect("it starts");
+    let handle = started.handle.expect("an agent cannot recover a task without");
+    assert_eq!((handle.version, handle.state()), (1, nomad::TaskState::Running));
+    assert_eq!(handle.config, Some(request));
+    assert!(!handle.driver_state.is_empty());
+    let network = started.network_override.expect("it has a network of its own");
+    assert!(!network.addr.is_empty() && !network.auto_advertise);
+}
+
+#[tokio::test]
+async fn an_inspection_is_whole_in_every_state() {
+    let lab = lab().await;
+    let id = lab.running(&["serve"]).await;
+    let running = check_status(&lab.inspect(&id).await.expect("it runs"));
+    assert_eq!((running.id.as_str(), running.name.as_str()), (id.as_str(), "web"));
+    assert_eq!(running.state(), nomad::TaskState::Running);
+    assert_eq!(running.completed_at.expect("it is set").seconds, NO_TIME);
+    let task = lab.driver.task(&id).expect("it is there");
+    let now = std::time::SystemTime::now();
+    let (exit, reason) = (Exit::lost(now), String::new());
+    for state in [
+        TaskState::Created,
+        TaskState::Starting,
+        TaskState::Stopping { pid: 1, started_at: now },
+        TaskState::Exited { started_at: None, exit: exit.clone() },
+        TaskState::Exited { started_at: Some(now), exit: exit.clone() },
+        TaskState::Removing { started_at: None, exit: None },
+        TaskState::Removing { started_at: Some(now), exit: Some(exit) },
+        TaskState::Unknown { started_at: None, reason },
+    ] {
+        check_status(&to_proto::inspected(None, &Task { state, ..(*task).clone() }));
+    }
+}
+
+#[tokio::test]
+async fn what_a_driver_can_and_what_its_tasks_may_say_is_always_told() {
+    let lab = lab().await;
+    let answer =
+        lab.driver.capabilities(call(nomad::CapabilitiesRequest {})).await.expect("there is a session");
+    let able = answer.into_inner().capabilities.expect("it is always set");
+    assert!(able.send_signals && able.exec && !able.must_create_network);
+    let answer = lab.driver.task_config_schema(call(nomad::TaskConfigSchemaRequest {})).await;
+    let schema = answer.expect("it is always answered").into_inner().spec.expect("it is always set");
+    assert!(schema.block.is_some());
+    lab.driver.init(call(nomad::InitRequest {})).await.expect("it is always answered");
+    lab.driver.shutdown(call(nomad::ShutdownRequest {})).await.expect("it is always answered");
+    let health =
+        lab.driver.fingerprint(call(nomad::FingerprintRequest {})).await.expect("there is a session");
+    let first = health.into_inner().next().await.expect("it comes at once").expect("it is no error");
+    assert_eq!(first.err, "");
+}
+
+#[tokio::test(start_paused = true)]
+async fn statistics_are_whole_come_at_once_and_end_with_the_task() {
+    let lab = lab().await;
+    let id = lab.running(&["serve"]).await;
+    let message = nomad::TaskStatsRequest { task_id: id.clone(), collection_interval: None };
+    let mut stats = lab.driver.task_stats(call(message)).await.expect("it runs").into_inner();
+    for _ in 0..3 {
+        let answer = stats.next().await.expect("it runs").expect("it is no error");
+        let stats = answer.stats.expect("an agent falls over a message without");
+        assert_eq!(stats.id, id);
+        let usage = stats.agg_resource_usage.expect("an agent falls over statistics without");
+        assert!(stats.timestamp.is_some() && usage.cpu.is_some() && usage.memory.is_some());
+    }
+    lab.destroy(&id, true).await.expect("it is taken away");
+    assert!(stats.next().await.is_none());
+    let gone = nomad::TaskStatsRequest { task_id: id, collection_interval: None };
+    assert_eq!(lab.driver.task_stats(call(gone)).await.err().expect("it is gone").code(), Code::NotFound);
+}
+
+#[tokio::test]
+async fn a_network_is_made_once_and_taken_away_as_often_as_one_likes() {
+    let lab = lab().await;
+    let make = async || {
+        let message = nomad::CreateNetworkRequest { alloc_id: ALLOC.into(), hostname: "web-1".into() };
+        lab.driver.create_network(call(message)).await.expect("it is made").into_inner()
+    };
+    let (first, second) = (make().await, make().await);
+    assert_eq!((first.created, second.created), (true, false));
+    let spec = first.isolation_spec.expect("it is always set");
+    assert_eq!(Some(&spec), second.isolation_spec.as_ref());
+    assert_eq!(spec.mode(), nomad::network_isolation_spec::NetworkIsolationMode::Group);
+    assert_eq!(spec.labels["docker_sandbox_hostname"], "web-1");
+    for _ in 0..2 {
+        let message = nomad::DestroyNetworkRequest { alloc_id: ALLOC.into(), isolation_spec: None };
+        lab.driver.destroy_network(call(message)).await.expect("it is taken away");
+    }
+    assert_eq!(lab.fake.leftovers(), Vec::<String>::new());
+    let nowhere = nomad::CreateNetworkRequest::default();
+    assert!(lab.driver.create_network(call(nowhere)).await.is_err());
+}
