@@ -247,3 +247,6 @@ fn clean(path: &Path) -> PathBuf {
     }
     clean
 }
+
+#[cfg(test)]
+mod tests;

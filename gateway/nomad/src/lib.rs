@@ -21,6 +21,8 @@
 mod auth;
 mod capabilities;
 mod capability;
+#[cfg(test)]
+mod configs;
 mod driver;
 mod duration;
 mod events;

@@ -109,3 +109,6 @@ fn make(root: &OwnedFd, path: &Path) -> std::io::Result<OwnedFd> {
     }
     Ok(at)
 }
+
+#[cfg(test)]
+mod tests;

@@ -161,3 +161,6 @@ impl Default for DanglingConfig {
         Self { enabled: true, dry_run: false, period: minutes(5), creation_grace: minutes(5) }
     }
 }
+
+#[cfg(test)]
+mod tests;

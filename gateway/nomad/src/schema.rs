@@ -55,3 +55,6 @@ fn blocks(name: &'static str, entries: impl IntoIterator<Item = Entry>) -> Entry
     let list = hclspec::BlockList { name: name.to_owned(), min_items: 0, max_items: 0, nested };
     (name, spec(Block::BlockList(Box::new(list))))
 }
+
+#[cfg(test)]
+mod tests;

@@ -126,3 +126,6 @@ pub(crate) struct DeviceOptions {
     /// Empty for `rwm`.
     pub(crate) cgroup_permissions: String,
 }
+
+#[cfg(test)]
+mod tests;

@@ -211,3 +211,6 @@ fn unlike(path: &str, wanted: &str, value: &Value) -> Error {
     };
     Error::invalid(path, format!("{wanted} is wanted here, not {kind}"))
 }
+
+#[cfg(test)]
+mod tests;

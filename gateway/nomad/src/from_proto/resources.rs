@@ -210,3 +210,6 @@ fn leaf_of(path: &Path, leaf: &str) -> Option<CgroupPlacement> {
     let parent = Path::new("/").join(parts.get(1..)?.iter().collect::<PathBuf>());
     Some(CgroupPlacement::Leaf { path: parent.join(leaf), cpuset: Some(cpuset) })
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,193 @@
+//! Tests of limits and of the place of a cgroup.
+
+use switchyard_core::ErrorKind;
+
+use super::*;
+use crate::configs::{config, session, task};
+use crate::from_proto::plan;
+use crate::plugin_config::PluginConfig;
+use crate::session::{Processors, Session};
+
+/// A request with this memory (MiB, and its most) and these MHz.
+fn request(mb: i64, max: i64, mhz: i64) -> nomad::TaskConfig {
+    let allocated = nomad::AllocatedTaskResources {
+        cpu: Some(nomad::AllocatedCpuResources { cpu_shares: mhz }),
+        memory: Some(nomad::AllocatedMemoryResources { memory_mb: mb, memory_max_mb: max }),
+        networks: Vec::new(),
+    };
+    let resources = nomad::Resources { allocated_resources: Some(allocated), ..nomad::Resources::default() };
+    nomad::TaskConfig { resources: Some(resources), ..task([]) }
+}
+
+fn limited(task: &nomad::TaskConfig, session: &Session) -> Resources {
+    plan(task, session).unwrap().task.resources
+}
+
+#[test]
+fn memory_is_a_limit_and_with_a_most_a_reservation() {
+    let mib = |mb: i64| Some(mb << 20);
+    let of = |mb, max, hard: i64| {
+        let mut task = request(mb, max, 0);
+        task.msgpack_driver_config = config([("memory_hard_limit", hard.into())]);
+        let limits = limited(&task, &session(PluginConfig::default()));
+        (limits.memory_limit_bytes, limits.memory_reservation_bytes)
+    };
+    assert_eq!(of(256, 0, 0), (mib(256), None));
+    assert_eq!(of(256, 512, 0), (mib(512), mib(256)));
+    assert_eq!(of(256, -1, 0), (None, mib(256)), "no limit at all");
+    assert_eq!(of(256, -1, 512), (None, mib(256)));
+    assert_eq!(of(256, 0, 1024), (mib(1024), mib(256)));
+    assert_eq!(of(256, 512, 300), (mib(512), mib(256)), "the larger one counts");
+    assert_eq!(of(256, 0, 128), (mib(128), mib(128)), "no reservation is over the limit");
+    assert_eq!(of(0, 0, 0), (None, None));
+}
+
+#[test]
+fn without_a_word_about_memory_the_kernels_form_of_it_counts() {
+    let linux = nomad::LinuxResources {
+        memory_limit_bytes: 5 << 20,
+        cpu_shares: 200,
+        ..nomad::LinuxResources::default()
+    };
+    let resources = nomad::Resources { linux_resources: Some(linux), ..nomad::Resources::default() };
+    let task = nomad::TaskConfig { resources: Some(resources), ..task([]) };
+    let limits = limited(&task, &session(PluginConfig::default()));
+    assert_eq!((limits.memory_limit_bytes, limits.cpu_shares), (Some(5 << 20), Some(200)));
+}
+
+#[test]
+fn shares_are_mhz_and_fit_into_the_kernels_range() {
+    let of = |mhz, total_mhz| {
+        let session =
+            Session { processors: Processors { cores: 4, total_mhz }, ..session(PluginConfig::default()) };
+        limited(&request(1, 0, mhz), &session).cpu_shares
+    };
+    assert_eq!(of(0, 8000), None);
+    assert_eq!(of(1, 8000), Some(2));
+    assert_eq!(of(500, 8000), Some(500));
+    assert_eq!(of(524_288, 524_288), Some(262_144));
+    assert_eq!(of(1000, 524_288), Some(500));
+    assert_eq!(of(1_000_000, 8000), Some(262_144));
+}
+
+#[test]
+fn a_hard_limit_is_the_tasks_part_of_the_node_over_all_cores() {
+    let of = |ticks: f64, mhz: i64, period: i64| {
+        let mut task = request(1, 0, mhz);
+        let linux = nomad::LinuxResources { percent_ticks: ticks, ..nomad::LinuxResources::default() };
+        task.resources.get_or_insert_default().linux_resources = Some(linux);
+        task.msgpack_driver_config =
+            config([("cpu_hard_limit", true.into()), ("cpu_cfs_period", period.into())]);
+        let limits = limited(&task, &session(PluginConfig::default()));
+        (limits.cpu_quota_us, limits.cpu_period_us)
+    };
+    // A quarter of four cores is one.
+    assert_eq!(of(0.25, 0, 0), (Some(100_000), Some(100_000)));
+    assert_eq!(of(0.25, 0, 50_000), (Some(50_000), Some(50_000)));
+    assert_eq!(
+        of(0.0, 2000, 0),
+        (Some(100_000), Some(100_000)),
+        "without the agent's figure it is reckoned here"
+    );
+    assert_eq!(of(0.0001, 0, 0), (Some(1_000), Some(100_000)), "the kernel takes no less");
+    assert_eq!(of(f64::NAN, 2000, 0), (Some(100_000), Some(100_000)));
+    let soft = limited(&request(1, 0, 500), &session(PluginConfig::default()));
+    assert_eq!((soft.cpu_quota_us, soft.cpu_period_us), (None, None));
+}
+
+#[test]
+fn limits_that_cannot_be_are_refused_by_their_name() {
+    let refused = |task: &nomad::TaskConfig, session: &Session, text: &str| {
+        let error = plan(task, session).unwrap_err();
+        assert_eq!((error.kind(), error.to_string().as_str()), (ErrorKind::InvalidArgument, text));
+    };
+    let plain = session(PluginConfig::default());
+    let unknown = Session { processors: Processors::default(), ..plain.clone() };
+    refused(
+        &task([("cpu_hard_limit", true.into())]),
+        &unknown,
+        "cpu_hard_limit: the agent has not said how many processors the node has",
+    );
+    for period in [999, 1_000_001] {
+        let text = format!("cpu_cfs_period: {period} is not between 1000 and 1000000");
+        refused(&task([("cpu_cfs_period", period.into())]), &plain, &text);
+    }
+    refused(&task([("pids_limit", (-2).into())]), &plain, "pids_limit: -2 is no number of processes");
+    refused(
+        &task([("oom_score_adj", (-5).into())]),
+        &plain,
+        "oom_score_adj: a negative one needs allow_privileged in the plugin's configuration",
+    );
+    let limited = session(PluginConfig { pids_limit: Some(100), ..PluginConfig::default() });
+    for own in [101, -1] {
+        let text = "pids_limit: pids_limit cannot be greater than nomad plugin config pids_limit: 100";
+        refused(&task([("pids_limit", own.into())]), &limited, text);
+    }
+}
+
+#[test]
+fn the_operators_limits_stand_where_the_task_has_none() {
+    let config = PluginConfig { pids_limit: Some(100), oom_score_adj: 7, ..PluginConfig::default() };
+    let limits = limited(&task([]), &session(config.clone()));
+    assert_eq!((limits.pids_limit, limits.oom_score_adj), (Some(100), Some(7)));
+    let limits = limited(&task([("pids_limit", 50.into()), ("oom_score_adj", 9.into())]), &session(config));
+    assert_eq!((limits.pids_limit, limits.oom_score_adj), (Some(50), Some(9)));
+    let privileged = PluginConfig { allow_privileged: true, ..PluginConfig::default() };
+    let limits =
+        limited(&task([("oom_score_adj", (-9).into()), ("pids_limit", (-1).into())]), &session(privileged));
+    assert_eq!((limits.pids_limit, limits.oom_score_adj), (Some(-1), Some(-9)));
+}
+
+#[test]
+fn limits_of_the_process_are_read_as_docker_reads_them() {
+    let read = |name: &str, text: &str| rlimits(&BTreeMap::from([(name.to_owned(), text.to_owned())]));
+    let limit = |soft, hard| vec![Rlimit { name: "RLIMIT_NOFILE".to_owned(), soft, hard }];
+    assert_eq!(read("nofile", "1024:2048").unwrap(), limit(1024, 2048));
+    assert_eq!(read("nofile", "1024").unwrap(), limit(1024, 1024));
+    assert_eq!(read("nofile", "5:-1").unwrap(), limit(5, u64::MAX));
+    for (name, text, why) in [
+        ("nofile", "many", "\"many\" is neither a number nor -1 for no limit"),
+        ("nofile", "1:2:3", "\"2:3\" is neither a number nor -1 for no limit"),
+        ("nofile", "3:2", "the soft limit of \"3:2\" is over the hard one"),
+        ("nofile", "-1:2", "the soft limit of \"-1:2\" is over the hard one"),
+        ("nofile", "", "\"\" is neither a number nor -1 for no limit"),
+    ] {
+        assert_eq!(read(name, text).unwrap_err().to_string(), format!("ulimit.{name}: {why}"));
+    }
+    let unknown = read("files", "1").unwrap_err().to_string();
+    assert!(unknown.starts_with("ulimit.files: there is no such limit; there are core, cpu"), "{unknown}");
+}
+
+#[test]
+fn a_task_goes_into_the_group_that_its_agent_made() {
+    let of = |path: &str| leaf_of(Path::new(path), "a1.web");
+    let leaf = |path: &str, cpuset: Option<&str>| {
+        Some(CgroupPlacement::Leaf { path: path.into(), cpuset: cpuset.map(PathBuf::from) })
+    };
+    assert_eq!(
+        of("/sys/fs/cgroup/nomad.slice/share.slice/a1.web.scope"),
+        leaf("/nomad.slice/share.slice/a1.web.scope", None)
+    );
+    assert_eq!(
+        of("/sys/fs/cgroup/my.slice/reserve.slice/a1.web.scope"),
+        leaf("/my.slice/reserve.slice/a1.web.scope", None)
+    );
+    assert_eq!(of("/sys/fs/cgroup/cpuset/nomad/share"), leaf("/nomad/a1.web", Some("/nomad/share")));
+    assert_eq!(
+        of("/sys/fs/cgroup/cpuset/nomad/reserve/a1.web"),
+        leaf("/nomad/a1.web", Some("/nomad/reserve/a1.web"))
+    );
+    assert_eq!(of("/sys/fs/cgroup/cpuset/my/own/share"), leaf("/my/own/a1.web", Some("/my/own/share")));
+    for other in [
+        "/sys/fs/cgroup",
+        "/sys/fs/cgroup/cpuset",
+        "/sys/fs/cgroup/cpuset/nomad",
+        "/sys/fs/cgroup/cpuset/nomad/reserve/other.web",
+        "/sys/fs/cgroup/cpuset/nomad/other/a1.web",
+        "/sys/fs/cgroup/nomad.slice/share.slice",
+        "/tmp/share",
+        "/etc/a1.web.scope",
+    ] {
+        assert_eq!(of(other), None, "{other}");
+    }
+}

@@ -1,0 +1,62 @@
+//! Tests of plans: what each option comes to, and what is refused, by its name.
+
+use proptest::prelude::*;
+use rmpv::Value;
+use switchyard_core::ErrorKind;
+use switchyard_core::spec::*;
+
+use super::*;
+use crate::configs::{list, map, pairs, session, task, texts};
+use crate::plan::{ImageWish, NamedPort, Within};
+use crate::plugin_config::{AllowedModes, PluginConfig, VolumesConfig};
+
+mod confinement;
+mod files;
+mod networks;
+mod whole;
+
+/// The plan of a task with these options, for an agent that says nothing.
+#[track_caller]
+fn planned<const N: usize>(entries: [(&str, Value); N]) -> Plan {
+    plan(&task(entries), &session(PluginConfig::default())).unwrap()
+}
+
+/// The plan of a task with these options, for an agent with this configuration.
+#[track_caller]
+fn planned_for<const N: usize>(config: PluginConfig, entries: [(&str, Value); N]) -> Plan {
+    plan(&task(entries), &session(config)).unwrap()
+}
+
+/// Checks that a task is refused in these words.
+#[track_caller]
+fn refused_task(task: &nomad::TaskConfig, config: PluginConfig, kind: ErrorKind, text: &str) {
+    let error = plan(task, &session(config)).unwrap_err();
+    assert_eq!((error.kind(), error.to_string().as_str()), (kind, text));
+}
+
+/// Checks that an option with this value is refused in these words.
+#[track_caller]
+fn invalid(key: &str, value: impl Into<Value>, text: &str) {
+    refused_task(&task([(key, value.into())]), PluginConfig::default(), ErrorKind::InvalidArgument, text);
+}
+
+/// Checks that an option with this value cannot be had, in these words.
+#[track_caller]
+fn impossible(key: &str, value: impl Into<Value>, text: &str) {
+    refused_task(&task([(key, value.into())]), PluginConfig::default(), ErrorKind::Unimplemented, text);
+}
+
+/// A configuration of an operator who allows a lot.
+fn generous() -> PluginConfig {
+    let volumes = VolumesConfig { enabled: true, ..VolumesConfig::default() };
+    PluginConfig {
+        allow_privileged: true,
+        allow_caps: vec!["ALL".to_owned()],
+        volumes,
+        ..PluginConfig::default()
+    }
+}
+
+fn strings(list: &[&str]) -> Vec<String> {
+    list.iter().map(|text| (*text).to_owned()).collect()
+}

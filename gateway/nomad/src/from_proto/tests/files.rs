@@ -1,0 +1,204 @@
+//! Mounts and devices.
+
+use super::*;
+
+/// The mounts of a plan besides the directories that every task has.
+fn own(plan: Plan) -> Vec<Mount> {
+    plan.task.mounts.into_iter().skip(4).collect()
+}
+
+fn host(path: &str, missing: MissingSource) -> MountSource {
+    MountSource::Host { path: path.into(), missing }
+}
+
+#[test]
+fn volumes_begin_in_the_tasks_directory() {
+    let made = planned([(
+        "volumes",
+        texts(&["local/./a:/a:ro", "../alloc/data:/b", "/var/nomad/alloc/f3a1b2c4/x:/c"]),
+    )]);
+    let fields: Vec<_> =
+        made.within.iter().skip(4).map(|within| (within.mount, within.field.clone())).collect();
+    assert_eq!(fields, [4, 5, 6].map(|mount| (mount, format!("volumes[{}]", mount - 4))));
+    let mounts = own(made);
+    let dir = "/var/nomad/alloc/f3a1b2c4";
+    let expected = ["web/local/a", "alloc/data", "x"]
+        .map(|path| host(&format!("{dir}/{path}"), MissingSource::CreateDir));
+    assert_eq!(mounts.iter().map(|mount| mount.source.clone()).collect::<Vec<_>>(), expected);
+    assert_eq!(mounts.iter().map(|mount| mount.readonly).collect::<Vec<_>>(), [true, false, false]);
+}
+
+#[test]
+fn paths_of_the_host_need_the_operators_leave() {
+    for source in ["/srv", "../../other", "/var/nomad/alloc/f3a1b2c4/../x", "/var/nomad/alloc/f3a1b2c4", ".."]
+    {
+        let text = format!("volumes are not enabled; cannot mount host paths: {source:?}");
+        invalid("volumes", texts(&[&format!("{source}:/x")]), &format!("volumes[0]: {text}"));
+        let bind = map([("type", "bind".into()), ("source", source.into()), ("target", "/x".into())]);
+        invalid("mounts", list([bind]), &format!("mounts[0].target: {text}"));
+    }
+    let mounts = own(planned_for(generous(), [("volumes", texts(&["/srv/../etc:/x:rslave"]))]));
+    assert_eq!(mounts[0].source, host("/etc", MissingSource::CreateDir));
+    assert_eq!(mounts[0].propagation, Propagation::HostToTask);
+}
+
+#[test]
+fn named_volumes_are_the_gateways_and_need_the_operators_leave() {
+    let volume = || list([map([("source", "data".into()), ("target", "/x".into())])]);
+    let text = "volumes are not enabled; cannot mount volume: \"data\"";
+    invalid("mount", volume(), &format!("mount[0].target: {text}"));
+    let named = MountSource::Volume { name: "data".to_owned() };
+    assert_eq!(own(planned_for(generous(), [("mount", volume())]))[0].source, named);
+    let driver = |driver: &str| task([("volumes", texts(&["data:/x"])), ("volume_driver", driver.into())]);
+    assert_eq!(own(plan(&driver("local"), &session(generous())).unwrap())[0].source, named);
+    let text = "volume_driver: there is no volume driver \"pxd\"";
+    refused_task(&driver("pxd"), generous(), ErrorKind::Unimplemented, text);
+    let bad = task([("mount", list([map([("source", "a/b".into()), ("target", "/x".into())])]))]);
+    let text = "mount[0].target: \"a/b\" cannot be the name of a volume";
+    refused_task(&bad, generous(), ErrorKind::InvalidArgument, text);
+}
+
+#[test]
+fn memory_is_mounted_as_docker_mounts_it() {
+    let mount = map([
+        ("type", "tmpfs".into()),
+        ("target", "/t".into()),
+        ("tmpfs_options", map([("size", 4096.into())])),
+    ]);
+    let mounts = own(planned([("mounts", list([mount])), ("tmpfs", texts(&["/u:exec,mode=700"]))]));
+    let tmpfs = |size_bytes, mode| MountSource::Tmpfs { size_bytes, mode };
+    assert_eq!((&mounts[0].source, &mounts[0].options), (&tmpfs(4096, 0o1777), &strings(&["noexec"])));
+    assert_eq!((&mounts[1].source, &mounts[1].options), (&tmpfs(0, 0o700), &Vec::new()));
+}
+
+#[test]
+fn mounts_of_the_agent_are_taken_as_it_says() {
+    let mount = |mode: &str, label: &str| nomad::Mount {
+        task_path: "/csi".to_owned(),
+        host_path: "/mnt/csi".to_owned(),
+        readonly: true,
+        propagation_mode: mode.to_owned(),
+        selinux_label: label.to_owned(),
+        request_name: "vol".to_owned(),
+    };
+    let with = |mount| nomad::TaskConfig { mounts: vec![mount], ..task([]) };
+    for (mode, expected) in [
+        ("", Propagation::Private),
+        ("private", Propagation::Private),
+        ("host-to-task", Propagation::HostToTask),
+        ("bidirectional", Propagation::Bidirectional),
+    ] {
+        let made = plan(&with(mount(mode, "z")), &session(PluginConfig::default())).unwrap();
+        assert_eq!(made.within.len(), 4, "what the agent names is not looked at");
+        let made = own(made).remove(0);
+        assert_eq!((made.propagation, made.readonly, made.selinux_relabel), (expected, true, true));
+        assert_eq!(made.source, host("/mnt/csi", MissingSource::Fail));
+    }
+    let refused = |mount, text: &str| {
+        refused_task(&with(mount), PluginConfig::default(), ErrorKind::InvalidArgument, text);
+    };
+    let why = "\"both\" is none of private, host-to-task and bidirectional";
+    refused(mount("both", ""), &format!("task.mounts[0].propagation_mode: {why}"));
+    refused(mount("", "y"), "task.mounts[0].selinux_label: \"y\" is neither \"z\" nor \"Z\"");
+    let relative = nomad::Mount { host_path: "mnt".to_owned(), ..mount("", "") };
+    refused(relative, "task.mounts[0].host_path: \"mnt\" is not an absolute path");
+}
+
+#[test]
+fn places_inside_are_absolute_and_each_is_one_mounts() {
+    invalid("volumes", texts(&["a:b"]), "volumes[0]: invalid mount path: \"b\" mount path must be absolute");
+    invalid("volumes", texts(&["a:/x/.."]), "volumes[0]: invalid specification: destination can't be '/'");
+    invalid("volumes", texts(&["a:/x", "b:/y/../x"]), "volumes[1]: Duplicate mount point: /x");
+    invalid("volumes", texts(&["a:/alloc/logs"]), "volumes[0]: Duplicate mount point: /alloc/logs");
+    let mount =
+        nomad::Mount { task_path: "/local".to_owned(), host_path: "/x".to_owned(), ..Default::default() };
+    let task = nomad::TaskConfig { mounts: vec![mount], ..task([]) };
+    let text = "task.mounts[0]: Duplicate mount point: /local";
+    refused_task(&task, PluginConfig::default(), ErrorKind::InvalidArgument, text);
+    invalid(
+        "mount",
+        list([map([("type", "tmpfs".into())])]),
+        "mount[0].target: invalid mount path: \"\" mount path must be absolute",
+    );
+    let env = BTreeMap::from([("NOMAD_TASK_DIR".to_owned(), "local".to_owned())]);
+    let elsewhere = nomad::TaskConfig { env, ..super::task([]) };
+    let text = "task.env[\"NOMAD_TASK_DIR\"]: \"local\" is not an absolute path";
+    refused_task(&elsewhere, PluginConfig::default(), ErrorKind::InvalidArgument, text);
+}
+
+#[test]
+fn the_operators_label_is_for_all_binds() {
+    let volumes = VolumesConfig { enabled: true, selinuxlabel: "z".to_owned() };
+    let config = PluginConfig { volumes, ..PluginConfig::default() };
+    let made = planned_for(config, [("volumes", texts(&["a:/a"])), ("tmpfs", texts(&["/t"]))]);
+    let relabelled: Vec<_> = made.task.mounts.iter().map(|mount| mount.selinux_relabel).collect();
+    assert_eq!(relabelled, [true, true, true, true, true, false]);
+}
+
+#[test]
+fn devices_are_paths_or_names() {
+    let device = |entries: Vec<(&str, &str)>| {
+        Value::Map(entries.into_iter().map(|(key, value)| (key.into(), value.into())).collect())
+    };
+    let devices = list([
+        device(vec![("host_path", "/dev/fuse")]),
+        device(vec![("host_path", "/dev/sda"), ("container_path", "/dev/x"), ("cgroup_permissions", "r")]),
+        device(vec![("host_path", "vendor.com/gpu=0")]),
+    ]);
+    let given = nomad::Device {
+        task_path: "/dev/x".to_owned(),
+        host_path: "/dev/sdb".to_owned(),
+        cgroup_permissions: String::new(),
+    };
+    let made = plan(
+        &nomad::TaskConfig { devices: vec![given], ..task([("devices", devices)]) },
+        &session(PluginConfig::default()),
+    );
+    let made = made.unwrap().task;
+    let node = |host: &str, inside: &str, permissions: &str| DeviceNode {
+        host_path: host.into(),
+        container_path: inside.into(),
+        permissions: permissions.to_owned(),
+    };
+    assert_eq!(made.devices, [node("/dev/fuse", "/dev/fuse", "rwm"), node("/dev/sdb", "/dev/x", "rwm")]);
+    assert_eq!(made.cdi_devices, ["vendor.com/gpu=0"]);
+    for (entries, text) in [
+        (vec![("host_path", "fuse")], "devices[0].host_path: \"fuse\" is not an absolute path"),
+        (vec![], "devices[0].host_path: \"\" is not an absolute path"),
+        (
+            vec![("host_path", "/dev/a"), ("cgroup_permissions", "rx")],
+            "devices[0].host_path: \"rx\" is not made of r, w and m",
+        ),
+    ] {
+        invalid("devices", list([device(entries)]), text);
+    }
+}
+
+#[test]
+fn gpus_come_by_name_or_by_a_runtime_of_their_own() {
+    let with = |gpus: &str, entries: nomad::TaskConfig| nomad::TaskConfig {
+        device_env: BTreeMap::from([("NVIDIA_VISIBLE_DEVICES".to_owned(), gpus.to_owned())]),
+        ..entries
+    };
+    let made = |task: &nomad::TaskConfig, config| {
+        let plan = plan(task, &session(config)).unwrap();
+        (plan.task.cdi_devices, plan.sandbox.handler)
+    };
+    let names = (strings(&["nvidia.com/gpu=GPU-1", "nvidia.com/gpu=GPU-2"]), String::new());
+    assert_eq!(made(&with("GPU-1,GPU-2", task([])), PluginConfig::default()), names);
+    assert_eq!(made(&with("none", task([])), PluginConfig::default()), (Vec::new(), String::new()));
+    let by_runtime = || PluginConfig { nvidia_runtime: "nvidia".to_owned(), ..PluginConfig::default() };
+    assert_eq!(made(&with("GPU-1", task([])), by_runtime()), (Vec::new(), "nvidia".to_owned()));
+    assert_eq!(made(&task([]), by_runtime()), (Vec::new(), String::new()), "it has no GPU");
+    let own = with("GPU-1", task([("runtime", "kata".into())]));
+    assert_eq!(made(&own, PluginConfig::default()), (Vec::new(), "kata".to_owned()));
+}
+
+#[test]
+fn a_limit_on_the_root_file_system_is_one_of_its_project() {
+    let limits = planned([("storage_opt", pairs(&[("size", "1G")]))]).task.disk_limits;
+    let expected =
+        DiskLimit { places: LimitedPlaces::These(vec!["/".into()]), bytes: 1 << 30, project: Project::New };
+    assert_eq!(limits, [expected]);
+    assert_eq!(planned([("shm_size", 4096.into())]).sandbox.shm_size_bytes, 4096);
+}

@@ -1,0 +1,268 @@
+//! Networks, ports and names.
+
+use super::*;
+
+/// A request with these ports of its group.
+fn with_ports<const N: usize>(
+    entries: [(&str, Value); N],
+    ports: &[(&str, i32, i32, &str)],
+) -> nomad::TaskConfig {
+    let ports = ports.iter().map(|(label, value, to, host_ip)| nomad::PortMapping {
+        label: (*label).to_owned(),
+        value: *value,
+        to: *to,
+        host_ip: (*host_ip).to_owned(),
+    });
+    let resources = nomad::Resources { ports: ports.collect(), ..nomad::Resources::default() };
+    nomad::TaskConfig { resources: Some(resources), ..task(entries) }
+}
+
+fn group(
+    mode: nomad::network_isolation_spec::NetworkIsolationMode,
+    path: &str,
+) -> Option<nomad::NetworkIsolationSpec> {
+    let spec = nomad::NetworkIsolationSpec { mode: mode.into(), path: path.to_owned(), ..Default::default() };
+    Some(spec)
+}
+
+fn network_of(task: &nomad::TaskConfig) -> SandboxNetwork {
+    plan(task, &session(PluginConfig::default())).unwrap().sandbox.network
+}
+
+#[test]
+fn the_ports_that_a_task_names_are_published_for_both_protocols_where_nomad_says() {
+    let task = with_ports(
+        [("ports", texts(&["http", "same", "http"]))],
+        &[("http", 23456, 8080, "192.168.1.2"), ("other", 1, 2, ""), ("same", 9000, 0, "::1")],
+    );
+    let plan = plan(&task, &session(PluginConfig::default())).unwrap();
+    let named = |label: &str, host_port, container_port, ip: &str| NamedPort {
+        label: label.to_owned(),
+        host_port,
+        container_port,
+        host_ip: Some(ip.parse().unwrap()),
+    };
+    assert_eq!(plan.ports, [named("http", 23456, 8080, "192.168.1.2"), named("same", 9000, 9000, "::1")]);
+    let SandboxNetwork::Pod(network) = plan.sandbox.network else { panic!("it has a network of its own") };
+    let published: Vec<_> =
+        network.ports.iter().map(|port| (port.protocol, port.host_port, port.container_port)).collect();
+    use Protocol::{Tcp, Udp};
+    assert_eq!(published, [(Tcp, 23456, 8080), (Udp, 23456, 8080), (Tcp, 9000, 9000), (Udp, 9000, 9000)]);
+}
+
+#[test]
+fn ports_that_are_not_there_are_refused_in_dockers_words() {
+    let refused = |task: &nomad::TaskConfig, text: &str| {
+        refused_task(task, PluginConfig::default(), ErrorKind::InvalidArgument, text);
+    };
+    let named = [("ports", texts(&["web"]))];
+    refused(&with_ports(named.clone(), &[]), "ports[0]: Port \"web\" not found, check network block");
+    let host = [("ports", texts(&["web"])), ("network_mode", "host".into())];
+    refused(&with_ports(host, &[]), "ports[0]: Port \"web\" not found, check network block");
+    refused(&with_ports(named.clone(), &[("web", 70000, 0, "")]), "ports[0]: 70000 is no port");
+    refused(&with_ports(named.clone(), &[("web", 0, 80, "")]), "ports[0]: 0 is no port");
+    refused(&with_ports(named, &[("web", 1, 80, "here")]), "ports[0]: \"here\" is no IP address");
+    refused(
+        &with_ports([("port_map", pairs(&[("web", "80")]))], &[("web", 1, 80, "")]),
+        "port_map: 'port_map' cannot map group network ports, use 'ports' instead",
+    );
+}
+
+#[test]
+fn jobs_of_the_old_form_publish_all_their_ports_by_their_map() {
+    let port = |label: &str, value| nomad::NetworkPort { label: label.to_owned(), value };
+    let network = nomad::NetworkResource {
+        ip: "10.0.0.1".to_owned(),
+        reserved_ports: vec![port("db", 6379)],
+        dynamic_ports: vec![port("http", 20000)],
+        ..Default::default()
+    };
+    let allocated = nomad::AllocatedTaskResources { networks: vec![network], ..Default::default() };
+    let resources = nomad::Resources { allocated_resources: Some(allocated), ..Default::default() };
+    let request = |map: &[(&str, &str)]| nomad::TaskConfig {
+        resources: Some(resources.clone()),
+        ..task([("port_map", pairs(map))])
+    };
+    let made = plan(&request(&[("http", "80"), ("gone", "1")]), &session(PluginConfig::default())).unwrap();
+    let ports: Vec<_> =
+        made.ports.iter().map(|port| (port.label.as_str(), port.host_port, port.container_port)).collect();
+    assert_eq!(ports, [("db", 6379, 6379), ("http", 20000, 80)]);
+    assert_eq!(made.warnings, ["port_map.gone has no effect: the job has no port of this label"]);
+    let text = "port_map.http: \"www\" is no port";
+    refused_task(&request(&[("http", "www")]), PluginConfig::default(), ErrorKind::InvalidArgument, text);
+}
+
+#[test]
+fn a_task_is_on_the_network_that_it_or_its_group_asks_for() {
+    use nomad::network_isolation_spec::NetworkIsolationMode as Mode;
+    let with = |mode: &str, isolation| nomad::TaskConfig {
+        network_isolation_spec: isolation,
+        ..task([("network_mode", mode.into())])
+    };
+    let joined = || group(Mode::Group, "/var/run/netns/a1");
+    let bridge = SandboxNetwork::Pod(PodNetwork { link: Link::Bridge, ..PodNetwork::default() });
+    for (mode, isolation, expected) in [
+        ("", None, bridge.clone()),
+        ("", group(Mode::Host, ""), bridge.clone()),
+        ("", group(Mode::Task, ""), bridge.clone()),
+        ("", joined(), SandboxNetwork::Joined("/var/run/netns/a1".into())),
+        ("", group(Mode::None, ""), SandboxNetwork::Isolated),
+        ("bridge", joined(), bridge.clone()),
+        ("default", None, bridge),
+        ("host", joined(), SandboxNetwork::Host),
+        ("none", None, SandboxNetwork::Isolated),
+    ] {
+        assert_eq!(network_of(&with(mode, isolation)), expected, "{mode}");
+    }
+    let text = "task.network_isolation_spec.path: \"\" is not an absolute path";
+    refused_task(
+        &with("", group(Mode::Group, "")),
+        PluginConfig::default(),
+        ErrorKind::InvalidArgument,
+        text,
+    );
+    let unknown = nomad::NetworkIsolationSpec { mode: 9, ..Default::default() };
+    let text = "task.network_isolation_spec.mode: 9 is none of its values";
+    refused_task(&with("", Some(unknown)), PluginConfig::default(), ErrorKind::InvalidArgument, text);
+    for mode in ["container:web-1", "mynet", "task:web", "macvlan"] {
+        let error = plan(&with(mode, None), &session(PluginConfig::default())).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unimplemented);
+        assert!(error.to_string().starts_with(&format!("network_mode: {mode:?} cannot be had: ")), "{error}");
+    }
+}
+
+#[test]
+fn addresses_are_for_a_network_of_its_own() {
+    let made = planned([("ipv4_address", "172.26.64.9".into()), ("mac_address", "02-42-ac-11-00-02".into())]);
+    let SandboxNetwork::Pod(network) = made.sandbox.network else { panic!("it has a network of its own") };
+    assert_eq!(network.mac.unwrap().to_string(), "02:42:ac:11:00:02");
+    assert_eq!(
+        network.args,
+        [("IgnoreUnknown", "1"), ("IP", "172.26.64.9")].map(|(k, v)| (k.to_owned(), v.to_owned()))
+    );
+    invalid("ipv4_address", "fe80::1", "ipv4_address: \"fe80::1\" is no address");
+    invalid("mac_address", "x", "mac_address: \"x\" is no hardware address, as 02:42:ac:11:00:02 is");
+    for (key, value) in [("ipv4_address", "172.26.64.9"), ("mac_address", "02:42:ac:11:00:02")] {
+        let task = task([("network_mode", "host".into()), (key, value.into())]);
+        let text = format!("{key}: the task has no network interface of its own");
+        refused_task(&task, PluginConfig::default(), ErrorKind::InvalidArgument, &text);
+    }
+}
+
+#[test]
+fn a_host_name_is_the_tasks_or_its_groups_or_made_of_the_allocation() {
+    let hosts = nomad::HostsConfig { hostname: "of-group".to_owned(), address: "10.0.0.2".to_owned() };
+    let isolation = nomad::NetworkIsolationSpec {
+        mode: 1,
+        path: "/n".to_owned(),
+        hosts_config: Some(hosts),
+        ..Default::default()
+    };
+    let grouped = |entries| nomad::TaskConfig { network_isolation_spec: Some(isolation.clone()), ..entries };
+    let named = |task: &nomad::TaskConfig| {
+        let sandbox = plan(task, &session(generous())).unwrap().sandbox;
+        (sandbox.hostname, sandbox.uts)
+    };
+    let name = |name: &str, uts| (name.to_owned(), uts);
+    assert_eq!(named(&grouped(task([]))), name("of-group", UtsMode::Network));
+    assert_eq!(named(&grouped(task([("hostname", "own".into())]))), name("own", UtsMode::Network));
+    assert_eq!(named(&task([])), name("f3a1b2c40000", UtsMode::Network));
+    assert_eq!(
+        named(&nomad::TaskConfig { alloc_id: String::new(), ..task([]) }),
+        name("task", UtsMode::Network)
+    );
+    let host = ("network_mode", Value::from("host"));
+    assert_eq!(named(&task([host.clone()])), name("", UtsMode::Network), "the host's");
+    assert_eq!(named(&task([host, ("hostname", "own".into())])), name("own", UtsMode::Own));
+    assert_eq!(named(&task([("uts_mode", "host".into())])), name("", UtsMode::Host));
+    let both = task([("uts_mode", "host".into()), ("hostname", "own".into())]);
+    let text = "hostname: uts_mode is \"host\": the host keeps its name";
+    refused_task(&both, generous(), ErrorKind::InvalidArgument, text);
+    invalid("hostname", "a_b c", "hostname: \"a_b c\" is no host name");
+    invalid("hostname", "-a", "hostname: \"-a\" is no host name");
+    invalid("hostname", "x".repeat(65), "hostname: it is longer than 64 bytes");
+}
+
+#[test]
+fn a_resolver_is_configured_by_the_task_and_else_by_the_job() {
+    let job = nomad::DnsConfig {
+        servers: strings(&["9.9.9.9"]),
+        searches: strings(&["job.test"]),
+        options: strings(&["ndots:2"]),
+    };
+    let with = |entries: nomad::TaskConfig, dns| nomad::TaskConfig { dns, ..entries };
+    let dns = |task: &nomad::TaskConfig| plan(task, &session(PluginConfig::default())).unwrap().sandbox.dns;
+    assert_eq!(dns(&task([])), None);
+    assert_eq!(dns(&with(task([]), Some(nomad::DnsConfig::default()))), None);
+    let made = dns(&with(task([]), Some(job.clone()))).unwrap();
+    assert_eq!(
+        (made.servers, made.searches, made.options),
+        (strings(&["9.9.9.9"]), strings(&["job.test"]), strings(&["ndots:2"]))
+    );
+    let own =
+        task([("dns_servers", texts(&["1.1.1.1", "fe80::1%eth0"])), ("dns_options", texts(&["use-vc"]))]);
+    let made = dns(&with(own, Some(job))).unwrap();
+    assert_eq!(
+        (made.servers, made.searches, made.options),
+        (strings(&["1.1.1.1", "fe80::1%eth0"]), strings(&["job.test"]), strings(&["use-vc"]))
+    );
+    invalid("dns_servers", texts(&["1.1.1.1", "dns.test"]), "dns_servers[1]: \"dns.test\" is no IP address");
+    invalid("dns_search_domains", texts(&["a b"]), "dns_search_domains[0]: \"a b\" is not one word");
+    invalid("dns_options", texts(&["#x"]), "dns_options[0]: \"#x\" is not one word");
+    let bad = nomad::DnsConfig { servers: strings(&["x"]), ..Default::default() };
+    let text = "task.dns.servers[0]: \"x\" is no IP address";
+    refused_task(&with(task([]), Some(bad)), PluginConfig::default(), ErrorKind::InvalidArgument, text);
+}
+
+#[test]
+fn further_hosts_are_names_with_addresses() {
+    let made =
+        planned([("extra_hosts", texts(&["db:10.0.0.5", "six:fe80::1", "seven:[::1]", "eight=1.2.3.4"]))]);
+    let hosts: Vec<_> =
+        made.sandbox.extra_hosts.into_iter().map(|host| (host.names, host.ip.to_string())).collect();
+    let host = |name: &str, ip: &str| (strings(&[name]), ip.to_owned());
+    assert_eq!(
+        hosts,
+        [host("db", "10.0.0.5"), host("six", "fe80::1"), host("seven", "::1"), host("eight", "1.2.3.4")]
+    );
+    for entry in ["db", ":10.0.0.5", "db:ten", "db:"] {
+        let text = format!("extra_hosts[0]: {entry:?} is not of the form \"name:address\"");
+        invalid("extra_hosts", texts(&[entry]), &text);
+    }
+    invalid("extra_hosts", texts(&["d b:1.2.3.4"]), "extra_hosts[0]: \"d b\" is no host name");
+}
+
+#[test]
+fn kernel_parameters_are_those_of_the_tasks_own_namespaces() {
+    let made = planned([(
+        "sysctl",
+        pairs(&[
+            ("net.core.somaxconn", "1024"),
+            ("kernel.shmmax", "1"),
+            ("net/ipv4/ping_group_range", "1 1"),
+        ]),
+    )]);
+    let expected = [
+        ("kernel.shmmax", "1"),
+        ("net.core.somaxconn", "1024"),
+        ("net.ipv4.ip_unprivileged_port_start", "0"),
+        ("net/ipv4/ping_group_range", "1 1"),
+    ];
+    assert_eq!(made.sandbox.sysctls, expected.map(|(k, v)| (k.to_owned(), v.to_owned())).into());
+    assert_eq!(planned([("network_mode", "host".into())]).sandbox.sysctls, BTreeMap::new());
+    for (name, why) in [
+        ("vm.swappiness", "it belongs to the whole node, not to a namespace of the task"),
+        ("net..x", "it is not the name of a kernel parameter"),
+    ] {
+        invalid("sysctl", pairs(&[(name, "1")]), &format!("sysctl.{name}: {why}"));
+    }
+    for (mode, value, name, kind) in [
+        ("network_mode", "host", "net.core.somaxconn", "network"),
+        ("ipc_mode", "host", "kernel.shmmax", "ipc"),
+        ("uts_mode", "host", "kernel.domainname", "uts"),
+    ] {
+        let task = task([(mode, value.into()), ("sysctl", pairs(&[(name, "1")]))]);
+        let text = format!("sysctl.{name}: sysctl {name:?} not allowed in host {kind} namespace");
+        refused_task(&task, generous(), ErrorKind::InvalidArgument, &text);
+    }
+}

@@ -1,0 +1,296 @@
+//! Whole plans: of a task that asks for nothing, of the process, and that a plan is a function of its request.
+
+use super::*;
+
+const FULL: &str = "f3a1b2c4-0000-4000-8000-123456789abc";
+
+fn host(path: &str, missing: MissingSource) -> MountSource {
+    MountSource::Host { path: path.into(), missing }
+}
+
+fn plain(destination: &str, source: MountSource) -> Mount {
+    Mount {
+        destination: destination.into(),
+        source,
+        readonly: false,
+        recursive_readonly: false,
+        propagation: Propagation::Private,
+        id_mapped: false,
+        selinux_relabel: false,
+        options: Vec::new(),
+    }
+}
+
+#[test]
+fn a_task_that_asks_for_nothing_is_confined_on_the_bridge_with_its_directories() {
+    let plan = planned([]);
+    let Plan { image, sandbox, task, ports, within, warnings } = plan;
+    assert_eq!((ports, warnings), (Vec::new(), Vec::new()));
+    let wish = ImageWish {
+        reference: "busybox:1".to_owned(),
+        load: None,
+        always: false,
+        timeout: std::time::Duration::from_secs(300),
+        activity_timeout: std::time::Duration::from_secs(120),
+        credentials: None,
+        soft_fail: false,
+    };
+    assert_eq!(image, wish);
+    assert_eq!((sandbox.hostname.as_str(), sandbox.handler.as_str()), ("f3a1b2c40000", ""));
+    assert_eq!(
+        sandbox.network,
+        SandboxNetwork::Pod(PodNetwork { link: Link::Bridge, ..PodNetwork::default() })
+    );
+    assert_eq!(
+        (sandbox.ipc, sandbox.uts, sandbox.pid),
+        (IpcMode::Shared, UtsMode::Network, SandboxPid::PerTask)
+    );
+    assert_eq!((sandbox.dns, sandbox.extra_hosts, sandbox.privileged), (None, Vec::new(), false));
+    assert_eq!((sandbox.shm_size_bytes, sandbox.meta.name.as_str()), (64 << 20, task.meta.name.as_str()));
+    let kept: Vec<_> = sandbox.sysctls.keys().map(String::as_str).collect();
+    assert_eq!(kept, ["net.ipv4.ip_unprivileged_port_start", "net.ipv4.ping_group_range"]);
+    assert_eq!((task.command, task.args, task.cwd, task.user), (vec![], vec![], None, UserSpec::default()));
+    assert_eq!(
+        (task.pid, task.init, task.cgroup, task.cgroup_namespace),
+        (PidMode::Private, false, None, None)
+    );
+    let dir = "/var/nomad/alloc/f3a1b2c4";
+    let mounts = [
+        plain("/alloc", host(&format!("{dir}/alloc"), MissingSource::Fail)),
+        plain("/local", host(&format!("{dir}/web/local"), MissingSource::Fail)),
+        plain("/secrets", host(&format!("{dir}/web/secrets"), MissingSource::Fail)),
+        Mount {
+            readonly: true,
+            ..plain("/alloc/logs", host(&format!("{dir}/alloc/logs"), MissingSource::CreateDir))
+        },
+    ];
+    assert_eq!(task.mounts, mounts);
+    let confined = |mount| Within { mount, root: dir.into(), field: "task.env".to_owned() };
+    assert_eq!(within, [0, 1, 2, 3].map(confined));
+    let fifo = |end: &str| PathBuf::from(format!("{dir}/alloc/logs/.web.{end}.fifo"));
+    let output = Output::Fifos { stdout: fifo("stdout"), stderr: fifo("stderr") };
+    assert_eq!(task.stdio, Stdio { stdin: Stdin::Closed, tty: false, output });
+    assert_eq!(
+        task.meta.labels,
+        BTreeMap::from([("com.hashicorp.nomad.alloc_id".to_owned(), FULL.to_owned())])
+    );
+}
+
+#[test]
+fn the_process_is_what_the_options_say() {
+    let made = planned([
+        ("image", "https://reg.test:5000/a/b".into()),
+        ("entrypoint", texts(&["/bin/sh", "-c"])),
+        ("command", "echo".into()),
+        ("args", texts(&["a", "b"])),
+        ("work_dir", "/srv/./x/../app".into()),
+        ("init", true.into()),
+        ("interactive", true.into()),
+        ("tty", true.into()),
+        ("group_add", texts(&["audio", "12"])),
+        ("runtime", "kata".into()),
+        ("labels", pairs(&[("team", "a"), ("com.hashicorp.nomad.alloc_id", "forged")])),
+        ("force_pull", false.into()),
+        ("image_pull_timeout", "7m".into()),
+        ("auth", map([("username", "u".into()), ("password", "p".into())])),
+        ("auth_soft_fail", true.into()),
+    ]);
+    let Plan { image, sandbox, task, .. } = made;
+    assert_eq!((image.reference.as_str(), image.always, image.soft_fail), ("reg.test:5000/a/b", true, true));
+    assert_eq!((image.timeout.as_secs(), image.credentials.is_some()), (420, true));
+    assert_eq!(task.image, image.reference);
+    assert_eq!((task.command, task.args), (strings(&["/bin/sh", "-c"]), strings(&["echo", "a", "b"])));
+    assert_eq!(
+        (task.cwd, task.init, task.user.named),
+        (Some("/srv/app".into()), true, strings(&["audio", "12"]))
+    );
+    assert_eq!((task.stdio.stdin, task.stdio.tty, sandbox.handler.as_str()), (Stdin::Open, true, "kata"));
+    let labels: Vec<_> =
+        task.meta.labels.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
+    assert_eq!(labels, [("com.hashicorp.nomad.alloc_id", FULL), ("team", "a")]);
+    let load = planned([("image", "a".into()), ("load", "a.tar".into()), ("force_pull", true.into())]).image;
+    assert_eq!((load.load.as_deref(), load.always), (Some("a.tar"), false), "what is loaded is not pulled");
+}
+
+#[test]
+fn extra_labels_are_those_that_the_operator_names() {
+    let config = PluginConfig { extra_labels: strings(&["job_*", "namespace"]), ..PluginConfig::default() };
+    let labels = planned_for(config, []).task.meta.labels;
+    let names: Vec<_> = labels.keys().map(|name| name.trim_start_matches("com.hashicorp.nomad.")).collect();
+    assert_eq!(names, ["alloc_id", "job_id", "job_name", "namespace"]);
+    assert_eq!(labels["com.hashicorp.nomad.job_name"], "shop");
+}
+
+#[test]
+fn output_goes_to_the_agents_fifos_unless_nobody_wants_it() {
+    let output = |task: &nomad::TaskConfig, config| plan(task, &session(config)).unwrap().task.stdio.output;
+    let null = nomad::TaskConfig {
+        stdout_path: "/dev/null".to_owned(),
+        stderr_path: "/dev/null".to_owned(),
+        ..task([])
+    };
+    assert_eq!(output(&null, PluginConfig::default()), Output::Discard);
+    let none = task([("logging", map([("type", "none".into())]))]);
+    assert_eq!(output(&none, PluginConfig::default()), Output::Discard);
+    let uncollected = PluginConfig { disable_log_collection: true, ..PluginConfig::default() };
+    assert_eq!(output(&task([]), uncollected), Output::Discard);
+    let relative = nomad::TaskConfig { stdout_path: "out".to_owned(), ..task([]) };
+    let text = "task.stdout_path: \"out\" is not an absolute path";
+    refused_task(&relative, PluginConfig::default(), ErrorKind::InvalidArgument, text);
+}
+
+#[test]
+fn users_are_the_agents_to_name() {
+    let with = |user: &str| nomad::TaskConfig { user: user.to_owned(), ..task([]) };
+    let made = plan(&with("www:33"), &session(PluginConfig::default())).unwrap();
+    assert_eq!(made.task.user.user, Some(UserRef::Name("www:33".to_owned())));
+    let text = "task.user: \"a b\" is not a user's name";
+    refused_task(&with("a b"), PluginConfig::default(), ErrorKind::InvalidArgument, text);
+    invalid("group_add", texts(&["ok", "a:b"]), "group_add[1]: \"a:b\" is not a group's name or number");
+}
+
+#[test]
+fn the_environment_is_the_agents_and_its_values_are_not_told() {
+    let with = |name: &str, value: &str| {
+        let env = BTreeMap::from([(name.to_owned(), value.to_owned())]);
+        nomad::TaskConfig { env, ..task([]) }
+    };
+    let made = plan(&with("A", "1"), &session(PluginConfig::default())).unwrap();
+    assert_eq!(made.task.env, [EnvVar { name: "A".to_owned(), value: b"1".to_vec() }]);
+    for (name, value, text) in [
+        ("", "hunter2", "task.env: \"\" is not a variable's name"),
+        ("A=B", "hunter2", "task.env: \"A=B\" is not a variable's name"),
+        ("A", "hunter2\0", "task.env[\"A\"]: it contains a NUL byte"),
+    ] {
+        refused_task(&with(name, value), PluginConfig::default(), ErrorKind::InvalidArgument, text);
+    }
+}
+
+#[test]
+fn requests_that_name_no_task_are_refused() {
+    let refused = |task: nomad::TaskConfig, text: &str| {
+        refused_task(&task, PluginConfig::default(), ErrorKind::InvalidArgument, text);
+    };
+    refused(nomad::TaskConfig { id: String::new(), ..task([]) }, "task.id: it is empty");
+    refused(nomad::TaskConfig { id: "a\0".to_owned(), ..task([]) }, "task.id: it contains a NUL byte");
+    refused(
+        nomad::TaskConfig { alloc_dir: "alloc".to_owned(), ..task([]) },
+        "task.alloc_dir: \"alloc\" is not an absolute path",
+    );
+    for name in ["", ".", "..", "a/b", "/a", "a\0"] {
+        let text = format!("task.name: {name:?} names no directory");
+        refused(nomad::TaskConfig { name: name.to_owned(), ..task([]) }, &text);
+    }
+    refused(
+        nomad::TaskConfig { msgpack_driver_config: Vec::new(), ..task([]) },
+        "image: image name required",
+    );
+    invalid("image", "two words", "image: \"two words\" names no image");
+    invalid("load", "/etc/passwd", "load: \"/etc/passwd\" is not in the task's local directory");
+    invalid("work_dir", "srv", "work_dir: \"srv\" is not an absolute path");
+    let label = "labels: \"switchyard.io/owner\" cannot be the name of a job's label";
+    invalid("labels", pairs(&[("switchyard.io/owner", "x")]), label);
+}
+
+/// Some options with values that may or may not make sense.
+fn options() -> impl Strategy<Value = Vec<(String, Value)>> {
+    let keys = proptest::sample::select(vec![
+        "command",
+        "args",
+        "volumes",
+        "mounts",
+        "devices",
+        "network_mode",
+        "ports",
+        "port_map",
+        "labels",
+        "cap_add",
+        "cap_drop",
+        "privileged",
+        "security_opt",
+        "pid_mode",
+        "ipc_mode",
+        "extra_hosts",
+        "dns_servers",
+        "ulimit",
+        "sysctl",
+        "shm_size",
+        "pids_limit",
+        "tmpfs",
+        "storage_opt",
+        "hostname",
+        "mac_address",
+        "group_add",
+    ]);
+    let text = prop_oneof![
+        Just("host"),
+        Just("none"),
+        Just("a:/b"),
+        Just("/x:/y:ro"),
+        Just("all"),
+        Just("net_raw"),
+        Just("1.2.3.4"),
+        Just("a:1.2.3.4"),
+        Just("no-new-privileges"),
+        Just("10m"),
+        Just("/run:size=1m"),
+        Just("02:42:ac:11:00:02"),
+    ]
+    .prop_map(Value::from);
+    let leaf = prop_oneof![4 => text, 1 => "\\PC{0,8}".prop_map(Value::from), 1 => any::<i64>().prop_map(Value::from),
+        1 => any::<bool>().prop_map(Value::from), 1 => Just(Value::Nil)];
+    let value = leaf.prop_recursive(3, 12, 4, |inner| {
+        prop_oneof![
+            proptest::collection::vec(inner.clone(), 0..4).prop_map(Value::Array),
+            proptest::collection::vec(("[a-z_]{1,10}|target|source|type|host_path|nofile|size", inner), 0..4)
+                .prop_map(|pairs| Value::Map(
+                    pairs.into_iter().map(|(key, value)| (key.into(), value)).collect()
+                )),
+        ]
+    });
+    proptest::collection::vec((keys.prop_map(str::to_owned), value), 0..6)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 512, ..ProptestConfig::default() })]
+
+    #[test]
+    fn the_same_request_comes_to_the_same_plan_in_any_order_of_keys(options in options(), allowed in any::<bool>()) {
+        let mut options = options;
+        options.sort_by(|one, other| one.0.cmp(&other.0));
+        options.dedup_by(|one, other| one.0 == other.0);
+        let request = |options: &[(String, Value)]| {
+            let mut pairs: Vec<(Value, Value)> =
+                options.iter().map(|(key, value)| (key.as_str().into(), value.clone())).collect();
+            pairs.push(("image".into(), "busybox:1".into()));
+            pairs.push(("unknown".into(), 1.into()));
+            nomad::TaskConfig { msgpack_driver_config: crate::configs::bytes(&Value::Map(pairs)), ..task([]) }
+        };
+        let session = session(if allowed { generous() } else { PluginConfig::default() });
+        let one = plan(&request(&options), &session);
+        options.reverse();
+        let other = plan(&request(&options), &session);
+        match (one, other) {
+            (Ok(one), Ok(other)) => prop_assert_eq!(one, other),
+            (Err(one), Err(other)) => {
+                prop_assert_eq!(one.to_string(), other.to_string());
+                prop_assert!(matches!(one.kind(), ErrorKind::InvalidArgument | ErrorKind::Unimplemented), "{:?}", one);
+            }
+            (one, other) => prop_assert!(false, "{:?} {:?}", one, other),
+        }
+    }
+
+    #[test]
+    fn no_mount_of_a_strict_agent_comes_from_outside_the_allocation(sources in proptest::collection::vec("[a-z./]{1,16}", 1..4)) {
+        let volumes: Vec<String> =
+            sources.iter().enumerate().map(|(index, source)| format!("{source}:/at/{index}")).collect();
+        let volumes: Vec<&str> = volumes.iter().map(String::as_str).collect();
+        if let Ok(plan) = plan(&task([("volumes", texts(&volumes))]), &session(PluginConfig::default())) {
+            for (index, mount) in plan.task.mounts.iter().enumerate() {
+                let MountSource::Host { path, .. } = &mount.source else { panic!("{mount:?} is not of the host") };
+                prop_assert!(path.starts_with("/var/nomad/alloc/f3a1b2c4/"), "{}", path.display());
+                prop_assert!(plan.within.iter().any(|within| within.mount == index), "{}", path.display());
+            }
+        }
+    }
+}

@@ -1,0 +1,155 @@
+//! Tests of where paths lead, with links of all kinds in a directory of an allocation.
+
+use std::fs;
+use std::io::Read as _;
+use std::os::unix::fs::symlink;
+
+use switchyard_core::ErrorKind;
+
+use super::*;
+use crate::configs::{session, task, texts};
+use crate::plugin_config::{PluginConfig, VolumesConfig};
+use switchyard_proto::nomad::drivers::proto as nomad;
+
+/// The directory of an allocation with a task, as an agent makes it, and a directory beside it that is nobody's business.
+struct Alloc {
+    dir: tempfile::TempDir,
+}
+
+impl Alloc {
+    fn new() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        for below in ["alloc/alloc/logs", "alloc/web/local", "alloc/web/secrets", "outside"] {
+            fs::create_dir_all(dir.path().join(below)).unwrap();
+        }
+        fs::write(dir.path().join("outside/secret"), "secret").unwrap();
+        Self { dir }
+    }
+
+    fn path(&self, below: &str) -> PathBuf {
+        self.dir.path().canonicalize().unwrap().join("alloc").join(below)
+    }
+
+    fn outside(&self) -> PathBuf {
+        self.dir.path().join("outside")
+    }
+
+    fn task(&self, volumes: &[&str]) -> nomad::TaskConfig {
+        let alloc_dir = self.path("").display().to_string();
+        nomad::TaskConfig { alloc_dir, ..task([("volumes", texts(volumes))]) }
+    }
+
+    /// What the volumes of a task lead to.
+    fn settled(&self, volumes: &[&str]) -> Result<Vec<PathBuf>> {
+        let plan = Plan::make(&self.task(volumes), &session(PluginConfig::default()))?;
+        let sources = plan.task.mounts.into_iter().skip(4).map(|mount| match mount.source {
+            MountSource::Host { path, missing: MissingSource::Fail } => path,
+            other => panic!("{other:?} is not settled"),
+        });
+        Ok(sources.collect())
+    }
+
+    #[track_caller]
+    fn refused(&self, volume: &str, why: &str) {
+        let error = self.settled(&[volume]).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidArgument);
+        let text = error.to_string();
+        assert!(text.starts_with("volumes[0]: ") && text.ends_with(why), "{text}");
+    }
+}
+
+#[test]
+fn a_source_is_what_its_links_lead_to() {
+    let alloc = Alloc::new();
+    fs::create_dir(alloc.path("web/local/real")).unwrap();
+    fs::write(alloc.path("web/local/file"), "").unwrap();
+    symlink("real", alloc.path("web/local/link")).unwrap();
+    symlink("../../alloc", alloc.path("web/local/shared")).unwrap();
+    let paths = alloc.settled(&["local/link:/a", "local/file:/b", "local/shared:/c", "../alloc:/d"]).unwrap();
+    let expected = ["web/local/real", "web/local/file", "alloc", "alloc"].map(|path| alloc.path(path));
+    assert_eq!(paths, expected);
+}
+
+#[test]
+fn a_link_that_leads_out_is_refused() {
+    let alloc = Alloc::new();
+    symlink("../../../outside", alloc.path("web/local/up")).unwrap();
+    symlink(alloc.outside(), alloc.path("web/local/absolute")).unwrap();
+    symlink("/", alloc.path("web/local/root")).unwrap();
+    // Inside again, but by way of outside.
+    symlink(alloc.path("web/local"), alloc.path("web/local/round")).unwrap();
+    let out = "a link in it leads out of the allocation's directory";
+    for link in ["up", "absolute", "root", "round", "up/secret", "root/etc", "up/new"] {
+        alloc.refused(&format!("local/{link}:/x"), out);
+    }
+    symlink("circle", alloc.path("web/local/circle")).unwrap();
+    alloc.refused("local/circle:/x", "its links lead in a circle");
+    assert_eq!(fs::read_dir(alloc.outside()).unwrap().count(), 1, "nothing is made outside");
+}
+
+#[test]
+fn links_are_looked_at_also_where_volumes_of_the_host_are_allowed() {
+    let alloc = Alloc::new();
+    symlink(alloc.outside(), alloc.path("web/local/planted")).unwrap();
+    let volumes = VolumesConfig { enabled: true, ..VolumesConfig::default() };
+    let session = session(PluginConfig { volumes, ..PluginConfig::default() });
+    let error = Plan::make(&alloc.task(&["local/planted:/x"]), &session).unwrap_err();
+    assert!(error.to_string().ends_with("a link in it leads out of the allocation's directory"), "{error}");
+    // What the job itself names is the job's to name.
+    let outside = format!("{}:/x", alloc.outside().display());
+    let plan = Plan::make(&alloc.task(&[&outside]), &session).unwrap();
+    let MountSource::Host { path, .. } = &plan.task.mounts[4].source else { panic!("it is a path") };
+    assert_eq!(*path, alloc.outside());
+}
+
+#[test]
+fn directories_of_volumes_are_made_and_no_others() {
+    let alloc = Alloc::new();
+    let made = alloc.path("web/local/a/b");
+    for _ in 0..2 {
+        assert_eq!(alloc.settled(&["local/a/b:/x"]).unwrap(), [made.clone()]);
+    }
+    assert!(made.is_dir());
+    fs::write(alloc.path("web/local/file"), "").unwrap();
+    alloc.refused("local/file/below:/x", "it cannot be opened");
+    symlink("nowhere", alloc.path("web/local/dangling")).unwrap();
+    alloc.refused("local/dangling:/x", "it is not there");
+    fs::remove_dir_all(alloc.path("web/secrets")).unwrap();
+    let error = alloc.settled(&[]).unwrap_err().to_string();
+    assert!(
+        error.starts_with("task.env: ") && error.ends_with("/web/secrets cannot be mounted: it is not there"),
+        "{error}"
+    );
+}
+
+#[test]
+fn a_task_cannot_put_its_own_directories_elsewhere() {
+    let alloc = Alloc::new();
+    for (dir, below) in [("alloc/logs", "logs"), ("web/secrets", "secrets")] {
+        fs::remove_dir_all(alloc.path(dir)).unwrap();
+        symlink(alloc.outside(), alloc.path(dir)).unwrap();
+        let error = alloc.settled(&[]).unwrap_err().to_string();
+        assert!(
+            error.contains(below) && error.ends_with("leads out of the allocation's directory"),
+            "{error}"
+        );
+        fs::remove_file(alloc.path(dir)).unwrap();
+        fs::create_dir(alloc.path(dir)).unwrap();
+    }
+}
+
+#[test]
+fn a_file_is_opened_below_its_directory_alone() {
+    let alloc = Alloc::new();
+    let local = alloc.path("web/local");
+    fs::write(local.join("image.tar"), "tar").unwrap();
+    let mut text = String::new();
+    open_below(&local, Path::new("image.tar")).unwrap().read_to_string(&mut text).unwrap();
+    assert_eq!(text, "tar");
+    symlink(alloc.outside().join("secret"), local.join("link")).unwrap();
+    for path in ["link", "missing", "../secrets", "."] {
+        assert!(open_below(&local, Path::new(path)).is_err(), "{path}");
+    }
+    nix::unistd::mkfifo(&local.join("fifo"), Mode::S_IRWXU).unwrap();
+    assert!(open_below(&local, Path::new("fifo")).is_err(), "it would block");
+}

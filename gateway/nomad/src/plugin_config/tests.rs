@@ -1,0 +1,174 @@
+//! Tests of the plugin's configuration.
+
+use rmpv::Value;
+
+use super::*;
+use crate::configs::{bytes, list, map, pairs, texts};
+
+fn decode<const N: usize>(entries: [(&str, Value); N]) -> (PluginConfig, Vec<String>) {
+    PluginConfig::decode(&bytes(&map(entries))).unwrap()
+}
+
+#[track_caller]
+fn refused<const N: usize>(entries: [(&str, Value); N], text: &str) {
+    let error = PluginConfig::decode(&bytes(&map(entries))).unwrap_err();
+    assert_eq!(error.to_string(), text);
+}
+
+#[test]
+fn an_agent_that_says_nothing_gets_the_defaults_of_the_docker_driver() {
+    let nothing = (PluginConfig::default(), Vec::new());
+    assert_eq!(PluginConfig::decode(b"").unwrap(), nothing);
+    assert_eq!(
+        decode([("gc", Value::Nil), ("allow_caps", Value::Nil), ("allow_privileged", Value::Nil)]),
+        nothing
+    );
+    // A block that is given says nothing of the keys that are not.
+    assert_eq!(decode([("gc", map([("image", Value::Nil), ("dangling_containers", map([]))]))]), nothing);
+}
+
+#[test]
+fn every_key_is_taken() {
+    let minutes = |minutes: u64| Duration::from_secs(60 * minutes);
+    let dangling = map([
+        ("enabled", false.into()),
+        ("dry_run", true.into()),
+        ("period", "10m".into()),
+        ("creation_grace", "20m".into()),
+    ]);
+    let (config, warnings) = decode([
+        ("allow_privileged", true.into()),
+        ("allow_caps", texts(&["cap_net_admin", "ALL"])),
+        ("allow_runtimes", texts(&["runc", "kata"])),
+        ("nvidia_runtime", "nvidia".into()),
+        (
+            "allowed_modes",
+            map([("pid", texts(&["host"])), ("ipc", texts(&["host"])), ("uts", texts(&["host"]))]),
+        ),
+        ("auth", map([("config", "/etc/docker.json".into()), ("helper", "ecr-login".into())])),
+        ("volumes", map([("enabled", true.into()), ("selinuxlabel", "z".into())])),
+        (
+            "gc",
+            map([
+                ("image", false.into()),
+                ("image_delay", "1h".into()),
+                ("container", false.into()),
+                ("dangling_containers", dangling),
+            ]),
+        ),
+        ("disable_log_collection", true.into()),
+        ("image_pull_timeout", "10m".into()),
+        ("pull_activity_timeout", "1m".into()),
+        ("extra_labels", texts(&["job_*", "node_id"])),
+        ("pids_limit", 100.into()),
+        ("oom_score_adj", 7.into()),
+        ("must_create_network", true.into()),
+    ]);
+    let host = || vec!["host".to_owned()];
+    let expected = PluginConfig {
+        allow_privileged: true,
+        allow_caps: vec!["NET_ADMIN".to_owned(), "ALL".to_owned()],
+        allow_runtimes: vec!["runc".to_owned(), "kata".to_owned()],
+        nvidia_runtime: "nvidia".to_owned(),
+        allowed_modes: AllowedModes { pid: host(), ipc: host(), userns: Vec::new(), uts: host() },
+        auth: AuthConfig { config: "/etc/docker.json".to_owned(), helper: "ecr-login".to_owned() },
+        volumes: VolumesConfig { enabled: true, selinuxlabel: "z".to_owned() },
+        gc: GcConfig {
+            image: false,
+            image_delay: minutes(60),
+            container: false,
+            dangling: DanglingConfig {
+                enabled: false,
+                dry_run: true,
+                period: minutes(10),
+                creation_grace: minutes(20),
+            },
+        },
+        disable_log_collection: true,
+        image_pull_timeout: minutes(10),
+        pull_activity_timeout: minutes(1),
+        extra_labels: vec!["job_*".to_owned(), "node_id".to_owned()],
+        pids_limit: Some(100),
+        oom_score_adj: 7,
+        must_create_network: true,
+    };
+    assert_eq!((config, warnings), (expected, Vec::new()));
+}
+
+#[test]
+fn what_is_dockers_alone_is_warned_of_and_stops_nobody() {
+    let (config, warnings) = decode([
+        ("endpoint", "unix:///var/run/docker.sock".into()),
+        ("tls", map([("cert", "/c".into())])),
+        ("logging", map([("type", "json-file".into()), ("config", pairs(&[("max-size", "2m")]))])),
+        ("infra_image", "pause:3".into()),
+        ("infra_image_pull_timeout", "no duration".into()),
+        ("container_exists_attempts", 5.into()),
+        ("windows_allow_insecure_container_admin", true.into()),
+    ]);
+    assert_eq!(config, PluginConfig::default());
+    assert_eq!(warnings.len(), 7, "{warnings:?}");
+    assert!(warnings[0].starts_with("endpoint has no effect: "), "{warnings:?}");
+}
+
+#[test]
+fn what_cannot_be_is_refused_by_its_key() {
+    refused(
+        [("image_pull_timeout", "soon".into())],
+        "image_pull_timeout: \"soon\" is no length of time such as \"5m\" or \"1m30s\"",
+    );
+    refused([("image_pull_timeout", "0s".into())], "image_pull_timeout: it cannot be 0");
+    refused(
+        [("pull_activity_timeout", "59s".into())],
+        "pull_activity_timeout: it is less than minimum, 1m0s",
+    );
+    let dangling = |key: &str, value: &str| map([("dangling_containers", map([(key, value.into())]))]);
+    refused(
+        [("gc", dangling("creation_grace", "10s"))],
+        "gc.dangling_containers.creation_grace: it is less than minimum, 1m0s",
+    );
+    refused([("gc", dangling("period", "0s"))], "gc.dangling_containers.period: it cannot be 0");
+    refused(
+        [("allow_caps", texts(&["CHOWN", "a b"]))],
+        "allow_caps[1]: \"a b\" is not the name of a capability",
+    );
+    refused(
+        [("volumes", map([("selinuxlabel", "y".into())]))],
+        "volumes.selinuxlabel: \"y\" is neither \"z\" nor \"Z\"",
+    );
+    refused(
+        [("auth", map([("helper", "../sh".into())]))],
+        "auth.helper: \"../sh\" is no end of a name docker-credential-…",
+    );
+    refused([("pids_limit", (-2).into())], "pids_limit: -2 is no number of processes");
+    refused([("oom_score_adj", 1001.into())], "oom_score_adj: 1001 is not between -1000 and 1000");
+    refused(
+        [("allow_privileged", "yes".into())],
+        "allow_privileged: true or false is wanted here, not a text",
+    );
+    refused([("extra_labels", "job_name".into())], "extra_labels: a list is wanted here, not a text");
+    refused(
+        [("extra_labels", texts(&["job_name", "job-*"]))],
+        "extra_labels[1]: \"job-*\" names none of job_name, job_id, parent_job_id, task_group_name, task_name, namespace, \
+         node_name, node_id",
+    );
+    refused([("gc", list([map([]), map([])]))], "gc: a block is wanted here, not a list");
+}
+
+#[test]
+fn patterns_fit_names() {
+    for (pattern, name, fits) in [
+        ("*", "job_name", true),
+        ("job_*", "job_name", true),
+        ("*_name", "job_name", true),
+        ("*b_n*", "job_name", true),
+        ("j*b*e", "job_name", true),
+        ("job_name", "job_name", true),
+        ("job", "job_name", false),
+        ("*job", "job_name", false),
+        ("job*job*", "job_name", false),
+        ("", "job_name", false),
+    ] {
+        assert_eq!(matches(pattern, name), fits, "{pattern} {name}");
+    }
+}

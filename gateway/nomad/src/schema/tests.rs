@@ -1,0 +1,130 @@
+//! Tests of the schemas: that an agent takes them, and that they are what is read.
+
+use rmpv::Value;
+use switchyard_core::{ErrorKind, Result};
+
+use super::*;
+use crate::configs::{bytes, list, map};
+use crate::plugin_config::PluginConfig;
+use crate::task_config::TaskOptions;
+
+/// Calls `look` with every attribute and block of a schema and the path to it.
+fn walk(at: &str, spec: &hclspec::Spec, look: &mut dyn FnMut(&str, &Block)) {
+    let block = spec.block.as_ref().expect("an agent refuses a specification of nothing");
+    let (name, nested) = match block {
+        Block::Object(object) => {
+            for (key, spec) in &object.attributes {
+                let path = if at.is_empty() { key.clone() } else { format!("{at}.{key}") };
+                walk(&path, spec, look);
+            }
+            return;
+        }
+        Block::Attr(attr) => (&attr.name, None),
+        Block::BlockValue(block) => (&block.name, block.nested.as_ref()),
+        Block::BlockList(list) => (&list.name, list.nested.as_ref()),
+        other => panic!("{at}: {other:?} is not made here"),
+    };
+    assert_eq!(at.rsplit('.').next(), Some(name.as_str()), "{at}: the key of an object is its name");
+    look(at, block);
+    if let Some(nested) = nested {
+        assert!(matches!(nested.block, Some(Block::Object(_))), "{at}: what is in a block is an object");
+        walk(at, nested, look);
+    }
+}
+
+/// A value of another kind than a schema wants.
+fn wrong(block: &Block) -> Value {
+    match block {
+        Block::Attr(attr) if attr.r#type == TEXT => true.into(),
+        Block::Attr(attr) if attr.r#type == NUMBER => true.into(),
+        Block::Attr(_) | Block::BlockValue(_) | Block::BlockList(_) => 1.5.into(),
+        other => panic!("{other:?} is not made here"),
+    }
+}
+
+/// A configuration that says this under a path, each block on the way given once.
+fn config(path: &str, lists: &[String], value: Value) -> Value {
+    let mut value = value;
+    let mut at = path;
+    loop {
+        let (parent, key) = at.rsplit_once('.').unwrap_or(("", at));
+        value = map([(key, value)]);
+        if parent.is_empty() {
+            return value;
+        }
+        if lists.iter().any(|list| list == parent) {
+            value = list([value]);
+        }
+        at = parent;
+    }
+}
+
+/// Checks that each key of a schema is read: what is of a wrong kind there is refused by the path of the key.
+fn check(schema: &hclspec::Spec, base: &[(&str, Value)], decode: &dyn Fn(&[u8]) -> Result<()>) -> usize {
+    let (mut keys, mut lists) = (Vec::new(), Vec::new());
+    walk("", schema, &mut |path, block| {
+        keys.push((path.to_owned(), wrong(block)));
+        if matches!(block, Block::BlockList(_)) {
+            lists.push(path.to_owned());
+        }
+    });
+    for (path, value) in &keys {
+        let Value::Map(mut entries) = config(path, &lists, value.clone()) else {
+            unreachable!("it is made as one")
+        };
+        let root = path.split('.').next();
+        entries.extend(
+            base.iter()
+                .filter(|(key, _)| root != Some(*key))
+                .map(|(key, value)| ((*key).into(), value.clone())),
+        );
+        // What a list of blocks has is in its first one.
+        let lists = lists.iter().filter(|list| path.starts_with(&format!("{list}.")));
+        let named =
+            lists.fold(path.clone(), |named, list| named.replacen(list.as_str(), &format!("{list}[0]"), 1));
+        let error = decode(&bytes(&Value::Map(entries))).expect_err(path);
+        assert_eq!(error.kind(), ErrorKind::InvalidArgument, "{path}");
+        assert!(error.to_string().starts_with(&format!("{named}: ")), "{path}: {error}");
+    }
+    keys.len()
+}
+
+#[test]
+fn every_key_of_a_task_is_read() {
+    let base = [("image", "busybox".into())];
+    let keys = check(&task_schema(), &base, &|bytes| TaskOptions::decode(bytes).map(drop));
+    assert!(keys > 90, "{keys}");
+}
+
+#[test]
+fn every_key_of_the_plugin_that_means_something_is_read() {
+    let mut schema = plugin_schema();
+    let Some(Block::Object(object)) = &mut schema.block else { panic!("the root is an object") };
+    for without_meaning in [
+        "endpoint",
+        "tls",
+        "logging",
+        "infra_image",
+        "infra_image_pull_timeout",
+        "container_exists_attempts",
+        "windows_allow_insecure_container_admin",
+    ] {
+        object.attributes.remove(without_meaning).expect(without_meaning);
+    }
+    check(&schema, &[], &|bytes| PluginConfig::decode(bytes).map(drop));
+}
+
+#[test]
+fn types_are_those_that_hcl_knows() {
+    for schema in [task_schema(), plugin_schema()] {
+        walk("", &schema, &mut |path, block| {
+            if let Block::Attr(attr) = block {
+                assert!(
+                    [TEXT, TEXTS, NUMBER, FLAG, PAIRS].contains(&attr.r#type.as_str()),
+                    "{path}: {attr:?}"
+                );
+                assert_eq!(attr.required, path == "image", "{path}");
+            }
+        });
+    }
+}
