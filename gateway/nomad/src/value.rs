@@ -11,8 +11,8 @@ use switchyard_core::{Error, Result};
 
 use crate::duration;
 
-/// Deeper than any schema of ours.
-const MAX_DEPTH: usize = 16;
+/// Deeper than any schema of ours. The decoder counts each level twice.
+const MAX_DEPTH: usize = 32;
 
 /// What a configuration, or a block in it, says.
 #[derive(Default)]
@@ -36,20 +36,17 @@ impl Block {
         if !rest.is_empty() {
             return Err(Error::invalid("config", "more bytes follow what it says"));
         }
-        match value {
-            Value::Nil => Ok(Self::default()),
-            value => Self::of(String::new(), value),
-        }
+        if value == Value::Nil { Ok(Self::default()) } else { Self::of(String::new(), value) }
     }
 
     fn of(path: String, value: Value) -> Result<Self> {
+        let named = if path.is_empty() { "config" } else { &path };
         let Value::Map(pairs) = value else {
-            let path = if path.is_empty() { "config" } else { &path };
-            return Err(unlike(path, "a block", &value));
+            return Err(unlike(named, "a block", &value));
         };
         let mut entries = BTreeMap::new();
         for (key, value) in pairs {
-            let key = text(&path, key)?;
+            let key = text(named, key)?;
             entries.insert(key, value);
         }
         Ok(Self { path, entries })
@@ -77,11 +74,10 @@ impl Block {
 
     /// Yes or no.
     pub(crate) fn flag(&mut self, key: &str) -> Result<Option<bool>> {
-        match self.take(key) {
-            None => Ok(None),
-            Some(Value::Boolean(value)) => Ok(Some(value)),
-            Some(value) => Err(unlike(&self.at(key), "true or false", &value)),
-        }
+        let value = self.take(key);
+        let flag =
+            |value: Value| value.as_bool().ok_or_else(|| unlike(&self.at(key), "true or false", &value));
+        value.map(flag).transpose()
     }
 
     /// A whole number.
@@ -117,10 +113,9 @@ impl Block {
         for map in maps.into_iter().filter(|map| *map != Value::Nil) {
             let block = Self::of(path.clone(), map)?;
             for (name, value) in block.entries {
-                let value = match value {
-                    Value::Nil => String::new(),
-                    value => text(&format!("{path}.{name}"), value)?,
-                };
+                // A name without a value has none.
+                let value = if value == Value::Nil { "".into() } else { value };
+                let value = text(&format!("{path}.{name}"), value)?;
                 pairs.insert(name, value);
             }
         }
@@ -169,7 +164,14 @@ fn text(path: &str, value: Value) -> Result<String> {
     let text = match value {
         Value::String(text) => text.into_str(),
         Value::Binary(bytes) => String::from_utf8(bytes).ok(),
-        value => return Err(unlike(path, "a text", &value)),
+        Value::Nil
+        | Value::Boolean(_)
+        | Value::Integer(_)
+        | Value::F32(_)
+        | Value::F64(_)
+        | Value::Array(_)
+        | Value::Map(_)
+        | Value::Ext(..) => return Err(unlike(path, "a text", &value)),
     };
     let text = text.ok_or_else(|| Error::invalid(path, "it is not UTF-8"))?;
     if text.contains('\0') { Err(Error::invalid(path, "it contains a NUL byte")) } else { Ok(text) }

@@ -22,7 +22,12 @@ fn walk(at: &str, spec: &hclspec::Spec, look: &mut dyn FnMut(&str, &Block)) {
         Block::Attr(attr) => (&attr.name, None),
         Block::BlockValue(block) => (&block.name, block.nested.as_ref()),
         Block::BlockList(list) => (&list.name, list.nested.as_ref()),
-        other => panic!("{at}: {other:?} is not made here"),
+        Block::Array(_)
+        | Block::BlockAttrs(_)
+        | Block::BlockSet(_)
+        | Block::BlockMap(_)
+        | Block::Default(_)
+        | Block::Literal(_) => panic!("{at}: {block:?} is not made here"),
     };
     assert_eq!(at.rsplit('.').next(), Some(name.as_str()), "{at}: the key of an object is its name");
     look(at, block);
@@ -34,12 +39,8 @@ fn walk(at: &str, spec: &hclspec::Spec, look: &mut dyn FnMut(&str, &Block)) {
 
 /// A value of another kind than a schema wants.
 fn wrong(block: &Block) -> Value {
-    match block {
-        Block::Attr(attr) if attr.r#type == TEXT => true.into(),
-        Block::Attr(attr) if attr.r#type == NUMBER => true.into(),
-        Block::Attr(_) | Block::BlockValue(_) | Block::BlockList(_) => 1.5.into(),
-        other => panic!("{other:?} is not made here"),
-    }
+    let type_ = if let Block::Attr(attr) = block { attr.r#type.as_str() } else { "" };
+    if matches!(type_, TEXT | NUMBER) { true.into() } else { 1.5.into() }
 }
 
 /// A configuration that says this under a path, each block on the way given once.

@@ -205,38 +205,32 @@ fn credentials(mut block: Block) -> Result<Option<Credentials>> {
 
 fn mount_options(mut block: Block) -> Result<MountOptions> {
     let (kind, source) = (block.text("type")?, block.text("source")?);
-    let mut bind = block.block("bind_options")?;
+    let propagation = block.block("bind_options")?.text("propagation")?;
     let mut tmpfs = block.block("tmpfs_options")?;
-    let volume = block.block("volume_options")?;
+    let (size, mode) = (tmpfs.count("size")?, tmpfs.count("mode")?.unwrap_or_default());
+    let (target, readonly) = (block.text("target")?, yes(&mut block, "readonly")?);
+    check_volume(block.block("volume_options")?)?;
     let kind = match kind.as_str() {
-        "" | "volume" => {
-            check_volume(volume)?;
-            if source.is_empty() {
-                return Err(Error::unimplemented(format!(
-                    "{}: a volume needs a name here, or nobody could remove it",
-                    block.at("source")
-                )));
-            }
-            MountKind::Volume { name: source }
+        "" | "volume" if source.is_empty() => {
+            let why = "a volume needs a name here, or nobody could remove it";
+            return Err(Error::unimplemented(format!("{}: {why}", block.at("source"))));
         }
+        "" | "volume" => MountKind::Volume { name: source },
         "bind" if source.is_empty() => return Err(Error::invalid(block.at("source"), "a bind needs it")),
-        "bind" => MountKind::Bind { source, propagation: bind.text("propagation")? },
+        "bind" => MountKind::Bind { source, propagation },
         "tmpfs" if !source.is_empty() => return Err(Error::invalid(block.at("source"), "a tmpfs has none")),
         "tmpfs" => {
-            let mode = tmpfs.count("mode")?.unwrap_or_default();
             let known = u32::try_from(mode).ok().filter(|mode| *mode <= 0o7777);
             let wrong = || Error::invalid(tmpfs.at("mode"), format!("{mode:o} (octal) is no mode"));
             let mode = known.ok_or_else(wrong)?;
-            MountKind::Tmpfs { size_bytes: tmpfs.count("size")?.unwrap_or_default(), mode }
+            MountKind::Tmpfs { size_bytes: size.unwrap_or_default(), mode }
         }
         other => {
             let why = format!("{other:?} is none of volume, bind and tmpfs");
             return Err(Error::invalid(block.at("type"), why));
         }
     };
-    let field = block.at("target");
-    let target = block.text("target")?;
-    Ok(MountOptions { field, target, readonly: yes(&mut block, "readonly")?, kind })
+    Ok(MountOptions { field: block.at("target"), target, readonly, kind })
 }
 
 /// Volumes are directories of the gateway's own that begin with what the image has there; nothing else can be asked of them.
