@@ -20,6 +20,8 @@ use crate::plan::Plan;
 use crate::session::Session;
 use crate::task_config::TaskOptions;
 
+#[cfg(any(test, feature = "fuzz"))]
+pub(crate) mod any_bytes;
 mod devices;
 mod image;
 mod labels;

@@ -44,6 +44,8 @@ mod task_config;
 mod to_proto;
 mod value;
 
+#[cfg(feature = "fuzz")]
+pub use from_proto::any_bytes::check as check_any_config;
 pub use plugin_config::PluginConfig;
 pub use services::{AT_ONCE, Launchers, Services, services, tune};
 

@@ -58,3 +58,5 @@ fn blocks(name: &'static str, entries: impl IntoIterator<Item = Entry>) -> Entry
 
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod vectors;

@@ -1,0 +1,64 @@
+//! What holds for any bytes that come as a configuration: the fuzz target and the property tests call it.
+
+use std::sync::Arc;
+
+use switchyard_core::ErrorKind;
+use switchyard_core::spec::{IpcMode, MountSource, PidMode, UtsMode};
+use switchyard_proto::nomad::drivers::proto as nomad;
+
+use super::plan;
+use crate::plugin_config::{DEFAULT_CAPS, PluginConfig};
+use crate::session::{Processors, Session};
+
+const ALLOC_DIR: &str = "/var/nomad/alloc/a1";
+
+/// Reads bytes as the configuration of the plugin, and as that of a task for an operator who allows nothing special. What cannot be
+/// is refused as such, and what can be has no more of the host than the directory of its allocation.
+///
+/// # Panics
+///
+/// It does not hold.
+pub fn check(bytes: &[u8]) {
+    if let Err(error) = PluginConfig::decode(bytes) {
+        assert_eq!(error.kind(), ErrorKind::InvalidArgument, "{error}");
+    }
+    let task = nomad::TaskConfig {
+        id: "a1/web/1".to_owned(),
+        name: "web".to_owned(),
+        alloc_id: "a1".to_owned(),
+        alloc_dir: ALLOC_DIR.to_owned(),
+        msgpack_driver_config: bytes.to_vec(),
+        ..nomad::TaskConfig::default()
+    };
+    let session = Session {
+        id: "s".to_owned(),
+        driver: "switchyard".to_owned(),
+        config: Arc::new(PluginConfig::default()),
+        processors: Processors { cores: 2, total_mhz: 4000 },
+    };
+    let made = match plan(&task, &session) {
+        Ok(made) => made,
+        Err(error) => {
+            let known = matches!(error.kind(), ErrorKind::InvalidArgument | ErrorKind::Unimplemented);
+            assert!(known, "{:?} {error}", error.kind());
+            return;
+        }
+    };
+    let (sandbox, spec) = (&made.sandbox, &made.task);
+    assert!(!sandbox.privileged && !spec.security.privileged);
+    assert!(sandbox.ipc != IpcMode::Host && spec.pid != PidMode::Host && sandbox.uts != UtsMode::Host);
+    for capability in &spec.security.capabilities.add {
+        assert!(DEFAULT_CAPS.contains(&capability.as_str()), "{capability}");
+    }
+    assert_eq!(spec.security.capabilities.drop, ["ALL"]);
+    for mount in &spec.mounts {
+        match &mount.source {
+            MountSource::Host { path, .. } => assert!(path.starts_with(ALLOC_DIR), "{}", path.display()),
+            MountSource::Tmpfs { .. } => {}
+            MountSource::Volume { name } => panic!("{name}: volumes need the operator's leave"),
+            MountSource::Image { reference, .. } => panic!("{reference}: nobody can ask for it"),
+        }
+        assert!(mount.destination.is_absolute(), "{}", mount.destination.display());
+    }
+    assert_eq!(plan(&task, &session).expect("it was made before"), made);
+}
