@@ -19,6 +19,7 @@ pub mod http;
 pub mod image;
 pub mod network;
 pub mod node;
+pub mod nomad;
 pub mod prereq;
 pub mod registry;
 pub mod root;

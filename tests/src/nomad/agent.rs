@@ -1,0 +1,250 @@
+//! An agent: starts the plugin as often as Nomad does, keeps one instance for all tasks, and starts a new one when that has ended.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use serde_json::Value;
+use switchyard_proto::nomad::base::proto as base;
+use switchyard_proto::nomad::shared::hclspec;
+use tokio::runtime::Runtime;
+use tonic::{Code, Status};
+
+use super::config::encode;
+use super::driver::Driver;
+use super::plugin::{Plugin, Reattach};
+use crate::daemon::binary;
+use crate::root::PrivateRoot;
+
+/// How long an agent looks for the end of its plugin when a call has failed.
+const EXIT_LOOK: Duration = Duration::from_secs(3);
+
+/// An agent. Dropping it kills its plugin; tasks stay.
+#[derive(Debug)]
+pub struct Agent {
+    exe: PathBuf,
+    args: Vec<String>,
+    config: Value,
+    runtime: Arc<Runtime>,
+    instance: Mutex<Plugin>,
+}
+
+/// Why a call failed, as an agent sees it.
+#[derive(Debug)]
+pub enum Fault {
+    /// The plugin has ended: a new one is started, and asked again.
+    PluginShutdown,
+    /// The call itself failed.
+    Status(Status),
+}
+
+// === impl Agent ===
+
+impl Agent {
+    /// Starts an agent on the daemon of `root`, with this configuration of its plugin.
+    ///
+    /// # Panics
+    /// When the agent would not start.
+    #[track_caller]
+    #[must_use]
+    pub fn start(root: &PrivateRoot, config: &Value) -> Self {
+        Self::start_with(root, &[], config)
+    }
+
+    /// As [`Agent::start`], with more arguments for the plugin.
+    ///
+    /// # Panics
+    /// As [`Agent::start`].
+    #[track_caller]
+    #[must_use]
+    pub fn start_with(root: &PrivateRoot, more: &[&str], config: &Value) -> Self {
+        let exe = install(root).join("switchyard");
+        let mut args = socket_args(root);
+        args.extend(more.iter().map(|word| (*word).to_owned()));
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
+        let runtime = Arc::new(runtime.expect("a runtime can be made"));
+        look_at(&exe, &args, &runtime);
+        try_config(&exe, &args, config, &runtime).expect("the configuration is taken");
+        let instance = Mutex::new(dispense(&exe, &args, config, &runtime));
+        Self { exe, args, config: config.clone(), runtime, instance }
+    }
+
+    /// Takes up the plugin that another life of the agent has left, without configuring it.
+    ///
+    /// # Panics
+    /// When it does not answer.
+    #[track_caller]
+    #[must_use]
+    pub fn reattach(self_before: Parts, record: Reattach) -> Self {
+        let Parts { exe, args, config, runtime } = self_before;
+        look_at(&exe, &args, &runtime);
+        try_config(&exe, &args, &config, &runtime).expect("the configuration is taken");
+        let plugin = Plugin::reattach(record, &runtime);
+        let info = plugin.info().expect("a plugin that was reattached to answers");
+        assert_eq!(info.r#type(), base::PluginType::Driver);
+        Driver::new(&plugin, &runtime).init().expect("it is asked to go on");
+        Self { exe, args, config, runtime, instance: Mutex::new(plugin) }
+    }
+
+    /// Dies as with SIGKILL: what is left is the plugin, and what the next life starts from.
+    #[must_use]
+    pub fn crash(self) -> (Parts, Reattach) {
+        let Self { exe, args, config, runtime, instance } = self;
+        let plugin = instance.into_inner().unwrap_or_else(PoisonError::into_inner);
+        (Parts { exe, args, config, runtime }, plugin.abandon())
+    }
+
+    /// Ends as asked to: the driver is told, then the plugin ends.
+    ///
+    /// # Panics
+    /// When the plugin would have to be killed.
+    #[track_caller]
+    pub fn stop(self) {
+        self.driver().shutdown().expect("a driver takes the news");
+        let plugin = self.instance.into_inner().unwrap_or_else(PoisonError::into_inner);
+        assert!(plugin.kill(), "the plugin did not end in time");
+    }
+
+    /// The one instance.
+    pub fn plugin(&self) -> MutexGuard<'_, Plugin> {
+        self.instance.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The calls on it.
+    #[must_use]
+    pub fn driver(&self) -> Driver {
+        Driver::new(&self.plugin(), &self.runtime)
+    }
+
+    /// The schema of tasks.
+    #[must_use]
+    pub fn task_schema(&self) -> hclspec::Spec {
+        self.driver().task_schema()
+    }
+
+    /// The executable and its arguments.
+    #[must_use]
+    pub fn program(&self) -> (&Path, &[String]) {
+        (&self.exe, &self.args)
+    }
+
+    /// The runtime of its calls.
+    #[must_use]
+    pub fn runtime(&self) -> &Arc<Runtime> {
+        &self.runtime
+    }
+
+    /// What an agent makes of the failure of a call: it looks for the end of the plugin for a while.
+    pub fn fault(&self, status: Status) -> Fault {
+        let may_be_end = matches!(status.code(), Code::Unavailable | Code::Cancelled);
+        let ended = may_be_end && self.plugin().exit(EXIT_LOOK).is_some();
+        if ended { Fault::PluginShutdown } else { Fault::Status(status) }
+    }
+
+    /// The instance that answers: a new one if the last has ended. Several callers get the same.
+    ///
+    /// # Panics
+    /// When no new one comes up.
+    #[track_caller]
+    #[must_use]
+    pub fn dispense(&self) -> Driver {
+        let mut plugin = self.plugin();
+        if plugin.exit(Duration::ZERO).is_some() {
+            *plugin = dispense(&self.exe, &self.args, &self.config, &self.runtime);
+        }
+        Driver::new(&plugin, &self.runtime)
+    }
+}
+
+/// What one life of an agent leaves to the next.
+#[derive(Debug)]
+pub struct Parts {
+    exe: PathBuf,
+    args: Vec<String>,
+    config: Value,
+    runtime: Arc<Runtime>,
+}
+
+/// Puts the plugins into a plugin_dir below a root, as an operator does; gives the directory.
+///
+/// # Panics
+/// When that fails.
+#[track_caller]
+#[must_use]
+pub fn install(root: &PrivateRoot) -> PathBuf {
+    let dir = root.path().join("nomad-plugins");
+    let installed = Command::new(binary()).args(["nomad-plugin", "install"]).arg(&dir).output();
+    let installed = installed.expect("the binary exists, so it starts");
+    assert!(installed.status.success(), "{}", String::from_utf8_lossy(&installed.stderr));
+    dir
+}
+
+/// The arguments that lead a plugin to the daemon of a root.
+///
+/// # Panics
+/// When the root's path is no text.
+#[must_use]
+pub fn socket_args(root: &PrivateRoot) -> Vec<String> {
+    let socket = root.run().join("nomad.sock");
+    vec!["--socket".to_owned(), socket.to_str().expect("the path is ASCII").to_owned()]
+}
+
+/// The first start: what is it, and what does it take?
+#[track_caller]
+fn look_at(exe: &Path, args: &[String], runtime: &Arc<Runtime>) {
+    let plugin = launch(exe, args, runtime);
+    let info = plugin.info().expect("a plugin says what it is");
+    assert_eq!(info.r#type(), base::PluginType::Driver);
+    assert_eq!(info.plugin_api_versions, ["v0.1.0"]);
+    assert!(!info.name.is_empty());
+    let version: Vec<&str> = info.plugin_version.split('.').collect();
+    assert!(version.len() == 3 && version.iter().all(|part| part.parse::<u32>().is_ok()), "{info:?}");
+    let spec =
+        plugin.config_schema().expect("a plugin says what it takes").spec.expect("ours takes something");
+    assert!(spec.block.is_some(), "an agent refuses an empty schema");
+    assert!(plugin.kill(), "a plugin ends when it is asked to");
+}
+
+/// The second start: does it take this configuration? An agent asks twice.
+#[track_caller]
+fn try_config(exe: &Path, args: &[String], config: &Value, runtime: &Arc<Runtime>) -> Result<(), Status> {
+    let plugin = launch(exe, args, runtime);
+    let bytes = encoded(&plugin, config);
+    let taken = plugin.set_config(bytes.clone(), None).and_then(|()| plugin.set_config(bytes, None));
+    assert!(plugin.kill(), "a plugin ends when it is asked to");
+    taken
+}
+
+/// The third start: the one that stays.
+#[track_caller]
+fn dispense(exe: &Path, args: &[String], config: &Value, runtime: &Arc<Runtime>) -> Plugin {
+    let plugin = launch(exe, args, runtime);
+    let bytes = encoded(&plugin, config);
+    plugin.set_config(bytes, Some(nomad_config())).expect("the configuration was taken before");
+    Driver::new(&plugin, runtime).init().expect("a driver begins");
+    plugin
+}
+
+#[track_caller]
+fn launch(exe: &Path, args: &[String], runtime: &Arc<Runtime>) -> Plugin {
+    Plugin::launch(exe, args, runtime)
+        .unwrap_or_else(|failed| panic!("the plugin does not start: {failed:?}"))
+}
+
+#[track_caller]
+fn encoded(plugin: &Plugin, config: &Value) -> Vec<u8> {
+    let spec = plugin.config_schema().expect("a plugin says what it takes").spec;
+    encode(&spec.expect("ours takes something"), config)
+}
+
+/// What an agent says of its node: two cores of 2500 MHz.
+#[must_use]
+pub fn nomad_config() -> base::NomadConfig {
+    let core = |core_id| base::ClientTopologyCore { core_id, base_speed: 2500, ..Default::default() };
+    let topology =
+        base::ClientTopology { node_ids: vec![0], cores: vec![core(0), core(1)], ..Default::default() };
+    let driver =
+        base::NomadDriverConfig { client_max_port: 14512, client_min_port: 14000, topology: Some(topology) };
+    base::NomadConfig { driver: Some(driver) }
+}

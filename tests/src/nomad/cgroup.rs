@@ -1,0 +1,119 @@
+//! The control groups that an agent makes for a task before it starts it, and removes after it, on either version.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use crate::host::eventually;
+
+/// The controllers of version 1 that an agent makes groups of beside the set of processors.
+const CONTROLLERS: [&str; 3] = ["freezer", "memory", "cpu"];
+
+/// How long the last process may take to leave a group.
+const EMPTY: Duration = Duration::from_secs(5);
+
+/// The groups of one task.
+#[derive(Debug)]
+pub struct Leaf {
+    /// What the driver is told: the absolute path of the group, or of the set of processors.
+    pub cpuset_cgroup: String,
+    own: Vec<PathBuf>,
+    /// Removed if they are empty: tasks share them.
+    parents: Vec<PathBuf>,
+}
+
+// === impl Leaf ===
+
+impl Leaf {
+    /// Makes them below `parent`, the agent's own, for a task that shares its processors with others.
+    ///
+    /// # Panics
+    /// When they cannot be made.
+    #[track_caller]
+    #[must_use]
+    pub fn make(parent: &str, alloc: &str, task: &str) -> Self {
+        let root = Path::new("/sys/fs/cgroup");
+        let name = format!("{alloc}.{task}");
+        if root.join("cgroup.controllers").exists() {
+            let (slice, share) =
+                (root.join(format!("{parent}.slice")), format!("{parent}.slice/share.slice"));
+            let leaf = root.join(&share).join(format!("{name}.scope"));
+            delegate(root);
+            fs::create_dir_all(root.join(&share)).expect("root can make control groups");
+            delegate(&slice);
+            delegate(&root.join(&share));
+            fs::create_dir_all(&leaf).expect("root can make control groups");
+            let parents = vec![root.join(share), slice];
+            return Self { cpuset_cgroup: text(&leaf), own: vec![leaf], parents };
+        }
+        let set = root.join("cpuset").join(parent);
+        let share = set.join("share");
+        for dir in [&set, &share] {
+            fs::create_dir_all(dir).expect("root can make control groups");
+            for file in ["cpuset.cpus", "cpuset.mems"] {
+                let above = fs::read_to_string(dir.join("..").join(file)).expect("it is there");
+                fs::write(dir.join(file), above.trim()).expect("a group takes what its parent has");
+            }
+        }
+        let own: Vec<_> =
+            CONTROLLERS.iter().map(|controller| root.join(controller).join(parent).join(&name)).collect();
+        let mut parents = vec![share.clone(), set];
+        for dir in &own {
+            fs::create_dir_all(dir).expect("root can make control groups");
+            parents.extend(dir.parent().map(Path::to_owned));
+        }
+        Self { cpuset_cgroup: text(&share), own, parents }
+    }
+
+    /// Removes them as an agent does when the task is gone.
+    ///
+    /// # Errors
+    /// The first that cannot be removed: something is in it.
+    pub fn remove(&mut self) -> io::Result<()> {
+        let mut outcome = Ok(());
+        for dir in &self.own {
+            eventually(EMPTY, || {
+                outcome = gone(fs::remove_dir(dir));
+                outcome.is_ok()
+            });
+            outcome =
+                outcome.map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", dir.display())));
+            if outcome.is_err() {
+                return outcome;
+            }
+        }
+        for dir in &self.parents {
+            // Other tasks may still be in it.
+            let _ = fs::remove_dir(dir);
+        }
+        outcome
+    }
+}
+
+impl Drop for Leaf {
+    fn drop(&mut self) {
+        // What is left is found by the test's last look around.
+        let _ = self.remove();
+    }
+}
+
+fn gone(removed: io::Result<()>) -> io::Result<()> {
+    match removed {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        other => other,
+    }
+}
+
+/// Lets what is below a group have all controllers that it has.
+fn delegate(dir: &Path) {
+    let controllers = fs::read_to_string(dir.join("cgroup.controllers")).unwrap_or_default();
+    for controller in controllers.split_whitespace() {
+        // One that cannot be had is missed by who needs it.
+        let _ = fs::write(dir.join("cgroup.subtree_control"), format!("+{controller}"));
+    }
+}
+
+fn text(path: &Path) -> String {
+    path.to_str().expect("the path is ASCII").to_owned()
+}

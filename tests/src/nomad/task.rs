@@ -1,0 +1,218 @@
+//! What an agent prepares for a task: directories, FIFOs with a reader, control groups, environment and the request itself.
+
+use std::collections::BTreeMap;
+use std::fs::{self, OpenOptions};
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use nix::libc::O_NONBLOCK;
+use nix::sys::stat::Mode;
+use nix::unistd::mkfifo;
+use serde_json::Value;
+use switchyard_proto::nomad::drivers::proto as nomad;
+
+use super::Agent;
+use super::cgroup::Leaf;
+use super::config::encode;
+use super::pump::{Eof, Pump};
+use crate::host::random_name;
+use crate::root::PrivateRoot;
+
+/// How long a task may take to say something.
+const SAY_LIMIT: Duration = Duration::from_secs(20);
+
+/// A task that is ready to be started. Dropping it removes its directories and control groups.
+#[derive(Debug)]
+pub struct Setup {
+    /// The request; a test may change it.
+    pub config: nomad::TaskConfig,
+    dir: PathBuf,
+    logs: Option<(Pump, Pump)>,
+    leaf: Option<Leaf>,
+}
+
+// === impl Setup ===
+
+impl Setup {
+    /// Prepares a task of this name in an allocation of its own, with this configuration of the driver.
+    ///
+    /// # Panics
+    /// When the configuration does not fit the schema, or files cannot be made.
+    #[track_caller]
+    #[must_use]
+    pub fn new(root: &PrivateRoot, agent: &Agent, name: &str, driver_config: &Value) -> Self {
+        let alloc = uuid();
+        let dir = root.path().join("nomad/alloc").join(&alloc);
+        let logs = dir.join("alloc/logs");
+        for below in ["alloc/data", "alloc/tmp", "alloc/logs"] {
+            fs::create_dir_all(dir.join(below)).expect("the root can be written");
+        }
+        for below in ["local", "secrets", "tmp"] {
+            fs::create_dir_all(dir.join(name).join(below)).expect("the root can be written");
+        }
+        let leaf = Leaf::make(&root.cgroup_name(), &alloc, name);
+        let (stdout, stderr) = (fifo(&logs, name, "stdout"), fifo(&logs, name, "stderr"));
+        let config = nomad::TaskConfig {
+            id: format!("{alloc}/{name}/{}", random_name()),
+            name: name.to_owned(),
+            msgpack_driver_config: encode(&agent.task_schema(), driver_config),
+            env: environment(&alloc, name),
+            resources: Some(resources(&leaf.cpuset_cgroup)),
+            alloc_dir: text(&dir),
+            stdout_path: text(&stdout),
+            stderr_path: text(&stderr),
+            task_group_name: "group".to_owned(),
+            job_name: "job".to_owned(),
+            job_id: "job".to_owned(),
+            alloc_id: alloc,
+            namespace: "default".to_owned(),
+            node_name: "node".to_owned(),
+            node_id: "9c4a2f6e-0000-4000-8000-000000000000".to_owned(),
+            ..Default::default()
+        };
+        let logs = Some((read(&stdout), read(&stderr)));
+        Self { config, dir, logs, leaf: Some(leaf) }
+    }
+
+    /// Its id.
+    #[must_use]
+    pub fn id(&self) -> &str {
+        &self.config.id
+    }
+
+    /// Another start of the same task: a new id, all else as before.
+    pub fn renew(&mut self) {
+        self.config.id = format!("{}/{}/{}", self.config.alloc_id, self.config.name, random_name());
+    }
+
+    /// Encodes another configuration of the driver.
+    ///
+    /// # Panics
+    /// When it does not fit the schema.
+    #[track_caller]
+    pub fn configure(&mut self, agent: &Agent, driver_config: &Value) {
+        self.config.msgpack_driver_config = encode(&agent.task_schema(), driver_config);
+    }
+
+    /// The directory of the allocation.
+    #[must_use]
+    pub fn alloc_dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// Its own directory.
+    #[must_use]
+    pub fn task_dir(&self) -> PathBuf {
+        self.dir.join(&self.config.name)
+    }
+
+    /// Ends the readers of its output, as when the agent dies; [`Setup::listen`] starts new ones.
+    pub fn deafen(&mut self) {
+        self.logs = None;
+    }
+
+    /// Reads its output again, from now on.
+    pub fn listen(&mut self) {
+        self.logs =
+            Some((read(Path::new(&self.config.stdout_path)), read(Path::new(&self.config.stderr_path))));
+    }
+
+    /// What it has said on standard output.
+    #[must_use]
+    pub fn stdout(&self) -> String {
+        self.logs.as_ref().map(|(stdout, _)| stdout.text()).unwrap_or_default()
+    }
+
+    /// What it has said on standard error.
+    #[must_use]
+    pub fn stderr(&self) -> String {
+        self.logs.as_ref().map(|(_, stderr)| stderr.text()).unwrap_or_default()
+    }
+
+    /// Waits until what it said fulfils `condition`.
+    ///
+    /// # Panics
+    /// When it does not in time.
+    #[track_caller]
+    pub fn wait_stdout(&self, condition: impl FnMut(&str) -> bool) -> String {
+        let (stdout, _) = self.logs.as_ref().expect("somebody listens");
+        let held = stdout.wait(SAY_LIMIT, condition);
+        let said = stdout.text();
+        assert!(held, "the task has not come to it after {SAY_LIMIT:?}: {said:?} and {:?}", self.stderr());
+        said
+    }
+
+    /// Removes its control groups, as an agent does when the task is gone.
+    ///
+    /// # Panics
+    /// When something is left in them.
+    #[track_caller]
+    pub fn remove_leaf(&mut self) {
+        if let Some(mut leaf) = self.leaf.take() {
+            leaf.remove().expect("the control groups of a task are empty when it is gone");
+        }
+    }
+}
+
+impl Drop for Setup {
+    fn drop(&mut self) {
+        self.deafen();
+        // The root's own end removes what is left.
+        let _ = fs::remove_dir_all(&self.dir);
+    }
+}
+
+/// What an agent tells a task in its environment, as far as the driver depends on it.
+fn environment(alloc: &str, name: &str) -> BTreeMap<String, String> {
+    let pairs = [
+        ("NOMAD_ALLOC_DIR", "/alloc"),
+        ("NOMAD_TASK_DIR", "/local"),
+        ("NOMAD_SECRETS_DIR", "/secrets"),
+        ("NOMAD_ALLOC_ID", alloc),
+        ("NOMAD_TASK_NAME", name),
+    ];
+    pairs.into_iter().map(|(name, value)| (name.to_owned(), value.to_owned())).collect()
+}
+
+/// 100 MHz and 64 MiB.
+fn resources(cpuset_cgroup: &str) -> nomad::Resources {
+    let allocated = nomad::AllocatedTaskResources {
+        cpu: Some(nomad::AllocatedCpuResources { cpu_shares: 100 }),
+        memory: Some(nomad::AllocatedMemoryResources { memory_mb: 64, memory_max_mb: 0 }),
+        networks: Vec::new(),
+    };
+    let linux = nomad::LinuxResources {
+        cpu_shares: 100,
+        memory_limit_bytes: 64 << 20,
+        percent_ticks: 0.02,
+        cpuset_cgroup: cpuset_cgroup.to_owned(),
+        ..Default::default()
+    };
+    nomad::Resources { allocated_resources: Some(allocated), linux_resources: Some(linux), ports: Vec::new() }
+}
+
+fn fifo(logs: &Path, task: &str, stream: &str) -> PathBuf {
+    let path = logs.join(format!(".{task}.{stream}.fifo"));
+    mkfifo(&path, Mode::S_IRUSR | Mode::S_IWUSR).expect("root can make a FIFO");
+    path
+}
+
+/// Reads a FIFO as logmon does; it stays open for whoever writes next.
+fn read(path: &Path) -> Pump {
+    let file =
+        OpenOptions::new().read(true).custom_flags(O_NONBLOCK).open(path).expect("it has just been made");
+    Pump::start(OwnedFd::from(file), Eof::IsNoEnd)
+}
+
+/// An id in the form of Nomad's.
+fn uuid() -> String {
+    let parts: Vec<String> = (0..4).map(|_| random_name()).collect();
+    let digits = parts.concat();
+    format!("{}-{}-4{}-8{}-{}", &digits[..8], &digits[8..12], &digits[13..16], &digits[17..20], &digits[20..])
+}
+
+fn text(path: &Path) -> String {
+    path.to_str().expect("the path is ASCII").to_owned()
+}
