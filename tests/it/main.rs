@@ -9,5 +9,6 @@ mod images;
 mod kills;
 mod lent;
 mod neighbours;
+mod nomad;
 mod support_works;
 mod undo;

@@ -1,0 +1,17 @@
+//! What Nomad agents run on: the plugins and the real daemon, with real containers.
+
+mod crashes;
+mod launchers;
+mod lives;
+
+use switchyard_tests::node::Node;
+use switchyard_tests::nomad::{Agent, Setup};
+
+/// A task that runs `sh -c script` from busybox.
+#[track_caller]
+fn shell(node: &Node, agent: &Agent, script: &str) -> Setup {
+    let config = serde_json::json!({
+        "image": node.image(), "command": "sh", "args": ["-c", script], "network_mode": "host"
+    });
+    Setup::new(node.root(), agent, "task", &config)
+}

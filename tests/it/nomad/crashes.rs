@@ -1,0 +1,97 @@
+//! Agents, plugins and daemons that are killed, with tasks that run through it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use serde_json::json;
+use switchyard_tests::node::Node;
+use switchyard_tests::nomad::{Agent, Runner};
+
+use super::shell;
+
+/// A task that counts until a file in its directory tells it to end with 5.
+const COUNTS: &str = "n=0; while [ ! -e /local/end ]; do n=$((n+1)); echo $n; sleep 0.02; done; exit 5";
+
+fn is_unbroken(said: &str) -> bool {
+    let numbers: Vec<u64> = said.lines().filter_map(|line| line.parse().ok()).collect();
+    !numbers.is_empty() && numbers.iter().zip(1..).all(|(number, expected)| *number == expected)
+}
+
+#[test]
+fn a_task_goes_on_through_kills_of_the_daemon_and_its_end_is_told_to_who_waited() {
+    let node = Node::start();
+    let agent = Arc::new(Agent::start(node.root(), &json!({})));
+    let mut task = shell(&node, &agent, COUNTS);
+    let started = agent.driver().start(&task.config).expect("it starts");
+    let handle = started.handle.expect("it has a handle");
+    let runner = Runner::start(&agent, handle);
+    for _ in 0..2 {
+        let seen = task.stdout().len();
+        task.wait_stdout(|text| text.len() > seen + 10);
+        node.daemon().kill9();
+        node.daemon().spawn();
+        node.daemon().wait_ready();
+    }
+    let seen = task.stdout().len();
+    task.wait_stdout(|text| text.len() > seen + 10);
+    std::fs::write(task.task_dir().join("local/end"), "").expect("the root can be written");
+    let ended = runner.join();
+    assert_eq!((ended.result.exit_code, ended.recovered), (5, 2));
+    assert!(is_unbroken(&task.stdout()), "something is missing or twice: {}", task.stdout());
+    agent.driver().destroy(task.id(), true).expect("it can be destroyed");
+    task.remove_leaf();
+}
+
+#[test]
+fn a_task_that_ended_while_nobody_was_there_is_told_of_with_its_code() {
+    let node = Node::start();
+    let agent = Arc::new(Agent::start(node.root(), &json!({})));
+    let mut task = shell(&node, &agent, COUNTS);
+    let handle = agent.driver().start(&task.config).expect("it starts").handle.expect("it has a handle");
+    let runner = Runner::start(&agent, handle);
+    task.wait_stdout(|text| text.len() > 10);
+    node.daemon().kill9();
+    std::fs::write(task.task_dir().join("local/end"), "").expect("the root can be written");
+    let seen = task.stdout();
+    task.wait_stdout(|text| text.len() >= seen.len());
+    node.daemon().spawn();
+    node.daemon().wait_ready();
+    assert_eq!(runner.join().result.exit_code, 5);
+    agent.driver().destroy(task.id(), true).expect("it can be destroyed");
+    task.remove_leaf();
+}
+
+#[test]
+fn an_agent_that_was_killed_reattaches_and_one_that_was_restarted_recovers() {
+    let node = Node::shared();
+    let agent = Agent::start(node.root(), &json!({}));
+    let mut task = shell(&node, &agent, COUNTS);
+    let handle = agent.driver().start(&task.config).expect("it starts").handle.expect("it has a handle");
+    task.wait_stdout(|text| text.len() > 10);
+
+    let (parts, record) = agent.crash();
+    let agent = Agent::reattach(parts, record);
+    agent.driver().recover(&handle).expect("it is there");
+    agent.driver().recover(&handle).expect("it is there, however often one asks");
+
+    agent.stop();
+    let agent = Agent::start(node.root(), &json!({}));
+    agent.driver().recover(&handle).expect("it is there");
+
+    // The plugin alone dies.
+    let pid = i32::try_from(agent.plugin().pid()).expect("Linux keeps process ids below 2^22");
+    kill(Pid::from_raw(pid), Signal::SIGKILL).expect("it runs");
+    assert!(agent.plugin().exit(Duration::from_secs(5)).is_some());
+    let driver = agent.dispense();
+    driver.recover(&handle).expect("it is there");
+
+    std::fs::write(task.task_dir().join("local/end"), "").expect("the root can be written");
+    assert_eq!(driver.wait(task.id(), Duration::from_secs(60)).expect("it ends").exit_code, 5);
+    assert!(is_unbroken(&task.stdout()), "something is missing or twice: {}", task.stdout());
+    driver.destroy(task.id(), true).expect("it can be destroyed");
+    let unknown = driver.recover(&handle).expect_err("it is gone");
+    assert!(unknown.message().contains("task not found for given id"), "{unknown}");
+    task.remove_leaf();
+}

@@ -1,0 +1,223 @@
+//! The processes that agents start: how they begin, what they answer alone, and when they end.
+
+use std::fs;
+use std::os::unix::net::UnixStream;
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use serde_json::json;
+use switchyard_proto::nomad::drivers::proto::driver_capabilities::FsIsolation;
+use switchyard_proto::nomad::drivers::proto::fingerprint_response::HealthState;
+use switchyard_tests::daemon::Daemon;
+use switchyard_tests::host::eventually;
+use switchyard_tests::node::Node;
+use switchyard_tests::nomad::plugin::{GRACE, hclog};
+use switchyard_tests::nomad::{Agent, Driver, Plugin, agent};
+use switchyard_tests::root::PrivateRoot;
+use tonic::Code;
+
+/// How long an agent looks for the end of a plugin whose calls fail.
+const EXIT_LOOK: Duration = Duration::from_secs(3);
+
+/// How long what comes at once may take on a busy machine.
+const SOON: Duration = Duration::from_secs(20);
+
+fn signal(plugin: &Plugin, signal: Signal) {
+    let pid = i32::try_from(plugin.pid()).expect("Linux keeps process ids below 2^22");
+    kill(Pid::from_raw(pid), signal).expect("the plugin runs");
+}
+
+#[test]
+fn an_agent_starts_without_the_daemon_and_its_tasks_wait_for_it() {
+    let root = PrivateRoot::new();
+    let agent = Agent::start(&root, &json!({}));
+    let driver = agent.driver();
+    let capabilities = driver.capabilities();
+    assert!(capabilities.exec && capabilities.send_signals && !capabilities.must_create_network);
+    assert_eq!(capabilities.fs_isolation(), FsIsolation::Image);
+    assert!(driver.task_schema().block.is_some());
+    let mut fingerprints = driver.fingerprint().expect("it is opened");
+    let first = fingerprints.next(SOON).expect("it does not end").expect("it is no error");
+    assert_eq!(first.health(), HealthState::Undetected);
+    assert!(first.health_description.contains("nomad.sock") && first.err.is_empty(), "{first:?}");
+    let mut events = driver.events().expect("it is opened");
+    assert!(events.try_next(Duration::from_millis(200)).is_none(), "there are no events without a daemon");
+    assert_eq!(agent.plugin().ping("plugin").expect("it answers").status, 1);
+
+    // What is asked about tasks is answered by the daemon, whenever it comes.
+    let asked = driver.clone();
+    let stopping = std::thread::spawn(move || asked.stop("none/such/12345678", Duration::ZERO, ""));
+    let mut daemon = Daemon::prepare(&root, "");
+    daemon.spawn();
+    daemon.wait_ready();
+    stopping.join().expect("it is answered").expect("what is not there is stopped");
+    let next = fingerprints.next(SOON).expect("it does not end").expect("it is no error");
+    assert_eq!(next.health(), HealthState::Healthy, "{next:?}");
+    let lines = hclog(&agent.plugin().stderr());
+    assert!(lines.iter().any(|line| line["@level"] == "warn"), "{lines:?}");
+    assert_eq!(agent.plugin().stdout().lines().count(), 1, "only the handshake is said there");
+}
+
+#[test]
+fn a_plugin_ends_in_time_when_the_agent_wants_it_to_and_leaves_no_file() {
+    let root = PrivateRoot::new();
+    let agent = Agent::start(&root, &json!({}));
+    let socket = agent.plugin().address().to_owned();
+    assert!(socket.exists());
+    agent.stop();
+    assert!(!socket.exists());
+    let left = fs::read_dir(socket.parent().expect("it is in a directory")).expect("it is there").count();
+    assert_eq!(left, 0, "launches that were only asked what they are left something");
+    // The driver is told of the agent's end, and nobody comes to end it.
+    let agent = Agent::start(&root, &json!({}));
+    agent.driver().shutdown().expect("it takes the news");
+    let mut plugin = agent.plugin();
+    assert!(plugin.exit(GRACE).expect("it ends by itself").success());
+}
+
+#[test]
+fn a_plugin_outlives_interrupts_bare_connections_and_the_loss_of_all_connections() {
+    let root = PrivateRoot::new();
+    let agent = Agent::start(&root, &json!({}));
+    signal(&agent.plugin(), Signal::SIGINT);
+    for _ in 0..3 {
+        drop(UnixStream::connect(agent.plugin().address()).expect("it listens"));
+    }
+    let pid = agent.plugin().pid();
+    let tasks = fs::read_dir(format!("/proc/{pid}/task")).expect("it runs").count();
+    assert_eq!(tasks, 1, "it is one thread");
+    // The agent dies: pipes and connections go. Another life finds the plugin as it was.
+    let (parts, record) = agent.crash();
+    assert_eq!(record.pid, pid);
+    std::thread::sleep(Duration::from_millis(300));
+    let agent = Agent::reattach(parts, record);
+    assert_eq!(agent.plugin().pid(), pid);
+    signal(&agent.plugin(), Signal::SIGTERM);
+    let socket = agent.plugin().address().to_owned();
+    assert!(agent.plugin().exit(SOON).expect("it ends").success());
+    assert!(!socket.exists());
+}
+
+#[test]
+fn a_plugin_ends_with_the_daemon_that_was_there_also_after_its_agent_has_died() {
+    let node = Node::start();
+    let agent = Agent::start(node.root(), &json!({}));
+    // The session is open once the daemon answers.
+    agent.driver().stop("none/such/12345678", Duration::ZERO, "").expect("what is not there is stopped");
+    let waiting = agent.driver();
+    let wait = std::thread::spawn(move || waiting.wait("none/such/12345678", SOON));
+    assert_eq!(
+        wait.join().expect("it is answered").expect_err("there is no such task").code(),
+        Code::NotFound
+    );
+    node.daemon().kill9();
+    let begin = Instant::now();
+    assert!(agent.plugin().exit(SOON).is_some(), "the plugin outlives the daemon");
+    assert!(begin.elapsed() < EXIT_LOOK, "an agent would have given up by then: {:?}", begin.elapsed());
+    let lines = hclog(&agent.plugin().stderr());
+    assert!(
+        lines
+            .iter()
+            .any(|line| line["@message"].as_str().unwrap_or_default().contains("the daemon has gone"))
+    );
+
+    // A new one waits for the daemon; after its agent's death nobody reads what it says, and it ends all the same.
+    let driver = agent.dispense();
+    let mut fingerprints = driver.fingerprint().expect("it is opened");
+    let first = fingerprints.next(SOON).expect("it does not end").expect("it is no error");
+    assert_eq!(first.health(), HealthState::Undetected);
+    node.daemon().spawn();
+    node.daemon().wait_ready();
+    let next = fingerprints.next(SOON).expect("it does not end").expect("it is no error");
+    assert_eq!(next.health(), HealthState::Healthy, "{next:?}");
+    drop((driver, fingerprints));
+    let (parts, record) = agent.crash();
+    let agent = Agent::reattach(parts, record);
+    assert_eq!(node.daemon().get("/readyz").0, 200);
+    node.daemon().terminate();
+    assert!(agent.plugin().exit(SOON).is_some(), "the plugin outlives the daemon");
+    node.daemon().spawn();
+    node.daemon().wait_ready();
+}
+
+#[test]
+fn what_an_agent_is_told_of_a_plugin_that_cannot_start_is_in_its_log_form() {
+    let root = PrivateRoot::new();
+    let exe = agent::install(&root).join("switchyard");
+    let agent = Agent::start(&root, &json!({}));
+    let runtime = agent.runtime();
+    let refused = |args: &[&str]| {
+        let args: Vec<String> = args.iter().map(|word| (*word).to_owned()).collect();
+        let failed = Plugin::launch(&exe, &args, runtime).expect_err("it cannot start");
+        let status = failed.status.expect("it ends");
+        let lines = hclog(&failed.stderr);
+        assert!(lines.len() == 1 && lines[0]["@level"] == "error", "{lines:?}");
+        (status.code(), lines[0]["@message"].as_str().unwrap_or_default().to_owned())
+    };
+    let (code, said) = refused(&["--no-such"]);
+    assert!(code == Some(2) && said.contains("--no-such"), "{said}");
+    let (code, said) = refused(&["--name", "two words"]);
+    assert!(code == Some(1) && said.contains("two words"), "{said}");
+    // A person who tries it is told in words what it is.
+    let failed = Plugin::launch_with(&exe, &["nomad-plugin".into(), "driver".into()], &[], runtime);
+    let failed = failed.expect_err("it is not for people");
+    assert_eq!(failed.status.and_then(|status| status.code()), Some(1));
+    assert!(failed.stderr.contains("plugin_dir") && !failed.stderr.starts_with('{'), "{}", failed.stderr);
+    // Nor is it taken for one that another program starts.
+    let wrong = [("NOMAD_PLUGIN_MAGIC_COOKIE", "something else")];
+    let failed = Plugin::launch_with(&exe, &[], &wrong, runtime).expect_err("that is no agent");
+    assert_eq!(failed.status.and_then(|status| status.code()), Some(1));
+}
+
+#[test]
+fn several_agents_are_served_at_once_each_under_its_name() {
+    let node = Node::start();
+    let docker = Agent::start_with(node.root(), &["--name", "docker"], &json!({}));
+    let own = Agent::start(node.root(), &json!({ "must_create_network": true }));
+    assert_eq!(docker.plugin().info().expect("it answers").name, "docker");
+    assert_eq!(own.plugin().info().expect("it answers").name, "switchyard");
+    assert!(!docker.driver().capabilities().must_create_network);
+    assert!(own.driver().capabilities().must_create_network);
+    for agent in [&docker, &own] {
+        agent.driver().stop("none/such/12345678", Duration::ZERO, "").expect("what is not there is stopped");
+    }
+    let launchers = || {
+        let (_, page) = node.daemon().get("/metrics");
+        page.lines().find_map(|line| line.strip_prefix("switchyard_nomad_launchers ")).map(str::to_owned)
+    };
+    assert!(eventually(SOON, || launchers().as_deref() == Some("2")), "{:?}", launchers());
+    assert_eq!(node.daemon().get("/readyz/nomad").0, 200);
+    docker.stop();
+    own.stop();
+    assert!(eventually(SOON, || launchers().as_deref() == Some("0")), "{:?}", launchers());
+    let (_, page) = node.daemon().get("/metrics");
+    let counted =
+        "{code=\"OK\",method=\"hashicorp.nomad.plugins.drivers.proto.Driver/StopTask\",protocol=\"nomad\"} 2";
+    assert!(page.contains(counted), "{page}");
+}
+
+#[test]
+fn a_configuration_that_is_refused_is_so_before_the_agent_depends_on_it() {
+    let root = PrivateRoot::new();
+    let agent = Agent::start(&root, &json!({}));
+    let (exe, args) = agent.program();
+    let plugin = Plugin::launch(exe, args, agent.runtime()).expect("it starts");
+    let spec = plugin.config_schema().expect("it answers").spec.expect("it takes something");
+    let encode = |config| switchyard_tests::nomad::config::encode(&spec, &config);
+    let status = plugin
+        .set_config(encode(json!({ "image_pull_timeout": "soon" })), None)
+        .expect_err("that is no time");
+    assert!(status.message().contains("image_pull_timeout"), "{status}");
+    let status = plugin.set_config(vec![0xc1], None).expect_err("that is no MessagePack");
+    assert_eq!(status.code(), Code::InvalidArgument, "{status}");
+    // What means nothing here is taken, with a warning once the agent means it.
+    plugin
+        .set_config(encode(json!({ "endpoint": "unix:///x" })), Some(agent::nomad_config()))
+        .expect("it is taken");
+    let told = eventually(SOON, || {
+        hclog(&plugin.stderr()).iter().any(|line| line["@message"].to_string().contains("endpoint"))
+    });
+    assert!(told, "{}", plugin.stderr());
+    assert!(Driver::new(&plugin, agent.runtime()).init().is_ok());
+}
