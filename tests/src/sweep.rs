@@ -63,9 +63,11 @@ impl Sweep {
         }
         let own = root.cgroup_name();
         for group in cgroups::trees_named(&own) {
-            // The parent itself is nobody's in particular: a kubelet makes it, and keeps it.
+            // The parent itself is nobody's in particular: a kubelet makes it, and keeps it. So does a Nomad agent, with the group below
+            // it of the tasks that share their processors.
             let name = group.file_name().unwrap_or_default().to_string_lossy();
-            if name.strip_suffix(".slice").unwrap_or(&name) != own {
+            let name = name.strip_suffix(".slice").unwrap_or(&name);
+            if name != own && name != "share" {
                 findings.push(format!("control group {}", group.display()));
             }
         }

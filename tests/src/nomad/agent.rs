@@ -1,5 +1,6 @@
 //! An agent: starts the plugin as often as Nomad does, keeps one instance for all tasks, and starts a new one when that has ended.
 
+use std::error::Error as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -137,7 +138,9 @@ impl Agent {
 
     /// What an agent makes of the failure of a call: it looks for the end of the plugin for a while.
     pub fn fault(&self, status: Status) -> Fault {
-        let may_be_end = matches!(status.code(), Code::Unavailable | Code::Cancelled);
+        // Go's client says `Unavailable` of a connection that broke.
+        let broke = status.source().is_some_and(|source| source.is::<tonic::transport::Error>());
+        let may_be_end = broke || matches!(status.code(), Code::Unavailable | Code::Cancelled);
         let ended = may_be_end && self.plugin().exit(EXIT_LOOK).is_some();
         if ended { Fault::PluginShutdown } else { Fault::Status(status) }
     }

@@ -19,14 +19,12 @@ pub struct Leaf {
     /// What the driver is told: the absolute path of the group, or of the set of processors.
     pub cpuset_cgroup: String,
     own: Vec<PathBuf>,
-    /// Removed if they are empty: tasks share them.
-    parents: Vec<PathBuf>,
 }
 
 // === impl Leaf ===
 
 impl Leaf {
-    /// Makes them below `parent`, the agent's own, for a task that shares its processors with others.
+    /// Makes them below `parent`, the agent's own, for a task that shares its processors with others. What tasks share stays.
     ///
     /// # Panics
     /// When they cannot be made.
@@ -36,34 +34,27 @@ impl Leaf {
         let root = Path::new("/sys/fs/cgroup");
         let name = format!("{alloc}.{task}");
         if root.join("cgroup.controllers").exists() {
-            let (slice, share) =
-                (root.join(format!("{parent}.slice")), format!("{parent}.slice/share.slice"));
-            let leaf = root.join(&share).join(format!("{name}.scope"));
-            delegate(root);
-            fs::create_dir_all(root.join(&share)).expect("root can make control groups");
-            delegate(&slice);
-            delegate(&root.join(&share));
+            let share = root.join(parent).join("share.slice");
+            let leaf = share.join(format!("{name}.scope"));
             fs::create_dir_all(&leaf).expect("root can make control groups");
-            let parents = vec![root.join(share), slice];
-            return Self { cpuset_cgroup: text(&leaf), own: vec![leaf], parents };
+            for dir in [root, &root.join(parent), &share] {
+                delegate(dir);
+            }
+            return Self { cpuset_cgroup: text(&leaf), own: vec![leaf] };
         }
-        let set = root.join("cpuset").join(parent);
-        let share = set.join("share");
-        for dir in [&set, &share] {
-            fs::create_dir_all(dir).expect("root can make control groups");
+        let share = root.join("cpuset").join(parent).join("share");
+        fs::create_dir_all(&share).expect("root can make control groups");
+        for dir in [&root.join("cpuset").join(parent), &share] {
             for file in ["cpuset.cpus", "cpuset.mems"] {
                 let above = fs::read_to_string(dir.join("..").join(file)).expect("it is there");
                 fs::write(dir.join(file), above.trim()).expect("a group takes what its parent has");
             }
         }
-        let own: Vec<_> =
-            CONTROLLERS.iter().map(|controller| root.join(controller).join(parent).join(&name)).collect();
-        let mut parents = vec![share.clone(), set];
+        let own = CONTROLLERS.map(|controller| root.join(controller).join(parent).join(&name)).to_vec();
         for dir in &own {
             fs::create_dir_all(dir).expect("root can make control groups");
-            parents.extend(dir.parent().map(Path::to_owned));
         }
-        Self { cpuset_cgroup: text(&share), own, parents }
+        Self { cpuset_cgroup: text(&share), own }
     }
 
     /// Removes them as an agent does when the task is gone.
@@ -82,10 +73,6 @@ impl Leaf {
             if outcome.is_err() {
                 return outcome;
             }
-        }
-        for dir in &self.parents {
-            // Other tasks may still be in it.
-            let _ = fs::remove_dir(dir);
         }
         outcome
     }
