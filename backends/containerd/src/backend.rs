@@ -421,6 +421,10 @@ impl Backend for Containerd {
         crate::exec::start(&self.inner, id, spec).await
     }
 
+    fn why_still(&self, id: TaskId) -> Option<Error> {
+        self.inner.task(id).ok()?.why_still()
+    }
+
     async fn attach(&self, id: TaskId, spec: AttachSpec) -> Result<Attachment> {
         self.inner.join(id, spec).await
     }

@@ -28,6 +28,7 @@ use crate::backend::Inner;
 use crate::client::{PROCESS_TYPE, QUICK, SLOW, call, gone_is_done, json_any};
 use crate::error::from_status;
 use crate::shim::{Answer, Holding, Process, Shim};
+use crate::task::Place;
 use crate::text::{io_error, remove_tree};
 
 /// How long a process that nobody wants any more may take to be gone.
@@ -98,12 +99,13 @@ impl Exec {
             .map_err(|fault| io_error("open", &path, fault))
     }
 
-    /// Makes the process known and starts it.
+    /// Makes the process known and starts it. The task does not come to a standstill before the start is over, whoever waits for that.
     pub(super) async fn run(
         &self,
         spec: &ExecSpec,
         process: &serde_json::Value,
         mut shim: Option<Shim>,
+        place: Place,
     ) -> Result<()> {
         let path = |name: &str| self.dir.join(name).display().to_string();
         let request = task::ExecProcessRequest {
@@ -123,7 +125,7 @@ impl Exec {
         let (created, held) = tokio::join!(created, hold);
         created.map_err(|error| self.not_running(error))?;
         reach(Step::ExecCreated);
-        let started = inner.of_shim(&self.task, &what, self.launch(shim.zip(held)));
+        let started = inner.of_shim(&self.task, &what, self.launch(shim.zip(held), place));
         started.await.map_err(|error| self.not_running(error))?;
         reach(Step::ExecStarted);
         Ok(())
@@ -159,9 +161,14 @@ impl Exec {
     }
 
     /// Starts it. Dropping this leaves the start to its end: the shim would break it off half way if its caller went.
-    async fn launch(&self, direct: Option<(Shim, Holding)>) -> std::result::Result<Response<()>, Status> {
+    async fn launch(
+        &self,
+        direct: Option<(Shim, Holding)>,
+        place: Place,
+    ) -> std::result::Result<Response<()>, Status> {
+        let place = Arc::new(place);
         if let Some((mut shim, held)) = direct {
-            let (task, exec) = (self.task.clone(), self.id.clone());
+            let (task, exec, place) = (self.task.clone(), self.id.clone(), Arc::clone(&place));
             let (tell, told) = oneshot::channel();
             self.inner.tracker.spawn(async move {
                 let process = Process { task: &task, exec: &exec };
@@ -169,7 +176,7 @@ impl Exec {
                 let answer = timeout(START, start(&mut shim, process)).await.unwrap_or(Answer::Lost);
                 // Whoever wanted to know may have given up.
                 let _ = tell.send((shim, answer));
-                drop(held);
+                drop((held, place));
             });
             match told.await {
                 Ok((shim, Answer::Done(()))) => {

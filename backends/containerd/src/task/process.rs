@@ -65,7 +65,8 @@ impl MainProcess {
         self.shim.get_or_init(|| Address::find(self.parent()?, id)).clone()
     }
 
-    fn parent(&self) -> Option<u32> {
+    /// Its shim, while it runs.
+    pub(super) fn parent(&self) -> Option<u32> {
         let stat = fs::read_to_string(format!("/proc/{}/stat", self.pid)).ok()?;
         let parent = switchyard_process::stat_fields(&stat).get(1)?.parse().ok()?;
         // Looked at after reading: whose number it is has not changed while it runs.
