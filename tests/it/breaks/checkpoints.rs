@@ -16,7 +16,7 @@ use tonic::{Code, Status};
 use super::LIMIT;
 
 /// What stands in criu's place is at, and nobody else.
-const HANGS: &str = "sleep 31416";
+const HANGS: &str = "sleep 31433";
 
 /// A runtime that finds a criu that hangs: runc otherwise.
 struct Runtime {
