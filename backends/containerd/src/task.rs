@@ -38,7 +38,7 @@ mod update;
 mod volumes;
 
 pub(crate) use hung::Silent;
-pub(crate) use process::MainProcess;
+pub(crate) use process::{MainProcess, ended};
 pub(crate) use start::{hold_output, log_spec, make_fifos, mark_started};
 use still::PLACES;
 pub(crate) use still::Place;

@@ -1,4 +1,4 @@
-//! A hold on a container's main process, by which it is seen and signalled without running its runtime or asking its shim.
+//! A hold on a container's process, mostly its main one, by which it is seen and signalled without running its runtime or asking its shim.
 
 use std::fs;
 use std::io;
@@ -74,7 +74,7 @@ impl MainProcess {
     }
 
     /// A descriptor for [`ended`].
-    pub(super) fn watched(&self) -> Option<OwnedFd> {
+    pub(crate) fn watched(&self) -> Option<OwnedFd> {
         self.fd.try_clone().ok()
     }
 
@@ -90,7 +90,7 @@ impl MainProcess {
 }
 
 /// Waits until a process has ended. Cancel-safe. Must be called within a tokio runtime.
-pub(super) async fn ended(process: OwnedFd) -> io::Result<()> {
+pub(crate) async fn ended(process: OwnedFd) -> io::Result<()> {
     polled(process, Interest::READABLE)?.ready(Interest::READABLE).await.map(drop)
 }
 
