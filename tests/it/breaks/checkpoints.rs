@@ -2,7 +2,7 @@
 
 use std::cell::RefCell;
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::thread;
 
@@ -14,9 +14,6 @@ use switchyard_tests::root::PrivateRoot;
 use tonic::{Code, Status};
 
 use super::LIMIT;
-
-/// What stands in criu's place is at, and nobody else.
-const HANGS: &str = "sleep 31433";
 
 /// A runtime that finds a criu that hangs: runc otherwise.
 struct Runtime {
@@ -37,14 +34,22 @@ impl Runtime {
              id=$(tr '\\0' '\\n' < /proc/$PPID/cmdline | tail -n 1)\n\
              for file in $(find /sys/fs/cgroup -path \"*$id/*\" -name freezer.state); do echo THAWED > $file; done\n\
              for file in $(find /sys/fs/cgroup -path \"*$id/*\" -name cgroup.freeze); do echo 0 > $file; done\n\
-             echo > {at}/thawed\nfi\nexec {HANGS}\n"
+             echo > {at}/thawed\nfi\nexec {at}/hangs 1000\n"
         );
         let runtime = format!("#!/bin/sh\nPATH={at}:$PATH exec {} \"$@\"\n", runc.display());
         for (name, script) in [("criu", criu), ("runc-with-criu", runtime)] {
             fs::write(dir.join(name), script).expect("the root can be written");
             fs::set_permissions(dir.join(name), fs::Permissions::from_mode(0o755)).expect("it is ours");
         }
+        // By this name its process is known from all others.
+        symlink("/bin/sleep", dir.join("hangs")).expect("the root can be written");
         Self { dir }
+    }
+
+    /// Whether criu runs.
+    fn hangs(&self) -> bool {
+        let command = format!("{} 1000", self.dir.join("hangs").display());
+        processes::all().iter().any(|process| !process.zombie && process.command == command)
     }
 
     fn config(&self) -> String {
@@ -75,14 +80,13 @@ fn a_criu_that_hangs_is_ended_and_its_container_goes_on_whoever_asked() {
     let pod = node.pod("still");
     let id = pod.start(&node.container("main", &["sleep", "1000"]));
     let archive = node.root().path().join("archive.tar");
-    let hangs = || processes::all().iter().any(|process| !process.zombie && process.command == HANGS);
     let reached = || node.cri().exec(&id, &["true"], 10).is_ok_and(|answer| answer.exit_code == 0);
 
     for (time, also) in ["nothing", "thaw"].into_iter().enumerate() {
         fs::write(runtime.dir.join(also), "").expect("the root can be written");
         thread::scope(|scope| {
             let made = scope.spawn(|| checkpoint(&node, &id, &archive, 6));
-            assert!(eventually(LIMIT, || runtime.asked() > time), "criu is not asked");
+            assert!(eventually(LIMIT, || runtime.asked() > time && runtime.hangs()), "criu is not asked");
             // A probe hears that it is not the container's fault; who waits for ever waits for as long as a shim may take.
             for timeout in [1, 0] {
                 let status = node.cri().exec(&id, &["true"], timeout).expect_err("it stands still");
@@ -96,7 +100,7 @@ fn a_criu_that_hangs_is_ended_and_its_container_goes_on_whoever_asked() {
             assert_eq!(status.code(), Code::DeadlineExceeded, "{status}");
         });
         assert_eq!(node.cri().sh(&id, "echo reached"), "reached", "{also}");
-        assert!(!hangs(), "{also}: criu is left behind");
+        assert!(!runtime.hangs(), "{also}: criu is left behind");
         assert!(!archive.exists() && !mark(&node, &id).exists(), "{also}");
     }
     assert!(runtime.dir.join("thawed").exists());
@@ -109,7 +113,7 @@ fn a_criu_that_hangs_is_ended_and_its_container_goes_on_whoever_asked() {
     });
     node.daemon().restart();
     assert!(eventually(LIMIT, reached), "it stands still after a restart of the daemon");
-    assert!(eventually(LIMIT, || !mark(&node, &id).exists()) && !hangs() && !archive.exists());
+    assert!(eventually(LIMIT, || !mark(&node, &id).exists()) && !runtime.hangs() && !archive.exists());
 }
 
 /// The directory that is there while a checkpoint is made.
