@@ -74,8 +74,13 @@ fn limits_of(node: &GuestNode, pod: &GuestPod<'_>, group: &str) -> String {
     assert_eq!(file("memory.max"), (96 * MIB).to_string());
     assert_eq!(file("cpu.max"), "80000 100000");
     assert_eq!(file("pids.max"), "33");
+    let none = pod.shell_with("none", "exec sleep 1000", |config| {
+        limits(config).memory_limit_in_bytes = 64 * MIB;
+    });
     // systemd writes its own values again when units are loaded anew.
     run(&["systemctl", "daemon-reload"]);
+    // Memory and no word about swap means no swap.
+    assert_eq!(cgroup_file(&none, &format!("{group}memory.swap.max")), "0");
     assert_eq!(file("memory.max"), (96 * MIB).to_string());
     assert_eq!(file("cpu.max"), "80000 100000");
     id

@@ -1,6 +1,7 @@
 //! Things that break: each gives a clear error within a deadline, leaves nothing behind, is told of, and comes back by itself.
 
 mod answers;
+mod checkpoints;
 mod clients;
 mod disks;
 mod hangs;

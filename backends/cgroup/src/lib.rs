@@ -4,7 +4,8 @@
 //! small files in the kernel's memory and take microseconds; removal may take a bounded while. Everything here blocks.
 //!
 //! - [`Hierarchy`] says where the hierarchies are mounted.
-//! - [`Reader`] reads usage and processes, changes their scores, limits block devices, removes, and puts back what was somebody else's.
+//! - [`Reader`] reads usage and processes, changes their scores, limits block devices, has them stand still, removes, and puts back what
+//!   was somebody else's.
 //! - [`Pass`] reads what is dearer than usage, of many groups at once.
 //! - [`Moves`] has the kernel ready for a process that is about to be put into a cgroup.
 //! - [`OomWatch`] keeps an eye on a cgroup that may be gone by the time its end is told.
@@ -15,6 +16,7 @@
 mod above;
 mod detail;
 mod error;
+mod freezer;
 mod group;
 mod hierarchy;
 mod leaf;

@@ -112,6 +112,28 @@ fn usage_and_processes_of_a_working_child_are_read_and_the_group_is_removed() {
 }
 
 #[test]
+fn a_group_stands_still_from_when_it_is_told_to_until_it_is_told_to_go_on() {
+    use std::io::Read;
+    let mut fixture = Fixture::new(&["freezer"]);
+    fixture.spawn(&["freezer"], "echo done; read end");
+    assert_eq!(fixture.reader.is_frozen(&fixture.group).unwrap(), Some(false));
+    fixture.reader.freeze(&fixture.group, true).unwrap();
+    assert_eq!(fixture.reader.is_frozen(&fixture.group).unwrap(), Some(true));
+    let v1 = fixture.reader.hierarchy().mode() == CgroupMode::V1;
+    let (says, word) = if v1 { ("freezer.state", "FROZEN") } else { ("cgroup.events", "frozen 1") };
+    let says = fixture.dir("freezer").join(says);
+    while !fs::read_to_string(&says).unwrap().contains(word) {
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
+    fixture.go();
+    fixture.reader.freeze(&fixture.group, false).unwrap();
+    assert_eq!(fixture.reader.is_frozen(&fixture.group).unwrap(), Some(false));
+    let mut line = [0; 5];
+    fixture.child().stdout.as_mut().unwrap().read_exact(&mut line).unwrap();
+    assert_eq!(&line, b"done\n");
+}
+
+#[test]
 fn a_kill_for_want_of_memory_is_known_after_the_group_has_gone() {
     let mut fixture = Fixture::new(&["memory"]);
     let dir = fixture.dir("memory");

@@ -32,16 +32,20 @@ impl Inner {
         })
     }
 
-    /// The default profile that a task may be given now: loaded if it was not. `None` where the kernel has no AppArmor. Idempotent; two
-    /// callers at once load it twice, which does no harm.
+    /// The default profile that a task may be given now: loaded if it was not. `None` where the kernel has no AppArmor. Idempotent; of many
+    /// callers at once one loads it.
     ///
     /// # Errors
     /// `FailedPrecondition` if it is not there and cannot be loaded.
     async fn sure_default_profile(&self) -> Result<Option<String>> {
         let Some(name) = self.host.apparmor.clone() else { return Ok(None) };
-        match loaded().await {
-            Some(profiles) if has(&profiles, &name) => return Ok(Some(name)),
-            Some(_) | None => {}
+        if is_loaded(&name).await {
+            return Ok(Some(name));
+        }
+        // Behind one that hangs nobody waits for longer than it is given itself.
+        let _turn = tokio::time::timeout(LIMIT, self.profile_turn.acquire()).await;
+        if is_loaded(&name).await {
+            return Ok(Some(name));
         }
         load(TEXT).await.map_err(|fault| {
             Error::failed_precondition(format!(
@@ -80,6 +84,11 @@ impl Inner {
 /// The kernel's list; `None` where it cannot be read.
 async fn loaded() -> Option<String> {
     tokio::fs::read_to_string(LOADED).await.ok()
+}
+
+/// Whether the kernel has a profile. What cannot be looked at is loaded where that can be done.
+async fn is_loaded(name: &str) -> bool {
+    loaded().await.is_some_and(|profiles| has(&profiles, name))
 }
 
 /// Whether a profile is in the kernel's list. The name of one may hold blanks and parentheses.

@@ -23,6 +23,7 @@ use switchyard_core::{Error, Result};
 use switchyard_registry as registry;
 use switchyard_runtime_spec::cgroups_path::{CgroupLocation, cgroups_path};
 use switchyard_runtime_spec::{self as runtime_spec, Host};
+use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -79,6 +80,8 @@ pub(crate) struct Inner {
     pub(crate) images: Images,
     pub(crate) rootfs: Rootfs,
     pub(crate) host: Host,
+    /// One at a time loads the default AppArmor profile: who comes next finds it.
+    pub(crate) profile_turn: Semaphore,
     /// That SELinux options are ignored was said.
     pub(crate) labels_told: Once,
     pub(crate) host_name: String,
@@ -183,6 +186,7 @@ impl Containerd {
             ),
             rootfs: Rootfs::new(client.clone(), layout.views()),
             host,
+            profile_turn: Semaphore::new(1),
             labels_told: Once::new(),
             host_name: kernel_text("hostname")?,
             boot,
@@ -424,6 +428,10 @@ impl Backend for Containerd {
 
     async fn exec(&self, id: TaskId, spec: &ExecSpec) -> Result<ExecProcess> {
         crate::exec::start(&self.inner, id, spec).await
+    }
+
+    fn why_still(&self, id: TaskId) -> Option<Error> {
+        self.inner.task(id).ok()?.why_still()
     }
 
     async fn attach(&self, id: TaskId, spec: AttachSpec) -> Result<Attachment> {

@@ -20,7 +20,7 @@ use crate::image::lease::getrandom_fill;
 use crate::input::{End, Input};
 use crate::retry::Tries;
 use crate::shim::Shim;
-use crate::task::make_fifos;
+use crate::task::{Place, make_fifos};
 use crate::text::remove_tree;
 
 mod leftover;
@@ -39,24 +39,23 @@ struct Control {
     exec: Arc<Exec>,
 }
 
-/// Starts a further process. Cancel-safe: a start that nobody waits for any more comes to its end, and the process to its own;
-/// breaking it off half way would leave the shim with FIFOs that nobody opens.
+/// Starts a further process, once the task does not stand still. Cancel-safe: a start that nobody waits for any more comes to its end, and
+/// the process to its own; breaking it off half way would leave the shim with FIFOs that nobody opens.
 pub(crate) async fn start(inner: &Arc<Inner>, task: TaskId, spec: &ExecSpec) -> Result<ExecProcess> {
     let (starting, spec) = (Arc::clone(inner), spec.clone());
-    let started = inner.tracker.spawn(async move { start_now(&starting, task, &spec).await }).await;
+    let place = inner.task(task)?.moving(inner.settings.containerd.shim_timeout()).await?;
+    let started = inner.tracker.spawn(async move { start_now(&starting, task, &spec, place).await }).await;
     started.unwrap_or_else(|fault| {
         Err(Error::internal(format!("exec in task {task} broke off")).with_source(fault))
     })
 }
 
-async fn start_now(inner: &Arc<Inner>, task: TaskId, spec: &ExecSpec) -> Result<ExecProcess> {
+async fn start_now(inner: &Arc<Inner>, task: TaskId, spec: &ExecSpec, place: Place) -> Result<ExecProcess> {
     let entry = inner.task(task)?;
     if entry.started().is_none() || entry.exit().is_some() {
         return Err(Error::failed_precondition(format!("task {task} does not run")));
     }
     inner.health.containerd_up()?;
-    // A runtime starts nothing in what stands still; it does so for moments only.
-    entry.moves().await;
     let _expected_move = inner.expect_move();
     let stored = inner.stored_process(&entry).await?;
     let mut warnings = Vec::new();
@@ -80,7 +79,7 @@ async fn start_now(inner: &Arc<Inner>, task: TaskId, spec: &ExecSpec) -> Result<
     let stderr = if spec.tty { None } else { Some(exec.output("stderr")?) };
     let stdin = if spec.stdin { Some(exec.input()?) } else { None };
     reach(Step::ExecFifos);
-    exec.run(spec, &process, shim).await?;
+    exec.run(spec, &process, shim, place).await?;
     if let Err(error) = inner.place(&entry).await {
         tracing::warn!(task.id = %task, error = error.report(), "a process in a task runs on other processors than that");
     }

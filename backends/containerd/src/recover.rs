@@ -393,7 +393,7 @@ impl Finding {
             }
         }
         if entry.dirs.checkpoint().exists() {
-            entry.set_still(true);
+            entry.found_still();
             self.clear.push(Leftover::Checkpoint(Arc::clone(&entry)));
         }
         inner.tasks().insert(entry.id, entry);

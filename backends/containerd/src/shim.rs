@@ -133,9 +133,9 @@ impl Shim {
         self.connection.ask(self.service, "Start", &request).await.into()
     }
 
-    /// Waits until the process that it was told to start runs. Cancel-safe.
-    pub(crate) async fn started(&mut self) -> Answer<()> {
-        self.connection.answer::<task::StartResponse>().await.map(drop).into()
+    /// Waits until the process that it was told to start runs: its number. Cancel-safe.
+    pub(crate) async fn started(&mut self) -> Answer<u32> {
+        self.connection.answer::<task::StartResponse>().await.map(|answer| answer.pid).into()
     }
 
     /// Asks for its end, which [`Shim::exit`] then waits for.

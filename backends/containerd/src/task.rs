@@ -11,7 +11,7 @@ use switchyard_core::id::{SandboxId, TaskId};
 use switchyard_core::spec::Signal;
 use switchyard_core::state::Exit;
 use switchyard_core::{Error, Result};
-use tokio::sync::{OnceCell, OwnedSemaphorePermit, Semaphore, watch};
+use tokio::sync::{OnceCell, OwnedSemaphorePermit, Semaphore};
 use tokio::time::Instant;
 
 use crate::backend::Inner;
@@ -34,13 +34,16 @@ mod remove;
 mod score;
 pub(crate) mod stage;
 mod start;
+mod still;
 mod throttle;
 mod update;
 mod volumes;
 
 pub(crate) use hung::Silent;
-pub(crate) use process::MainProcess;
+pub(crate) use process::{MainProcess, ended};
 pub(crate) use start::{hold_output, log_spec, make_fifos, mark_started};
+use still::PLACES;
+pub(crate) use still::Place;
 
 /// A task as the backend knows it.
 #[derive(Debug)]
@@ -65,8 +68,10 @@ pub(crate) struct TaskEntry {
     killed: AtomicBool,
     /// Whether the logkeeper has let go of it.
     log_finished: AtomicBool,
-    /// Whether it stands still for a checkpoint.
-    still: watch::Sender<bool>,
+    /// Whoever makes a process in it has a place here; who has it stand still has all.
+    places: Arc<Semaphore>,
+    /// All places, while it stands still for a checkpoint.
+    still: Mutex<Option<OwnedSemaphorePermit>>,
     /// What starts, settles, clears, removes or makes a checkpoint of its process comes one after the other.
     turn: Arc<Semaphore>,
     /// What changes its limits comes one after the other.
@@ -113,7 +118,8 @@ impl TaskEntry {
             process: Mutex::default(),
             killed: AtomicBool::new(false),
             log_finished: AtomicBool::new(false),
-            still: watch::Sender::new(false),
+            places: Arc::new(Semaphore::new(PLACES as usize)),
+            still: Mutex::default(),
             turn: Arc::new(Semaphore::new(1)),
             limits_turn: Arc::new(Semaphore::new(1)),
             process_spec: OnceCell::new(),
@@ -152,19 +158,6 @@ impl TaskEntry {
     async fn take_limits_turn(&self) -> Option<OwnedSemaphorePermit> {
         // Nobody closes it.
         Arc::clone(&self.limits_turn).acquire_owned().await.ok()
-    }
-
-    /// Notes that it stands still for a checkpoint, or does so no more.
-    pub(crate) fn set_still(&self, still: bool) {
-        self.still.send_replace(still);
-    }
-
-    /// Waits until it does not stand still for a checkpoint: at once, but for those moments. Cancel-safe.
-    pub(crate) async fn moves(&self) {
-        if *self.still.borrow() {
-            // The sender is ours.
-            let _ = self.still.subscribe().wait_for(|still| !still).await;
-        }
     }
 
     /// Whether its process runs, as far as has been told.
@@ -217,6 +210,14 @@ impl TaskEntry {
     fn running_pid(&self) -> Option<u32> {
         let process = self.process.lock().unwrap_or_else(PoisonError::into_inner);
         process.as_ref().filter(|process| process.runs()).map(MainProcess::pid)
+    }
+
+    /// The process id of its shim, if its main process is held and has not ended.
+    fn shim_pid(&self) -> Option<i32> {
+        let process = self.process.lock().unwrap_or_else(PoisonError::into_inner);
+        let shim = i32::try_from(process.as_ref()?.parent()?).ok()?;
+        // The children of a shim that has gone are the first process's.
+        (shim > 1).then_some(shim)
     }
 
     /// Where its shim listens, if its main process is held and that can be found.

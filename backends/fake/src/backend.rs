@@ -143,6 +143,10 @@ impl Backend for Fake {
         self.session.act(Method::CheckpointTask, id, effect).await
     }
 
+    fn why_still(&self, _: TaskId) -> Option<Error> {
+        None
+    }
+
     async fn exec(&self, id: TaskId, spec: &ExecSpec) -> Result<ExecProcess> {
         let effect = || {
             let state = self.world.lock();

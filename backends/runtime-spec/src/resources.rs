@@ -3,7 +3,7 @@
 use switchyard_core::spec::{HugepageLimit, Resources};
 use switchyard_core::{Error, Result};
 
-use crate::input::{CgroupVersion, Host};
+use crate::input::{CgroupDriver, CgroupVersion, Host};
 use crate::limits::oom_score_adj;
 use crate::oci::{LinuxCpu, LinuxHugepageLimit, LinuxMemory, LinuxPids, LinuxResources};
 
@@ -15,16 +15,30 @@ use crate::oci::{LinuxCpu, LinuxHugepageLimit, LinuxMemory, LinuxPids, LinuxReso
 /// # Errors
 /// `InvalidArgument`, naming the field below `resources`; `Unimplemented` for swappiness on cgroup v2.
 pub fn linux_resources(asked: &Resources, host: &Host, warnings: &mut Vec<String>) -> Result<LinuxResources> {
+    let memory = memory(asked, host, warnings)?;
+    let mut unified = unified(asked, host)?;
+    if let Some((file, value)) = no_swap_for_systemd(memory.as_ref(), host) {
+        unified.entry(file).or_insert(value);
+    }
     Ok(LinuxResources {
         devices: Vec::new(),
-        memory: memory(asked, host, warnings)?,
+        memory,
         cpu: cpu(asked)?,
         pids: pids(asked)?,
         block_io: None,
         network: None,
         hugepage_limits: hugepages(&asked.hugepages, host, warnings)?,
-        unified: unified(asked, host)?,
+        unified,
     })
+}
+
+/// What says that there is no swap, where the group is a unit of systemd: runc writes a limit of none into the group without telling
+/// systemd, which puts its own back, no limit, when units are loaded anew. What is asked for by its file it does tell.
+fn no_swap_for_systemd(memory: Option<&LinuxMemory>, host: &Host) -> Option<(String, String)> {
+    let none =
+        memory.is_some_and(|memory| memory.swap.is_some_and(|swap| swap > 0) && memory.swap == memory.limit);
+    let unit = host.cgroup == CgroupVersion::V2 && host.cgroup_driver == CgroupDriver::Systemd;
+    (none && unit).then(|| ("memory.swap.max".to_owned(), "0".to_owned()))
 }
 
 /// Limits as this node puts them in force: those of [`linux_resources`], and the score that can be set.
@@ -329,6 +343,31 @@ mod tests {
         let memory = with(|r| r.memory_limit_bytes = Some(100));
         let no_swap = granted(&memory, &bare_host(), &mut none).unwrap();
         assert_eq!(no_swap.memory_swap_limit_bytes, Some(100), "memory and no word about swap means no swap");
+    }
+
+    #[test]
+    fn systemd_is_told_that_there_is_no_swap() {
+        let unit = Host { cgroup_driver: CgroupDriver::Systemd, cgroup: CgroupVersion::V2, ..bare_host() };
+        let told = |host: &Host, asked: &Resources| {
+            let made = linux_resources(asked, host, &mut Vec::new()).unwrap();
+            made.unified.get("memory.swap.max").cloned()
+        };
+        let asked =
+            |memory, swap| with(|r| (r.memory_limit_bytes, r.memory_swap_limit_bytes) = (Some(memory), swap));
+        assert_eq!(told(&unit, &asked(100, None)).as_deref(), Some("0"));
+        assert_eq!(told(&unit, &asked(100, Some(100))).as_deref(), Some("0"));
+        for (memory, swap) in [(100, Some(200)), (100, Some(-1)), (-1, None)] {
+            assert_eq!(told(&unit, &asked(memory, swap)), None, "{memory} {swap:?}");
+        }
+        let own = Resources {
+            unified: [("memory.swap.max".to_owned(), "7".to_owned())].into(),
+            ..asked(100, None)
+        };
+        assert_eq!(told(&unit, &own).as_deref(), Some("7"), "who names the file has it");
+        assert_eq!(told(&Host { swap_accounting: false, ..unit.clone() }, &asked(100, None)), None);
+        assert_eq!(told(&Host { cgroup_driver: CgroupDriver::Fs, ..unit.clone() }, &asked(100, None)), None);
+        // What a client hears of is what it has asked for.
+        assert!(granted(&asked(100, None), &unit, &mut Vec::new()).unwrap().unified.is_empty());
     }
 
     #[test]

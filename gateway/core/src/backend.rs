@@ -22,7 +22,7 @@ use std::time::{Duration, SystemTime};
 
 use async_trait::async_trait;
 
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::id::{Owner, SandboxId, TaskId};
 use crate::image::{ImageId, ImageStore};
 use crate::spec::{
@@ -162,11 +162,15 @@ pub trait Backend: Send + Sync + 'static {
     /// `DeadlineExceeded`. There is no archive then, and the task goes on.
     async fn checkpoint_task(&self, id: TaskId, spec: &CheckpointSpec) -> Result<()>;
 
-    /// Starts a further process in a running task.
+    /// Starts a further process in a running task. In one that stands still it waits a while.
     ///
     /// # Errors
-    /// `FailedPrecondition` if the task does not run; `InvalidArgument` if the command cannot be run. Nothing is left behind.
+    /// `FailedPrecondition` if the task does not run; `InvalidArgument` if the command cannot be run; `Unavailable` if the task stands
+    /// still for too long. Nothing is left behind.
     async fn exec(&self, id: TaskId, spec: &ExecSpec) -> Result<ExecProcess>;
+
+    /// Why no process can be started in a task at this moment, if it stands still.
+    fn why_still(&self, id: TaskId) -> Option<Error>;
 
     /// Joins the streams of a running task's main process. Any number of clients may; one that is slow holds up neither the task nor
     /// its log nor another client: it misses output.

@@ -15,7 +15,7 @@ use switchyard_core::spec::{CheckpointSpec, ExecSpec, SandboxSpec, Signal, Subne
 use switchyard_core::state::Exit;
 use switchyard_core::stats::{DiskUsage, InterfaceStats, TaskMetrics, TaskStats};
 use switchyard_core::stream::{AttachSpec, Attachment, Dialled};
-use switchyard_core::{ErrorKind, Result};
+use switchyard_core::{Error, ErrorKind, Result};
 
 use crate::metrics::Metrics;
 
@@ -62,7 +62,7 @@ impl ImageStore for CountedImages {
         // Dropped before its end, the pull was called off.
         let mut pull = Pull { metrics: &self.metrics, result: Err(ErrorKind::Cancelled) };
         let pulled = self.inner.images().pull(request).await;
-        pull.result = pulled.as_ref().map(|_| ()).map_err(switchyard_core::Error::kind);
+        pull.result = pulled.as_ref().map(|_| ()).map_err(Error::kind);
         pulled
     }
 
@@ -171,6 +171,10 @@ impl Backend for Counted {
 
     async fn checkpoint_task(&self, id: TaskId, spec: &CheckpointSpec) -> Result<()> {
         self.inner.checkpoint_task(id, spec).await
+    }
+
+    fn why_still(&self, id: TaskId) -> Option<Error> {
+        self.inner.why_still(id)
     }
 
     async fn exec(&self, id: TaskId, spec: &ExecSpec) -> Result<ExecProcess> {

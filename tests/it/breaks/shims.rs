@@ -30,10 +30,24 @@ fn a_hung_shim_holds_up_nobody_and_is_killed_when_it_serves_nobody() {
     let (pod, others) = (node.pod("hung"), node.pod("others"));
     let id = pod.shell("hung", "exec sleep 1000");
     let other = others.shell("other", "exec sleep 1000");
-    let frozen = Frozen::new(shim(&node, &id));
     let (soon, cri) = (node.cri().within(SOON), node.cri().within(AT_ONCE));
     let late = &[Code::DeadlineExceeded];
+    let mut frozen = None;
+    let command = ["sh", "-c", "sleep 3.1434; exit 7"];
     std::thread::scope(|scope| {
+        // One that runs already ends while the shim hangs, and its client has set no limit.
+        let ends = scope.spawn(|| soon.exec(&id, &command, 0).expect_err("nobody tells of its end"));
+        let begun = || {
+            let all = processes::all();
+            let runs = all.iter().any(|process| process.command == command.join(" "));
+            runs && !all
+                .iter()
+                .any(|process| process.command.contains("exec --process") && process.command.contains(&id))
+        };
+        assert!(eventually(LIMIT, begun), "the command does not run");
+        // The shim says so at once.
+        std::thread::sleep(Duration::from_millis(500));
+        frozen = Some(Frozen::new(shim(&node, &id)));
         // The command is that of no other test: it must not be left running.
         let exec = scope.spawn(|| refused("ExecSync", soon.exec(&id, &["sleep", "31416"], 1), late));
         let limits =
@@ -44,6 +58,11 @@ fn a_hung_shim_holds_up_nobody_and_is_killed_when_it_serves_nobody() {
             cri.stats(&id).expect("it is read from control groups");
             assert_eq!(node.cri().sh(&other, "echo reached"), "reached");
         }
+        let status = ends.join().expect("a call does not panic");
+        assert!(
+            status.code() == Code::DeadlineExceeded && status.message().contains("has ended"),
+            "{status}"
+        );
         exec.join().expect("a call does not panic");
         limits.join().expect("a call does not panic");
     });

@@ -10,7 +10,7 @@
 
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use containerd_client::services::v1 as api;
@@ -28,6 +28,7 @@ use crate::backend::Inner;
 use crate::client::{PROCESS_TYPE, QUICK, SLOW, call, gone_is_done, json_any};
 use crate::error::from_status;
 use crate::shim::{Answer, Holding, Process, Shim};
+use crate::task::{MainProcess, Place, ended};
 use crate::text::{io_error, remove_tree};
 
 /// How long a process that nobody wants any more may take to be gone.
@@ -44,6 +45,8 @@ pub(super) struct Exec {
     pub(super) id: String,
     pub(super) dir: PathBuf,
     line: Mutex<Line>,
+    /// The process itself, from its start on, where it is one of this node.
+    held: OnceLock<MainProcess>,
     exit: OnceCell<i32>,
     deleted: OnceCell<()>,
 }
@@ -75,6 +78,7 @@ impl Exec {
             id,
             dir,
             line,
+            held: OnceLock::new(),
             exit: OnceCell::new(),
             deleted: OnceCell::new(),
         }
@@ -98,12 +102,13 @@ impl Exec {
             .map_err(|fault| io_error("open", &path, fault))
     }
 
-    /// Makes the process known and starts it.
+    /// Makes the process known and starts it. The task does not come to a standstill before the start is over, whoever waits for that.
     pub(super) async fn run(
         &self,
         spec: &ExecSpec,
         process: &serde_json::Value,
         mut shim: Option<Shim>,
+        place: Place,
     ) -> Result<()> {
         let path = |name: &str| self.dir.join(name).display().to_string();
         let request = task::ExecProcessRequest {
@@ -123,7 +128,7 @@ impl Exec {
         let (created, held) = tokio::join!(created, hold);
         created.map_err(|error| self.not_running(error))?;
         reach(Step::ExecCreated);
-        let started = inner.of_shim(&self.task, &what, self.launch(shim.zip(held)));
+        let started = inner.of_shim(&self.task, &what, self.launch(shim.zip(held), place));
         started.await.map_err(|error| self.not_running(error))?;
         reach(Step::ExecStarted);
         Ok(())
@@ -159,9 +164,14 @@ impl Exec {
     }
 
     /// Starts it. Dropping this leaves the start to its end: the shim would break it off half way if its caller went.
-    async fn launch(&self, direct: Option<(Shim, Holding)>) -> std::result::Result<Response<()>, Status> {
+    async fn launch(
+        &self,
+        direct: Option<(Shim, Holding)>,
+        place: Place,
+    ) -> std::result::Result<Response<()>, Status> {
+        let place = Arc::new(place);
         if let Some((mut shim, held)) = direct {
-            let (task, exec) = (self.task.clone(), self.id.clone());
+            let (task, exec, place) = (self.task.clone(), self.id.clone(), Arc::clone(&place));
             let (tell, told) = oneshot::channel();
             self.inner.tracker.spawn(async move {
                 let process = Process { task: &task, exec: &exec };
@@ -169,11 +179,12 @@ impl Exec {
                 let answer = timeout(START, start(&mut shim, process)).await.unwrap_or(Answer::Lost);
                 // Whoever wanted to know may have given up.
                 let _ = tell.send((shim, answer));
-                drop(held);
+                drop((held, place));
             });
             match told.await {
-                Ok((shim, Answer::Done(()))) => {
+                Ok((shim, Answer::Done(pid))) => {
                     self.set_line(Line::Asked(shim));
+                    self.hold(pid);
                     return Ok(Response::new(()));
                 }
                 Ok((_, Answer::Refused(status))) => return Err(status),
@@ -185,7 +196,17 @@ impl Exec {
             }
         }
         let request = api::StartRequest { container_id: self.task.clone(), exec_id: self.id.clone() };
-        self.inner.client.tasks().start(request).await.map(|_| Response::new(()))
+        let started = self.inner.client.tasks().start(request).await?;
+        self.hold(started.into_inner().pid);
+        Ok(Response::new(()))
+    }
+
+    /// Takes hold of the process that was started, unless it has ended.
+    fn hold(&self, pid: u32) {
+        if let Some(process) = MainProcess::hold(pid, &self.task) {
+            // It is started once.
+            let _ = self.held.set(process);
+        }
     }
 
     /// Whether a start that was asked for came to its end, and only its answer was lost.
@@ -205,24 +226,51 @@ impl Exec {
     }
 
     /// Waits for its end: its exit code. Cancel-safe.
+    ///
+    /// # Errors
+    /// Those of containerd; `DeadlineExceeded` if it has ended, and nobody tells of it for as long as a shim may take.
     pub(super) async fn wait(&self) -> Result<i32> {
         let waited = self.exit.get_or_try_init(|| async {
-            if let Some(code) = self.exit_by_shim().await {
-                return Ok(code);
-            }
-            let request = api::WaitRequest { container_id: self.task.clone(), exec_id: self.id.clone() };
-            match self.inner.client.waits().wait(request).await {
-                Ok(answer) => Ok(exit_code(answer.into_inner().exit_status)),
-                Err(status) => match from_status(&format!("wait for exec in task {}", self.task), status) {
-                    // Its task has ended and taken it along.
-                    error if error.kind() == ErrorKind::NotFound => {
-                        Ok(128 + i32::from(Signal::KILL.number()))
-                    }
-                    error => Err(error),
-                },
+            tokio::select! {
+                biased;
+                told = self.told() => told,
+                error = self.untold() => Err(error),
             }
         });
         waited.await.copied()
+    }
+
+    async fn told(&self) -> Result<i32> {
+        if let Some(code) = self.exit_by_shim().await {
+            return Ok(code);
+        }
+        let request = api::WaitRequest { container_id: self.task.clone(), exec_id: self.id.clone() };
+        match self.inner.client.waits().wait(request).await {
+            Ok(answer) => Ok(exit_code(answer.into_inner().exit_status)),
+            Err(status) => match from_status(&format!("wait for exec in task {}", self.task), status) {
+                // Its task has ended and taken it along.
+                error if error.kind() == ErrorKind::NotFound => Ok(128 + i32::from(Signal::KILL.number())),
+                error => Err(error),
+            },
+        }
+    }
+
+    /// Waits until it has ended and nobody has told of that for as long as a shim may take. For ever where the process cannot be seen.
+    async fn untold(&self) -> Error {
+        let seen = match self.held.get().and_then(MainProcess::watched) {
+            Some(process) => ended(process).await.is_ok(),
+            None => false,
+        };
+        if !seen {
+            return std::future::pending().await;
+        }
+        let limit = self.inner.settings.containerd.shim_timeout();
+        tokio::time::sleep(limit).await;
+        self.inner.silent.note(&self.task);
+        Error::deadline(format!(
+            "exec in task {} has ended, but its shim has not told how, nor what it wrote last, within {limit:?}",
+            self.task
+        ))
     }
 
     /// Its exit code, if the shim tells it. One caller at a time.
@@ -372,13 +420,19 @@ impl Exec {
 }
 
 /// Has a shim start a process, and asks for its exit.
-async fn start(shim: &mut Shim, process: Process<'_>) -> Answer<()> {
-    let asked = shim.ask_start(process).await;
-    let Answer::Done(()) = asked else { return asked };
-    reach(Step::ExecAsked);
+async fn start(shim: &mut Shim, process: Process<'_>) -> Answer<u32> {
+    match shim.ask_start(process).await {
+        Answer::Done(()) => reach(Step::ExecAsked),
+        Answer::Refused(status) => return Answer::Refused(status),
+        Answer::Lost => return Answer::Lost,
+    }
     let started = shim.started().await;
-    let Answer::Done(()) = started else { return started };
-    shim.ask_exit(process).await
+    let Answer::Done(pid) = started else { return started };
+    match shim.ask_exit(process).await {
+        Answer::Done(()) => Answer::Done(pid),
+        Answer::Refused(status) => Answer::Refused(status),
+        Answer::Lost => Answer::Lost,
+    }
 }
 
 fn exit_code(status: u32) -> i32 {

@@ -5,18 +5,18 @@
 //! ```
 //!
 //! The directory is the mark: while it is there the task may stand still. Whoever finds it, after a failure or a kill, has the task go
-//! on and removes it. The archive has no name until it is whole, so a kill leaves none.
+//! on and removes it; a criu that does not come to its end is ended for that. The archive has no name until it is whole, so a kill
+//! leaves none.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use containerd_client::services::v1 as api;
 use containerd_client::types::Mount;
-use containerd_client::types::v1::Status;
 use prost_types::Any;
 use switchyard_core::id::TaskId;
 use switchyard_core::spec::CheckpointSpec;
-use switchyard_core::{Error, ErrorKind, Result};
+use switchyard_core::{Error, Result};
 use switchyard_proto::containerd::runc::v1 as runc;
 use tokio::time::Instant;
 
@@ -28,7 +28,9 @@ use crate::steps::Step;
 use crate::text::{blocking, io_error, make_dir, remove_tree};
 
 mod archive;
+mod criu;
 mod layer;
+mod onward;
 
 use archive::{Draft, Part};
 
@@ -40,12 +42,8 @@ const IMAGES: &str = "checkpoint";
 const WORK: &str = "work";
 /// What the task has changed of its files, in both.
 const LAYER: &str = "rootfs-diff.tar";
-/// How long a shim may be busy with a dump that was given up, before its task is told to go on later.
-const PATIENCE: Duration = Duration::from_secs(20);
 /// The longest time that a checkpoint is given: what a clock can count is not much more than what a client may ask for.
 const LONGEST: Duration = Duration::from_secs(24 * 60 * 60);
-/// Between two tries.
-const AGAIN: Duration = Duration::from_millis(200);
 /// How much of what criu says is looked at for the reason of a failure.
 const LOG_LIMIT: usize = 4 << 20;
 
@@ -61,21 +59,20 @@ impl Inner {
         let _turn = tokio::time::timeout_at(deadline, entry.take_turn()).await.map_err(late)?;
         self.clear_checkpoint(&entry).await?;
         let dumped = self.dump(&entry, deadline).await;
-        let made = match (dumped, self.go_on(&entry).await) {
+        let gone_on = self.go_on(&entry).await;
+        let made = match (dumped, &gone_on) {
             (Ok(()), Ok(())) => match self.faults.reach(Step::CheckpointResumed) {
                 Ok(()) => self.write_archive(&entry, spec, draft, deadline).await,
                 Err(error) => Err(error),
             },
-            (Err(error), Ok(())) => Err(error),
-            (Err(error), Err(still)) => {
-                tracing::warn!(task.id = %id, error = still.report(), "a task stands still, and is told to go on until it does");
-                Err(error)
-            }
-            (Ok(()), Err(error)) => {
-                Err(error.context(format!("task {id} stands still, and is told to go on until it does")))
-            }
+            (Err(error), _) => Err(error),
+            (Ok(()), Err(_)) => Err(Error::unavailable("its shim does not have it go on: see the log")),
         };
-        if let Err(error) = self.clear_checkpoint(&entry).await {
+        let cleared = match gone_on {
+            Ok(()) => remove_tree(&entry.dirs.checkpoint()).await,
+            Err(error) => Err(error.context("its shim is told to have it go on until it does")),
+        };
+        if let Err(error) = cleared {
             tracing::warn!(task.id = %id, error = error.report(), "what is left of a checkpoint is cleared away later");
             self.leftovers.keep(crate::leftovers::Leftover::Checkpoint(entry));
         }
@@ -121,7 +118,7 @@ impl Inner {
         builder.mode(0o700);
         builder.create(&dir).await.map_err(|fault| io_error("make directory", &dir, fault))?;
         self.faults.reach(Step::CheckpointBegun)?;
-        entry.set_still(true);
+        entry.stand_still(deadline).await?;
         let request = api::PauseTaskRequest { container_id: id.clone() };
         self.of_shim(&id, &format!("pause task {id}"), self.client.tasks().pause(request)).await?;
         self.faults.reach(Step::CheckpointPaused)?;
@@ -157,47 +154,6 @@ impl Inner {
         match call(&what, limit, self.client.tasks().checkpoint(request)).await {
             Ok(_) => Ok(()),
             Err(error) => Err(with_reason(error, &dir.join(WORK).join("dump.log")).await),
-        }
-    }
-
-    /// Has a task go on that stands still, as soon as its shim answers: after a dump that was given up it is at that for a while yet.
-    async fn go_on(&self, entry: &TaskEntry) -> Result<()> {
-        let until = Instant::now() + PATIENCE;
-        while let Err(error) = self.try_go_on(entry).await {
-            if Instant::now() >= until {
-                return Err(error);
-            }
-            tracing::debug!(task.id = %entry.id, error = error.report(), "a task is told to go on again");
-            tokio::time::sleep(AGAIN).await;
-        }
-        entry.set_still(false);
-        Ok(())
-    }
-
-    /// One that moves, or has ended: done.
-    async fn try_go_on(&self, entry: &TaskEntry) -> Result<()> {
-        if !entry.runs() {
-            return Ok(());
-        }
-        let id = entry.id.to_string();
-        let request = api::GetRequest { container_id: id.clone(), exec_id: String::new() };
-        let asked = self.of_shim(&id, &format!("look up task {id}"), self.client.tasks().get(request)).await;
-        let status = match asked {
-            Ok(answer) => answer.process.unwrap_or_default().status(),
-            Err(error) if error.kind() == ErrorKind::NotFound => Status::Stopped,
-            Err(error) => return Err(error),
-        };
-        match status {
-            Status::Paused | Status::Pausing => {
-                let request = api::ResumeTaskRequest { container_id: id.clone() };
-                let what = format!("have task {id} go on");
-                self.of_shim(&id, &what, self.client.tasks().resume(request)).await.map(drop)
-            }
-            Status::Created | Status::Running | Status::Stopped => Ok(()),
-            // What containerd says when the shim has not answered it in time.
-            Status::Unknown => {
-                Err(Error::unavailable(format!("the shim of task {id} does not say how it is")))
-            }
         }
     }
 

@@ -1,4 +1,4 @@
-//! A hold on a container's main process, by which it is seen and signalled without running its runtime or asking its shim.
+//! A hold on a container's process, mostly its main one, by which it is seen and signalled without running its runtime or asking its shim.
 
 use std::fs;
 use std::io;
@@ -65,7 +65,8 @@ impl MainProcess {
         self.shim.get_or_init(|| Address::find(self.parent()?, id)).clone()
     }
 
-    fn parent(&self) -> Option<u32> {
+    /// Its shim, while it runs.
+    pub(super) fn parent(&self) -> Option<u32> {
         let stat = fs::read_to_string(format!("/proc/{}/stat", self.pid)).ok()?;
         let parent = switchyard_process::stat_fields(&stat).get(1)?.parse().ok()?;
         // Looked at after reading: whose number it is has not changed while it runs.
@@ -73,7 +74,7 @@ impl MainProcess {
     }
 
     /// A descriptor for [`ended`].
-    pub(super) fn watched(&self) -> Option<OwnedFd> {
+    pub(crate) fn watched(&self) -> Option<OwnedFd> {
         self.fd.try_clone().ok()
     }
 
@@ -89,7 +90,7 @@ impl MainProcess {
 }
 
 /// Waits until a process has ended. Cancel-safe. Must be called within a tokio runtime.
-pub(super) async fn ended(process: OwnedFd) -> io::Result<()> {
+pub(crate) async fn ended(process: OwnedFd) -> io::Result<()> {
     polled(process, Interest::READABLE)?.ready(Interest::READABLE).await.map(drop)
 }
 

@@ -54,7 +54,8 @@ impl Scope {
     /// Cancel-safe: the process is killed.
     ///
     /// # Errors
-    /// Those of [`Scope::exec`]; `DeadlineExceeded` if it did not end in time: it has been killed.
+    /// Those of [`Scope::exec`]; `DeadlineExceeded` if it did not end in time: it has been killed; `Unavailable` if it was not started in
+    /// time because the task stands still, which says nothing of the command.
     pub async fn exec_sync(
         &self,
         id: &str,
@@ -90,11 +91,10 @@ impl Scope {
             timeout.and_then(|limit| Some((limit, tokio::time::Instant::now().checked_add(limit)?)));
         let mut process = match deadline {
             None => self.exec(id, spec).await?,
-            Some((limit, at)) => tokio::time::timeout_at(at, self.exec(id, spec)).await.map_err(|_| {
-                Error::deadline(format!(
-                    "the command was not even started within {limit:?}: does the runtime hang?"
-                ))
-            })??,
+            Some((limit, at)) => match tokio::time::timeout_at(at, self.exec(id, spec)).await {
+                Ok(started) => started?,
+                Err(_) => return Err(self.not_started(id, limit)),
+            },
         };
         process.stdin = None;
         let (stdout, stderr) = (process.stdout.take(), process.stderr.take());
@@ -128,6 +128,18 @@ impl Scope {
                 }
             },
         }
+    }
+}
+
+impl Scope {
+    fn not_started(&self, id: &str, limit: Duration) -> Error {
+        let still =
+            self.running_task(id).ok().and_then(|task| self.gateway.shared.backend.why_still(task.id));
+        still.unwrap_or_else(|| {
+            Error::deadline(format!(
+                "the command was not even started within {limit:?}: does the runtime hang?"
+            ))
+        })
     }
 }
 

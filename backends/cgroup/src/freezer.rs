@@ -1,0 +1,92 @@
+//! Has the processes of a cgroup stand still, and go on.
+
+use std::fs::OpenOptions;
+use std::io::Write;
+use std::path::PathBuf;
+
+use crate::error::{Error, Result};
+use crate::group::Group;
+use crate::hierarchy::CgroupMode;
+use crate::reader::{Reader, is_gone, read_if_there};
+
+/// Where a group says whether it is to stand still, and where it is told to.
+struct Files {
+    says: PathBuf,
+    told: PathBuf,
+    /// What `told` takes for going on and for standing still.
+    words: [&'static str; 2],
+}
+
+impl Reader {
+    /// Whether `group` itself has been told to stand still, whatever the groups above it have been told; `None` if it is gone or there
+    /// is no freezer.
+    ///
+    /// # Errors
+    /// [`Error::File`] for what the kernel says.
+    pub fn is_frozen(&self, group: &Group) -> Result<Option<bool>> {
+        let Some(files) = self.freezer(group) else { return Ok(None) };
+        Ok(read_if_there(&files.says)?.map(|text| text.trim() == "1"))
+    }
+
+    /// Tells the processes of `group` to stand still, or to go on. It does not wait until they do. Idempotent; nothing if the group is
+    /// gone.
+    ///
+    /// # Errors
+    /// [`Error::File`] for what the kernel says.
+    pub fn freeze(&self, group: &Group, still: bool) -> Result<()> {
+        let Some(files) = self.freezer(group) else { return Ok(()) };
+        let word = files.words[usize::from(still)];
+        let told = OpenOptions::new()
+            .write(true)
+            .open(&files.told)
+            .and_then(|mut file| file.write_all(word.as_bytes()));
+        match told {
+            Err(fault) if is_gone(&fault) => Ok(()),
+            Err(source) => Err(Error::File { path: files.told, source }),
+            Ok(()) => Ok(()),
+        }
+    }
+
+    fn freezer(&self, group: &Group) -> Option<Files> {
+        match self.hierarchy().mode() {
+            CgroupMode::V1 => {
+                let dir = self.existing("freezer", group)?;
+                Some(Files {
+                    says: dir.join("freezer.self_freezing"),
+                    told: dir.join("freezer.state"),
+                    words: ["THAWED", "FROZEN"],
+                })
+            }
+            CgroupMode::V2 => {
+                let file = self.existing("", group)?.join("cgroup.freeze");
+                Some(Files { says: file.clone(), told: file, words: ["0", "1"] })
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::path::Path;
+
+    use super::*;
+    use crate::hierarchy::Hierarchy;
+
+    #[test]
+    fn a_group_is_told_and_says_so() {
+        let root = tempfile::tempdir().unwrap();
+        fs::write(root.path().join("cgroup.controllers"), "").unwrap();
+        fs::create_dir(root.path().join("group")).unwrap();
+        fs::write(root.path().join("group/cgroup.freeze"), "0\n").unwrap();
+        let reader = Reader::new(Hierarchy::at(root.path()).unwrap());
+        let group = Group::from_path(Path::new("group")).unwrap();
+        for still in [true, false] {
+            reader.freeze(&group, still).unwrap();
+            assert_eq!(reader.is_frozen(&group).unwrap(), Some(still));
+        }
+        let gone = Group::from_path(Path::new("gone")).unwrap();
+        reader.freeze(&gone, true).unwrap();
+        assert_eq!(reader.is_frozen(&gone).unwrap(), None);
+    }
+}
