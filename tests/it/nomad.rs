@@ -1,8 +1,13 @@
 //! What Nomad agents run on: the plugins and the real daemon, with real containers.
 
 mod crashes;
+mod exec;
+mod go_host;
 mod launchers;
 mod lives;
+mod networks;
+mod numbers;
+mod resources;
 
 use switchyard_tests::node::Node;
 use switchyard_tests::nomad::{Agent, Setup};

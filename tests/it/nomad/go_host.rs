@@ -1,0 +1,125 @@
+//! A host that is not ours: go-plugin's own client and HCL's own encoder, from Debian's packages, drive the task driver.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use prost::Message;
+use serde_json::{Value, json};
+use switchyard_tests::node::Node;
+use switchyard_tests::nomad::{Agent, Setup};
+use switchyard_tests::prereq::{require, require_file};
+
+/// Where Debian's packages put Go's sources.
+const GOCODE: &str = "/usr/share/gocode";
+
+/// Libraries of the host, and the packages that they are in.
+const LIBRARIES: [(&str, &str); 2] = [
+    ("github.com/hashicorp/go-plugin", "golang-github-hashicorp-go-plugin-dev"),
+    ("github.com/hashicorp/hcl/v2/hcldec", "golang-github-hashicorp-hcl-v2-dev"),
+];
+
+/// Where the host finds its wire types.
+const WIRE: &str = "switchyard/wire";
+
+/// The files that its wire types are made from.
+const PROTOS: [&str; 4] = [
+    "nomad/plugins/base/base.proto",
+    "nomad/plugins/drivers/driver.proto",
+    "nomad/plugins/shared/hclspec/hcl_spec.proto",
+    "nomad/plugins/shared/structs/structs.proto",
+];
+
+/// Builds the host, as Debian builds Go programs: from the sources of its packages, without modules.
+fn build() -> PathBuf {
+    for (library, package) in LIBRARIES {
+        require_file(&Path::new(GOCODE).join("src").join(library), package);
+    }
+    let go = Path::new("/usr/bin/go");
+    require_file(go, "golang-go");
+    let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join("nomad-go");
+    let (wire, sources) = (dir.join("src").join(WIRE), dir.join("src/switchyard/nomad-go"));
+    for dir in [&wire, &sources] {
+        fs::create_dir_all(dir).expect("the target directory can be written");
+    }
+    generate(&wire);
+    let tests = Path::new(env!("CARGO_MANIFEST_DIR"));
+    for entry in fs::read_dir(tests.join("nomad-go")).expect("the host's sources are there") {
+        let file = entry.expect("they can be read").path();
+        let name = file.file_name().expect("a file has a name");
+        fs::copy(&file, sources.join(name)).expect("the target directory can be written");
+    }
+    let host = dir.join("host");
+    let mut command = Command::new(go);
+    command.args(["build", "-o"]).arg(&host).arg("switchyard/nomad-go");
+    command.env("GO111MODULE", "off").env("GOFLAGS", "").env("GOPATH", format!("{}:{GOCODE}", dir.display()));
+    command.env("GOCACHE", dir.join("cache")).env("HOME", &dir);
+    run(&mut command);
+    host
+}
+
+/// Makes Go's types of our `.proto` files.
+fn generate(wire: &Path) {
+    let protos = Path::new(env!("CARGO_MANIFEST_DIR")).join("../proto");
+    let _ = require("protoc-gen-go", "golang-goprotobuf-dev");
+    let mut options = "plugins=grpc,paths=source_relative".to_owned();
+    for proto in PROTOS {
+        let package = Path::new(proto).parent().expect("each is in a directory");
+        options.push_str(&format!(",M{proto}={WIRE}/{}", package.display()));
+    }
+    for known in ["duration", "timestamp", "wrappers"] {
+        options
+            .push_str(&format!(",Mgoogle/protobuf/{known}.proto=github.com/golang/protobuf/ptypes/{known}"));
+    }
+    for proto in PROTOS {
+        let mut protoc = Command::new(require("protoc", "protobuf-compiler"));
+        protoc.arg("-I").arg(&protos).arg(format!("--go_out={options}:{}", wire.display()));
+        run(protoc.arg(protos.join(proto)));
+    }
+}
+
+#[track_caller]
+fn run(command: &mut Command) -> String {
+    let output = command.output().expect("the program was found");
+    let told =
+        format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success(), "{command:?}: {}\n{told}", output.status);
+    told
+}
+
+/// A configuration of the driver that says something of each kind of value.
+fn config(node: &Node) -> Value {
+    json!({
+        "image": node.image(), "command": "sh", "args": ["-c", "trap 'exit 0' TERM; while :; do sleep 0.05; done"],
+        "network_mode": "none", "hostname": "go", "init": false, "pids_limit": 100, "shm_size": 1_048_576,
+        "ulimit": [{ "nofile": "512:1024" }], "labels": [{ "from": "go", "number": "42" }],
+        "cap_drop": ["mknod"], "extra_hosts": ["db:10.1.2.3"],
+        "mount": [{ "type": "tmpfs", "target": "/scratch", "tmpfs_options": { "size": 1_048_576 } }],
+        "auth": { "username": "", "password": "" },
+    })
+}
+
+#[test]
+fn go_plugins_own_client_drives_a_task_from_handshake_to_end() {
+    let host = build();
+    let node = Node::shared();
+    // Our own host says what a plugin takes, and encodes the same configuration.
+    let agent = Agent::start(node.root(), &json!({}));
+    let config = config(&node);
+    let mut task = Setup::new(node.root(), &agent, "task", &config);
+    let ours = std::mem::take(&mut task.config.msgpack_driver_config);
+    let (exe, args) = agent.program();
+    let encoded = task.task_dir().join("encoded");
+    let orders = json!({
+        "Exe": exe, "Args": args, "Plugin": { "extra_labels": ["job_name"], "gc": { "image_delay": "1h" } },
+        "Task": config, "Request": STANDARD.encode(task.config.encode_to_vec()), "Encoded": encoded,
+    });
+    let file = task.task_dir().join("orders.json");
+    fs::write(&file, orders.to_string()).expect("the root can be written");
+    let said = run(Command::new(host).arg(&file));
+    assert!(said.contains("all as it should be"), "{said}");
+    assert_eq!(fs::read(&encoded).expect("the host has written it"), ours, "two encoders, one form");
+    task.remove_leaf();
+}

@@ -1,0 +1,161 @@
+//! Networks of tasks: the gateway's own bridge with published ports, the host's, none, and one that the agent or the driver has made.
+
+use std::io::{Read, Write};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::process::Command;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use switchyard_proto::nomad::drivers::proto as nomad;
+use switchyard_proto::nomad::drivers::proto::network_isolation_spec::NetworkIsolationMode;
+use switchyard_tests::host::{eventually, random_name};
+use switchyard_tests::node::Node;
+use switchyard_tests::nomad::{Agent, Setup};
+use switchyard_tests::prereq;
+
+/// How long a connection may take on a busy machine.
+const SOON: Duration = Duration::from_secs(20);
+
+/// A task that serves one line on a port, and says its addresses.
+fn server(node: &Node, agent: &Agent, port: u16, more: Value) -> Setup {
+    let script =
+        format!("ip -o -4 addr; cat /etc/resolv.conf; while :; do echo served | nc -l -p {port}; done");
+    let mut config = json!({ "image": node.image(), "command": "sh", "args": ["-c", script] });
+    config.as_object_mut().expect("it is one").extend(more.as_object().expect("it is one").clone());
+    Setup::new(node.root(), agent, "web", &config)
+}
+
+fn free_port() -> u16 {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("loopback has a free port");
+    listener.local_addr().expect("it has an address").port()
+}
+
+fn ask(address: SocketAddr) -> Option<String> {
+    let mut stream = TcpStream::connect_timeout(&address, Duration::from_secs(2)).ok()?;
+    stream.set_read_timeout(Some(Duration::from_secs(2))).ok()?;
+    stream.write_all(b"\n").ok()?;
+    let mut text = String::new();
+    stream.read_to_string(&mut text).ok()?;
+    Some(text)
+}
+
+#[track_caller]
+fn end(agent: &Agent, mut task: Setup) {
+    agent.driver().stop(task.id(), Duration::ZERO, "").expect("it stops");
+    agent.driver().destroy(task.id(), true).expect("it can be destroyed");
+    task.remove_leaf();
+}
+
+#[test]
+fn a_task_without_a_network_mode_is_on_a_bridge_of_its_own_with_its_ports_published() {
+    let node = Node::shared();
+    let agent = Agent::start(node.root(), &json!({}));
+    let driver = agent.driver();
+    let port = free_port();
+    let mut task = server(&node, &agent, 8080, json!({ "ports": ["http"] }));
+    let published = nomad::PortMapping {
+        label: "http".into(),
+        value: port.into(),
+        to: 8080,
+        host_ip: Ipv4Addr::LOCALHOST.to_string(),
+    };
+    task.config.resources.as_mut().expect("it has some").ports.push(published);
+    let started = driver.start(&task.config).expect("it starts");
+    let network = started.network_override.expect("the agent is told where it is");
+    assert_eq!(network.port_map.get("http"), Some(&8080), "{network:?}");
+    let address: Ipv4Addr = network.addr.parse().expect("it is an address");
+    task.wait_stdout(|text| text.contains(&address.to_string()));
+    let inside = SocketAddr::from((address, 8080));
+    assert!(eventually(SOON, || ask(inside).as_deref() == Some("served\n")), "not served on {inside}");
+    let outside = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
+    assert!(eventually(SOON, || ask(outside).as_deref() == Some("served\n")), "not published on {outside}");
+    let inspected = driver.inspect(task.id()).expect("it is there");
+    assert_eq!(inspected.network_override.map(|network| network.addr), Some(address.to_string()));
+    end(&agent, task);
+    assert!(ask(outside).is_none(), "the port is still published");
+}
+
+#[test]
+fn a_task_has_the_hosts_network_or_none_if_it_asks_for_that() {
+    let node = Node::shared();
+    let agent = Agent::start(node.root(), &json!({}));
+    let script = "ls /sys/class/net | tr '\\n' ' '; readlink /proc/self/ns/net; sleep 1000";
+    let host = std::fs::read_link("/proc/self/ns/net").expect("it is there");
+    let host = host.to_str().expect("it is text").to_owned();
+    for (mode, is_hosts) in [("host", true), ("none", false)] {
+        let config = json!({
+            "image": node.image(), "command": "sh", "args": ["-c", script], "network_mode": mode
+        });
+        let task = Setup::new(node.root(), &agent, "task", &config);
+        let started = agent.driver().start(&task.config).expect("it starts");
+        assert!(started.network_override.is_none_or(|network| network.addr.is_empty()), "{mode}");
+        let said = task.wait_stdout(|text| text.contains("net:["));
+        assert_eq!(said.contains(&host), is_hosts, "{mode}: {said}");
+        if !is_hosts {
+            assert!(said.starts_with("lo "), "{said}");
+        }
+        end(&agent, task);
+    }
+}
+
+#[test]
+fn the_tasks_of_a_group_are_in_the_network_that_the_agent_has_made() {
+    let node = Node::shared();
+    let agent = Agent::start(node.root(), &json!({}));
+    let name = format!("sw-{}", random_name());
+    let ip = prereq::require("ip", "iproute2");
+    let run = |words: &[&str]| {
+        let status = Command::new(&ip).args(words).status().expect("it starts");
+        assert!(status.success(), "ip {words:?}");
+    };
+    run(&["netns", "add", &name]);
+    run(&["-n", &name, "link", "set", "lo", "up"]);
+    let path = format!("/var/run/netns/{name}");
+    let group = nomad::NetworkIsolationSpec {
+        mode: NetworkIsolationMode::Group.into(),
+        path: path.clone(),
+        ..Default::default()
+    };
+    let mut web = server(&node, &agent, 9090, json!({}));
+    web.config.network_isolation_spec = Some(group.clone());
+    let config = json!({
+        "image": node.image(), "command": "sh",
+        "args": ["-c", "while ! nc -w 1 127.0.0.1 9090 </dev/null; do sleep 0.1; done"],
+    });
+    let mut client = Setup::new(node.root(), &agent, "client", &config);
+    client.config.network_isolation_spec = Some(group);
+    agent.driver().start(&web.config).expect("it starts");
+    agent.driver().start(&client.config).expect("it starts");
+    client.wait_stdout(|text| text == "served\n");
+    assert_eq!(agent.driver().wait(client.id(), SOON).expect("it ends").exit_code, 0);
+    end(&agent, client);
+    end(&agent, web);
+    // It is the agent's to remove.
+    run(&["netns", "delete", &name]);
+}
+
+#[test]
+fn a_network_that_the_driver_has_to_make_is_made_once_and_removed_with_the_allocation() {
+    let node = Node::shared();
+    let agent = Agent::start(node.root(), &json!({ "must_create_network": true }));
+    let driver = agent.driver();
+    assert!(driver.capabilities().must_create_network);
+    let mut task = server(&node, &agent, 9090, json!({}));
+    let alloc = task.config.alloc_id.clone();
+    let made = driver.create_network(&alloc, "myhost").expect("it is made");
+    assert!(made.created);
+    let spec = made.isolation_spec.expect("an agent keeps it");
+    assert_eq!(spec.mode(), NetworkIsolationMode::Group);
+    let again = driver.create_network(&alloc, "myhost").expect("it is there");
+    assert!(!again.created);
+    assert_eq!(again.isolation_spec.as_ref().map(|spec| spec.path.as_str()), Some(spec.path.as_str()));
+    task.config.network_isolation_spec = Some(spec.clone());
+    driver.start(&task.config).expect("it starts");
+    let inside = std::fs::metadata(&spec.path).expect("it is pinned");
+    let said =
+        driver.exec(task.id(), &["stat", "-L", "-c", "%i", "/proc/self/ns/net"], SOON).expect("it runs");
+    assert_eq!(said.stdout.trim(), std::os::unix::fs::MetadataExt::ino(&inside).to_string());
+    end(&agent, task);
+    driver.destroy_network(&alloc, spec.clone()).expect("it is removed");
+    driver.destroy_network(&alloc, spec).expect("what is gone is removed");
+}

@@ -1,0 +1,230 @@
+//! Limits, directories and files of tasks, as they are seen from inside.
+
+use std::fs;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use switchyard_proto::nomad::drivers::proto as nomad;
+use switchyard_tests::node::Node;
+use switchyard_tests::nomad::{Agent, Setup};
+
+/// How long a task of a test may run.
+const RUN: Duration = Duration::from_secs(60);
+
+/// Runs a script to its end with more configuration; what it said. `change` gets the request before it is sent.
+#[track_caller]
+fn output(agent: &Agent, node: &Node, script: &str, more: &Value, change: impl FnOnce(&mut Setup)) -> String {
+    let mut config = json!({
+        "image": node.image(), "command": "sh", "args": ["-c", format!("{script}\necho; echo done")],
+        "network_mode": "host",
+    });
+    config.as_object_mut().expect("it is one").extend(more.as_object().expect("it is one").clone());
+    let mut task = Setup::new(node.root(), agent, "task", &config);
+    change(&mut task);
+    let driver = agent.driver();
+    driver.start(&task.config).unwrap_or_else(|status| panic!("{more}: {status}"));
+    driver.wait(task.id(), RUN).expect("it ends");
+    let said = task.wait_stdout(|text| text.ends_with("done\n"));
+    driver.destroy(task.id(), true).expect("it can be destroyed");
+    task.remove_leaf();
+    said.trim_end_matches("done\n").trim_end().to_owned()
+}
+
+#[test]
+fn a_task_is_in_the_groups_that_the_agent_has_made_with_the_limits_of_the_job() {
+    let node = Node::shared();
+    let agent = Agent::start(node.root(), &json!({}));
+    let script = "cat /proc/self/cgroup; echo memory $(cat /sys/fs/cgroup/memory/memory.limit_in_bytes \
+                  /sys/fs/cgroup/memory.max 2>/dev/null)";
+    let mut group = String::new();
+    let said = output(&agent, &node, script, &json!({ "cgroupns": "host" }), |task| {
+        group = format!("{}.{}", task.config.alloc_id, task.config.name);
+    });
+    assert!(said.contains(&group), "{group}: {said}");
+    assert!(said.contains(&format!("memory {}", 64 << 20)), "{said}");
+}
+
+#[test]
+fn a_task_that_takes_too_much_memory_is_told_to_have_run_out_of_it() {
+    let node = Node::shared();
+    let agent = Agent::start(node.root(), &json!({}));
+    let driver = agent.driver();
+    let script = "x=a; while :; do x=$x$x; done";
+    let config = json!({
+        "image": node.image(), "command": "sh", "args": ["-c", script], "network_mode": "host"
+    });
+    let mut task = Setup::new(node.root(), &agent, "task", &config);
+    driver.start(&task.config).expect("it starts");
+    let result = driver.wait(task.id(), RUN).expect("it ends");
+    assert!(result.oom_killed && (result.exit_code != 0 || result.signal != 0), "{result:?}");
+    driver.destroy(task.id(), true).expect("it can be destroyed");
+    task.remove_leaf();
+}
+
+#[test]
+fn a_task_has_its_directories_and_cannot_change_the_logs() {
+    let node = Node::shared();
+    let agent = Agent::start(node.root(), &json!({}));
+    let script = "echo a >/alloc/data/a; echo b >/local/b; echo c >/secrets/c; touch /alloc/logs/x 2>&1 | tail -1; \
+                  rm -f /alloc/logs/.task.stdout.fifo 2>&1 | tail -1; ls -A /alloc";
+    let config = json!({
+        "image": node.image(), "command": "sh", "args": ["-c", script], "network_mode": "host"
+    });
+    let mut task = Setup::new(node.root(), &agent, "task", &config);
+    let driver = agent.driver();
+    driver.start(&task.config).expect("it starts");
+    assert_eq!(driver.wait(task.id(), RUN).expect("it ends").exit_code, 0);
+    let said = task.wait_stdout(|text| text.contains("tmp"));
+    assert_eq!(said.matches("Read-only file system").count(), 2, "{said}");
+    let read = |path: &str| fs::read_to_string(task.alloc_dir().join(path)).unwrap_or_default();
+    assert_eq!(
+        (read("alloc/data/a"), read("task/local/b"), read("task/secrets/c")),
+        ("a\n".into(), "b\n".into(), "c\n".into())
+    );
+    driver.destroy(task.id(), true).expect("it can be destroyed");
+    task.remove_leaf();
+}
+
+#[test]
+fn mounts_and_devices_of_the_agent_are_in_the_task() {
+    let node = Node::shared();
+    let agent = Agent::start(node.root(), &json!({}));
+    let volume = node.root().path().join("volume");
+    fs::create_dir_all(&volume).expect("the root can be written");
+    fs::write(volume.join("file"), "from outside").expect("the root can be written");
+    let script = "cat /mnt/deep/volume/file; touch /mnt/deep/volume/x 2>&1; ls -l /dev/mine | cut -c1; echo x >/dev/mine && echo written";
+    let said = output(&agent, &node, script, &json!({}), |task| {
+        task.config.mounts.push(nomad::Mount {
+            task_path: "/mnt/deep/volume".into(),
+            host_path: volume.to_str().expect("the path is ASCII").into(),
+            readonly: true,
+            ..Default::default()
+        });
+        task.config.devices.push(nomad::Device {
+            task_path: "/dev/mine".into(),
+            host_path: "/dev/null".into(),
+            cgroup_permissions: "rwm".into(),
+        });
+    });
+    assert!(said.contains("from outside") && said.contains("Read-only"), "{said}");
+    assert!(said.contains("c\nwritten"), "{said}");
+}
+
+#[test]
+fn the_commonest_options_are_seen_from_inside() {
+    let node = Node::shared();
+    let agent = Agent::start(
+        node.root(),
+        &json!({ "allow_privileged": true, "allow_caps": ["ALL"], "volumes": { "enabled": true } }),
+    );
+    let check = |script: &str, more: Value, expected: &str| {
+        let said = output(&agent, &node, script, &more, |_| {});
+        assert!(said.contains(expected), "{more}: {said:?} has no {expected:?}");
+    };
+    check("pwd", json!({ "work_dir": "/usr" }), "/usr");
+    check("hostname", json!({ "network_mode": "none", "hostname": "named" }), "named");
+    check("grep CapBnd /proc/self/status", json!({}), "00000000a80425fb");
+    check("grep CapBnd /proc/self/status", json!({ "cap_drop": ["ALL"] }), "0000000000000000");
+    check(
+        "grep CapBnd /proc/self/status",
+        json!({ "cap_drop": ["ALL"], "cap_add": ["NET_RAW"] }),
+        "0000000000002000",
+    );
+    check("grep NoNewPrivs /proc/self/status", json!({ "security_opt": ["no-new-privileges"] }), "1");
+    check("grep Seccomp: /proc/self/status", json!({}), "2");
+    check("grep Seccomp: /proc/self/status", json!({ "privileged": true }), "0");
+    check("touch /x 2>&1", json!({ "readonly_rootfs": true }), "Read-only");
+    check("ulimit -n", json!({ "ulimit": { "nofile": "1234:2345" } }), "1234");
+    check("df -k /dev/shm | tail -1", json!({ "shm_size": 2_097_152 }), "2048");
+    check(
+        "df -k /scratch | tail -1; touch /scratch/x && echo ok",
+        json!({ "tmpfs": ["/scratch:size=1m"] }),
+        "ok",
+    );
+    check("cat /proc/1/comm", json!({ "pid_mode": "host", "privileged": true }), "");
+    check("id -G", json!({ "group_add": ["4321"] }), "4321");
+    check("cat /etc/hosts", json!({ "network_mode": "none", "extra_hosts": ["db:10.1.2.3"] }), "10.1.2.3");
+    check("cat /etc/resolv.conf", json!({ "network_mode": "none", "dns_servers": ["10.9.8.7"] }), "10.9.8.7");
+    check(
+        "cat /proc/sys/net/core/somaxconn",
+        json!({ "network_mode": "none", "sysctl": { "net.core.somaxconn": "777" } }),
+        "777",
+    );
+    check(
+        "cat /v/file; touch /v/x 2>&1",
+        json!({ "volumes": [format!("{}:/v:ro", volume(&node))] }),
+        "inside",
+    );
+    check(
+        "cat /m/file",
+        json!({ "mount": [{ "type": "bind", "source": volume(&node), "target": "/m" }] }),
+        "inside",
+    );
+}
+
+#[test]
+fn a_task_has_the_capabilities_of_nomads_docker_driver() {
+    let node = Node::shared();
+    let agent = Agent::start(node.root(), &json!({}));
+    let said = output(&agent, &node, "grep CapBnd /proc/self/status", &json!({}), |_| {});
+    assert!(said.contains("00000000a80405fb"), "{said}");
+}
+
+fn volume(node: &Node) -> String {
+    let dir = node.root().path().join("shared-volume");
+    fs::create_dir_all(&dir).expect("the root can be written");
+    fs::write(dir.join("file"), "inside").expect("the root can be written");
+    dir.to_str().expect("the path is ASCII").to_owned()
+}
+
+#[test]
+fn what_cannot_work_is_refused_by_its_name_and_leaves_nothing() {
+    let node = Node::start();
+    let agent = Agent::start(node.root(), &json!({}));
+    let refused = |more: Value, change: &dyn Fn(&mut nomad::TaskConfig), expected: &str| {
+        let mut config = json!({ "image": node.image(), "command": "true", "network_mode": "host" });
+        config.as_object_mut().expect("it is one").extend(more.as_object().expect("it is one").clone());
+        let mut task = Setup::new(node.root(), &agent, "task", &config);
+        change(&mut task.config);
+        let status = agent.driver().start(&task.config).err();
+        let status = status.unwrap_or_else(|| panic!("{more} is taken"));
+        assert!(status.message().contains(expected), "{more}: {status} does not name {expected:?}");
+        // An agent destroys what it could not start, with what it has.
+        agent.driver().destroy(task.id(), true).expect("what is not there is destroyed");
+        task.remove_leaf();
+        drop(task);
+        let sweep = node.sweep();
+        assert!(sweep.is_clean(), "{more}: {status} left {:?}", sweep.findings);
+    };
+    let as_it_is: &dyn Fn(&mut nomad::TaskConfig) = &|_| {};
+    refused(json!({ "privileged": true }), as_it_is, "privileged");
+    refused(
+        json!({ "cap_add": ["SYS_ADMIN"] }),
+        as_it_is,
+        "driver does not allow the following capabilities",
+    );
+    refused(json!({ "pid_mode": "host" }), as_it_is, "pid_mode");
+    refused(json!({ "volumes": ["/etc:/x"] }), as_it_is, "volumes");
+    refused(json!({ "volumes": ["../../../etc:/x"] }), as_it_is, "etc");
+    refused(json!({ "image": "" }), as_it_is, "image");
+    refused(json!({ "image": "Not An Image" }), as_it_is, "Not An Image");
+    refused(json!({ "image": node.registry().reference("library/none:1") }), as_it_is, "library/none");
+    refused(json!({ "image_pull_timeout": "never" }), as_it_is, "image_pull_timeout");
+    refused(json!({ "runtime": "no-such" }), as_it_is, "no-such");
+    refused(json!({ "ulimit": { "nofile": "x" } }), as_it_is, "ulimit");
+    refused(json!({ "command": "/no/such/program" }), as_it_is, "/no/such/program");
+    refused(json!({}), &|task| task.user = "nobody-here".into(), "nobody-here");
+    refused(json!({}), &|task| task.id = String::new(), "id");
+    refused(json!({}), &|task| task.msgpack_driver_config = vec![0x81], "config");
+    refused(
+        json!({}),
+        &|task| {
+            task.mounts.push(nomad::Mount {
+                task_path: "/x".into(),
+                host_path: "/no/such".into(),
+                ..Default::default()
+            })
+        },
+        "/no/such",
+    );
+}
