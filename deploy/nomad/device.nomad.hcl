@@ -1,0 +1,27 @@
+# A task that gets a device of the node: nomad job run device.nomad.hcl
+# The group is one of the daemon's configuration; `nomad node status -verbose NODE` lists what there is.
+job "serial" {
+  type = "batch"
+
+  group "serial" {
+    task "read" {
+      driver = "switchyard"
+
+      config {
+        image        = "docker.io/library/busybox:1.36"
+        network_mode = "none"
+        command      = "sh"
+        args         = ["-c", "ls -l /dev/ttyS*"]
+      }
+
+      resources {
+        cpu    = 100
+        memory = 32
+
+        device "generic/serial" {
+          count = 1
+        }
+      }
+    }
+  }
+}
