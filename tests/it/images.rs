@@ -4,6 +4,7 @@ mod access;
 mod holders;
 mod kinds;
 mod lives;
+mod loading;
 mod shared;
 mod transfers;
 

@@ -10,7 +10,7 @@ use async_trait::async_trait;
 use containerd_client::services::v1 as api;
 use containerd_client::types;
 use switchyard_core::id::Owner;
-use switchyard_core::image::{Image, ImageId, ImageStore, PullProgress, PullRequest};
+use switchyard_core::image::{Image, ImageId, ImageStore, LoadRequest, PullProgress, PullRequest};
 use switchyard_core::stats::DiskUsage;
 use switchyard_core::{Error, ErrorKind, Result};
 use switchyard_registry::{self as registry, Digest, Reference};
@@ -28,6 +28,7 @@ mod holders;
 pub(crate) mod index;
 mod layers;
 pub(crate) mod lease;
+mod load;
 mod progress;
 mod pull;
 mod recent;
@@ -301,6 +302,10 @@ impl ImageStore for Images {
             progress: Arc::default(),
         };
         self.pulls.join(job).await
+    }
+
+    async fn load(&self, request: LoadRequest) -> Result<ImageId> {
+        self.load_from(request).await
     }
 
     fn progress(&self, request: &PullRequest) -> Option<PullProgress> {

@@ -7,7 +7,9 @@ use async_trait::async_trait;
 use futures::FutureExt;
 use futures::future::{BoxFuture, WeakShared};
 use switchyard_core::id::Owner;
-use switchyard_core::image::{Credentials, Image, ImageId, ImageStore, PullProgress, PullRequest, Right};
+use switchyard_core::image::{
+    Credentials, Image, ImageId, ImageStore, LoadRequest, PullProgress, PullRequest, Right,
+};
 use switchyard_core::spec::Signal;
 use switchyard_core::stats::DiskUsage;
 use switchyard_core::{Error, ErrorKind, Result};
@@ -146,6 +148,24 @@ impl Images {
         Ok(id)
     }
 
+    fn load(&mut self, named: &Reference, owner: Owner) -> Result<ImageId> {
+        let image = self.registry.get(named).cloned();
+        let image = image.ok_or_else(|| Error::not_found(format!("the archive has no image {named}")))?;
+        let (manifest, id) =
+            (manifest_of(&image), ImageId::new(digest_of(&format!("configuration of {}", image.content))));
+        let local = self.local.entry(manifest.clone()).or_insert_with(|| Local {
+            image,
+            id: id.clone(),
+            manifest,
+            tags: BTreeSet::new(),
+            repositories: BTreeSet::new(),
+            holders: BTreeMap::new(),
+            left: false,
+        });
+        local.holders.entry(owner).or_insert(Right::Private);
+        Ok(id)
+    }
+
     /// The image of this id, id prefix, or reference.
     pub(crate) fn find(&self, text: &str) -> Option<&Local> {
         if let Ok(reference) = Reference::parse(text) {
@@ -237,6 +257,16 @@ impl ImageStore for Fake {
             }
         };
         shared.await
+    }
+
+    /// An archive here is a file with the reference of an image that the registry is said to have.
+    async fn load(&self, request: LoadRequest) -> Result<ImageId> {
+        let LoadRequest { archive, reference: _, handler: _, owner } = request;
+        let text = std::io::read_to_string(archive)
+            .map_err(|fault| Error::invalid("archive", "it cannot be read").with_source(fault))?;
+        let named = Reference::parse(text.trim()).map_err(|error| error.context("it is no archive"))?;
+        let effect = || self.world.lock().images.load(&named, owner);
+        self.session.act(Method::Load, named.to_string(), effect).await
     }
 
     fn progress(&self, request: &PullRequest) -> Option<PullProgress> {

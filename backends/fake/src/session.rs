@@ -67,6 +67,8 @@ pub enum Method {
     InspectSandbox,
     /// [`ImageStore::pull`](switchyard_core::image::ImageStore::pull); one entry a download, however many callers share it.
     Pull,
+    /// [`ImageStore::load`](switchyard_core::image::ImageStore::load).
+    Load,
     /// [`ImageStore::get`](switchyard_core::image::ImageStore::get).
     GetImage,
     /// [`ImageStore::list`](switchyard_core::image::ImageStore::list).
@@ -166,6 +168,7 @@ impl Method {
             | Self::InspectTask
             | Self::InspectSandbox
             | Self::Pull
+            | Self::Load
             | Self::GetImage
             | Self::ListImages
             | Self::RemoveImage
@@ -179,6 +182,7 @@ impl Method {
             self,
             Self::Recover
                 | Self::Pull
+                | Self::Load
                 | Self::GetImage
                 | Self::ListImages
                 | Self::RemoveImage

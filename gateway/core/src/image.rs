@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::fs::File;
 use std::path::PathBuf;
 
 use async_trait::async_trait;
@@ -132,6 +133,19 @@ impl PullRequest {
     }
 }
 
+/// An image to take out of an archive.
+#[derive(Debug)]
+pub struct LoadRequest {
+    /// A tar archive as `docker save` writes it.
+    pub archive: File,
+    /// Which of its images, where it has several.
+    pub reference: String,
+    /// Runtime handler whose snapshotter the image is unpacked for; empty for the default.
+    pub handler: String,
+    /// Who asks, and alone may use the image: what an archive says of itself proves nothing.
+    pub owner: Owner,
+}
+
 /// How far a pull is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct PullProgress {
@@ -160,6 +174,13 @@ pub trait ImageStore: Send + Sync {
 
     /// How far a pull of this request is that is in flight; `None` if there is none, or if it does not know yet what there is to do.
     fn progress(&self, request: &PullRequest) -> Option<PullProgress>;
+
+    /// Takes an image out of an archive and unpacks it, and gives its id. It gets none of the names that the archive has for it: others
+    /// trust those. Dropping the future is safe.
+    ///
+    /// # Errors
+    /// `InvalidArgument` for what is no such archive; `NotFound` if the image is not in it; `ResourceExhausted` if the disk is full.
+    async fn load(&self, request: LoadRequest) -> Result<ImageId>;
 
     /// The image of this id, id prefix, or reference; `None` if the node does not have it.
     ///

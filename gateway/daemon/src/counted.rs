@@ -10,7 +10,7 @@ use switchyard_core::backend::{
     Started, TaskDetails,
 };
 use switchyard_core::id::{Owner, SandboxId, TaskId};
-use switchyard_core::image::{Image, ImageId, ImageStore, PullProgress, PullRequest};
+use switchyard_core::image::{Image, ImageId, ImageStore, LoadRequest, PullProgress, PullRequest};
 use switchyard_core::spec::{CheckpointSpec, ExecSpec, SandboxSpec, Signal, Subnet, TaskSpec, TaskUpdate};
 use switchyard_core::state::Exit;
 use switchyard_core::stats::{DiskUsage, InterfaceStats, TaskMetrics, TaskStats};
@@ -64,6 +64,10 @@ impl ImageStore for CountedImages {
         let pulled = self.inner.images().pull(request).await;
         pull.result = pulled.as_ref().map(|_| ()).map_err(Error::kind);
         pulled
+    }
+
+    async fn load(&self, request: LoadRequest) -> Result<ImageId> {
+        self.inner.images().load(request).await
     }
 
     fn progress(&self, request: &PullRequest) -> Option<PullProgress> {

@@ -3,6 +3,7 @@
 //! Who needs an image is not counted but looked up: the tasks there are. What is due to be let go is lost with the daemon, and found
 //! again from the images that Nomad holds when an agent comes back.
 
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,6 +15,7 @@ use tokio::time::Instant;
 
 use crate::auth;
 use crate::events::Teller;
+use crate::paths::open_below;
 use crate::plan::ImageWish;
 use crate::plugin_config::AuthConfig;
 
@@ -48,7 +50,7 @@ impl Images {
         Self { scope, keep }
     }
 
-    /// Sees to it that the node has an image that Nomad may use, and gives its id. It will not be let go for now. Cancel-safe: a
+    /// Sees to it that the node has an image that Nomad may use, and gives its id; archives are in `dir`. It will not be let go for now. Cancel-safe: a
     /// pull that nobody else waits for stops.
     ///
     /// # Errors
@@ -56,12 +58,15 @@ impl Images {
     pub(crate) async fn get(
         &self,
         wish: &ImageWish,
+        dir: &Path,
         handler: &str,
         config: &AuthConfig,
         teller: &Teller,
     ) -> Result<ImageId> {
-        if let Some(archive) = &wish.load {
-            return Err(Error::unimplemented(format!("load {archive:?}: images come from registries alone")));
+        if let Some(path) = &wish.load {
+            let id = self.load(wish, path, dir, handler).await.map_err(|error| error.context("load"))?;
+            self.keep.wanted(&id);
+            return Ok(id);
         }
         if !wish.always
             && let Some(image) = self.scope.image(&wish.reference).await?
@@ -76,6 +81,22 @@ impl Images {
         let id = self.pull(&request, wish, teller).await.map_err(|error| worded(error, &wish.reference))?;
         self.keep.wanted(&id);
         Ok(id)
+    }
+
+    /// Takes the image out of an archive that the agent has put into the directory of the task.
+    async fn load(&self, wish: &ImageWish, path: &str, dir: &Path, handler: &str) -> Result<ImageId> {
+        let (root, path) = (dir.to_owned(), PathBuf::from(path));
+        let shown = path.display().to_string();
+        let opening = tokio::task::spawn_blocking(move || open_below(&root, &path));
+        let archive = opening.await.map_err(std::io::Error::other).flatten();
+        let archive = archive.map_err(|fault| {
+            Error::invalid("load", format!("{shown} cannot be read in the task's local directory"))
+                .with_source(fault)
+        })?;
+        let loading = self.scope.load_image(archive, wish.reference.clone(), handler.to_owned());
+        tokio::time::timeout(wish.timeout, loading).await.unwrap_or_else(|_| {
+            Err(Error::deadline(format!("it did not end within image_pull_timeout, {:?}", wish.timeout)))
+        })
     }
 
     async fn pull(&self, request: &PullRequest, wish: &ImageWish, teller: &Teller) -> Result<ImageId> {

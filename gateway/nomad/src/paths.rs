@@ -4,6 +4,7 @@
 //! leads out, also an absolute one, is an error.
 
 use std::ffi::OsStr;
+use std::fs::File;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
@@ -35,6 +36,20 @@ pub(crate) fn settle(plan: &mut Plan) -> Result<()> {
         *missing = MissingSource::Fail;
     }
     Ok(())
+}
+
+/// Opens a file below a directory for reading; no link leads out. Blocks on the file system.
+///
+/// # Errors
+/// What the file system says; `InvalidInput` for what is no regular file.
+pub(crate) fn open_below(root: &Path, path: &Path) -> std::io::Result<File> {
+    let place = beneath(&directory(root)?, path)?;
+    // It may be a FIFO or a device: look before it is opened for reading.
+    let link = format!("/proc/self/fd/{}", place.as_raw_fd());
+    if !std::fs::metadata(&link)?.is_file() {
+        return Err(std::io::Error::new(std::io::ErrorKind::InvalidInput, "it is no regular file"));
+    }
+    File::open(link)
 }
 
 fn reason(error: &std::io::Error) -> &'static str {

@@ -18,14 +18,14 @@ use switchyard_tests::world::World;
 use crate::images::{auth, with_file};
 
 /// Two owners on one node.
-struct Owners {
-    kubernetes: Scope,
-    nomad: Scope,
+pub(super) struct Owners {
+    pub(super) kubernetes: Scope,
+    pub(super) nomad: Scope,
 }
 
 impl Owners {
     /// Both, after a start of the gateway over this backend.
-    async fn of(backend: Arc<dyn switchyard_core::backend::Backend>) -> Self {
+    pub(super) async fn of(backend: Arc<dyn switchyard_core::backend::Backend>) -> Self {
         let gateway = Gateway::new(backend, Limits::default());
         gateway.recover().await.expect("it recovers");
         Self { kubernetes: gateway.scope(Owner::Kubernetes), nomad: gateway.scope(Owner::Nomad) }
@@ -47,7 +47,7 @@ async fn only(scope: &Scope) -> Image {
 }
 
 /// Makes a task of the owner's; its id, or why not.
-async fn run(world: &World, scope: &Scope, image: &str) -> switchyard_core::Result<String> {
+pub(super) async fn run(world: &World, scope: &Scope, image: &str) -> switchyard_core::Result<String> {
     let owner = scope.owner();
     let mut spec: SandboxSpec = world.sandbox_spec("pod");
     spec.meta = specs::meta(owner, "pod");

@@ -1,7 +1,10 @@
 //! Blobs in containerd's content store.
 
 use std::collections::HashMap;
+use std::fs::File;
 use std::future::Future;
+use std::os::unix::fs::FileExt;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -186,6 +189,34 @@ async fn fetch_once(
             Ok(Fetched::Wrong { kept, error })
         }
         Err(error) => Err(error),
+    }
+}
+
+/// Writes a blob that is in a file, from `at` on. One that is there already is not written again. Cancel-safe: what was written is kept
+/// for the next try while its lease lasts.
+pub(crate) async fn store(client: &Client, file: &Arc<File>, at: u64, descriptor: &Descriptor) -> Result<()> {
+    let what = format!("write layer {}", descriptor.digest);
+    let attempt = || async {
+        let mut writer = Writer::open(client, descriptor, &what).await?;
+        while writer.offset < descriptor.size {
+            let rest = usize::try_from(descriptor.size - writer.offset).unwrap_or(CHUNK);
+            let (file, from) = (Arc::clone(file), at + writer.offset);
+            let reading = tokio::task::spawn_blocking(move || {
+                let mut piece = vec![0; rest.min(CHUNK)];
+                file.read_exact_at(&mut piece, from).map(|()| Bytes::from(piece))
+            });
+            let piece = reading.await.map_err(std::io::Error::other).flatten();
+            let piece = piece.map_err(|fault| Error::internal(&what).with_source(fault))?;
+            writer.write(piece).await?;
+            reach(Step::LayerBegun);
+        }
+        writer.commit(Bytes::new(), Labels::new()).await?;
+        reach(Step::LayerCommitted);
+        Ok(())
+    };
+    match unlocked(client, &what, &layer_ref(descriptor), attempt).await {
+        Err(error) if error.kind() == ErrorKind::AlreadyExists => Ok(()),
+        other => other,
     }
 }
 

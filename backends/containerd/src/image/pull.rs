@@ -271,7 +271,7 @@ impl Job {
 }
 
 /// Refuses an image for another kind of machine, which only its configuration says where there is no index.
-fn check_platform(platform: &registry::Platform) -> Result<()> {
+pub(super) fn check_platform(platform: &registry::Platform) -> Result<()> {
     let wanted = Platforms::of_this_machine();
     let unsaid = platform.os.is_empty() && platform.architecture.is_empty();
     if unsaid || wanted.rank(platform).is_some() {

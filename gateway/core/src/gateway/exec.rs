@@ -65,7 +65,8 @@ impl Scope {
         self.exec_to_end(id, spec, timeout, Keep::First(OUTPUT_LIMIT)).await
     }
 
-    /// As [`Scope::exec_sync`], but of each stream only this many bytes are kept, the last ones.
+    /// As [`Scope::exec_sync`], but of each stream only this many bytes are kept, the last ones, and output that children hold open after
+    /// the end is cut off: that is no error.
     ///
     /// # Errors
     /// Those of [`Scope::exec_sync`].
@@ -109,6 +110,12 @@ impl Scope {
                 output = &mut collected => return finish(exit.await?, output),
             };
             // A child may hold the pipes for ever: the process itself has ended, so wait a while and go.
+            if matches!(keep, Keep::Last(_)) {
+                return tokio::select! {
+                    output = &mut collected => finish(code, output),
+                    () = control.cut_output(spec.drain) => finish(code, collected.await),
+                };
+            }
             match tokio::time::timeout(spec.drain, &mut collected).await {
                 Ok(output) => finish(code, output),
                 Err(_) => Err(Error::deadline(format!(

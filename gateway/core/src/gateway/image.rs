@@ -1,10 +1,12 @@
 //! Images as one owner sees them.
 
+use std::fs::File;
+
 use super::Scope;
 use crate::backend::TaskDetails;
 use crate::error::{Error, Result};
 use crate::id::Owner;
-use crate::image::{Image, ImageId, PullProgress, PullRequest};
+use crate::image::{Image, ImageId, LoadRequest, PullProgress, PullRequest};
 use crate::stats::DiskUsage;
 
 impl Scope {
@@ -21,6 +23,16 @@ impl Scope {
             )));
         }
         backend.images().pull(request).await
+    }
+
+    /// Takes an image out of an archive, which this owner alone holds from then on. As
+    /// [`ImageStore::load`](crate::image::ImageStore::load).
+    ///
+    /// # Errors
+    /// Those of [`ImageStore::load`](crate::image::ImageStore::load).
+    pub async fn load_image(&self, archive: File, reference: String, handler: String) -> Result<ImageId> {
+        let request = LoadRequest { archive, reference, handler, owner: self.owner };
+        self.gateway.ready()?.backend.images().load(request).await
     }
 
     /// How far a pull of this request is that is in flight. As [`ImageStore::progress`](crate::image::ImageStore::progress).

@@ -1,5 +1,6 @@
 //! StartTask: from a request to a task that runs, with nothing left where it fails.
 
+use std::path::Path;
 use std::sync::Arc;
 use std::time::SystemTime;
 
@@ -75,10 +76,11 @@ impl Driver {
         }
         let images = &self.shared.images;
         let (auth, gc) = (&session.config.auth, &session.config.gc);
+        let local = Path::new(&request.alloc_dir).join(&request.name).join("local");
         let mut tries = 0;
         loop {
             tries += 1;
-            let image = images.get(&plan.image, &plan.sandbox.handler, auth, &teller).await?;
+            let image = images.get(&plan.image, &local, &plan.sandbox.handler, auth, &teller).await?;
             let mut plan = plan.clone();
             image.as_str().clone_into(&mut plan.task.image);
             match Box::pin(self.made(&record, plan)).await {

@@ -22,6 +22,7 @@ struct Lab {
     images: Images,
     keep: Arc<Keep>,
     teller: Teller,
+    dir: tempfile::TempDir,
 }
 
 async fn lab() -> Lab {
@@ -32,12 +33,13 @@ async fn lab() -> Lab {
     let keep = Arc::new(Keep::new(scope.clone()));
     let request = switchyard_proto::nomad::drivers::proto::TaskConfig::default();
     let teller = Events::default().teller("1", &request);
-    Lab { fake, images: Images::new(scope, Arc::clone(&keep)), keep, teller }
+    let dir = tempfile::tempdir().expect("there is room");
+    Lab { fake, images: Images::new(scope, Arc::clone(&keep)), keep, teller, dir }
 }
 
 impl Lab {
     async fn get(&self, wish: &ImageWish) -> Result<ImageId> {
-        self.images.get(wish, "", &AuthConfig::default(), &self.teller).await
+        self.images.get(wish, self.dir.path(), "", &AuthConfig::default(), &self.teller).await
     }
 
     async fn has(&self) -> bool {
@@ -139,4 +141,18 @@ async fn what_a_predecessor_had_to_let_go_is_found_again() {
     lab.keep.look_for_leftovers(Duration::from_secs(5)).await.expect("they can be read");
     tokio::time::sleep(Duration::from_secs(6)).await;
     assert!(!lab.has().await);
+}
+
+#[tokio::test]
+async fn an_image_comes_out_of_an_archive_in_the_directory_of_the_task_alone() {
+    let lab = lab().await;
+    std::fs::write(lab.dir.path().join("image.tar"), BUSYBOX).expect("there is room");
+    let load = |path: &str| ImageWish { load: Some(path.into()), ..wish() };
+    lab.get(&load("image.tar")).await.expect("it is there");
+    assert_eq!((lab.fake.count(Method::Load), lab.fake.count(Method::Pull)), (1, 0));
+    std::os::unix::fs::symlink("/etc/passwd", lab.dir.path().join("out.tar")).expect("there is room");
+    for wrong in ["missing.tar", "out.tar"] {
+        let refused = lab.get(&load(wrong)).await.expect_err("it cannot be read");
+        assert_eq!(refused.kind(), ErrorKind::InvalidArgument, "{refused:?}");
+    }
 }

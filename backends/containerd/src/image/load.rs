@@ -1,0 +1,137 @@
+//! Loading: an image out of an archive into the content store, under a lease, and a name of its own.
+//!
+//! Nobody vouches for what an archive says of its names, and the names of the node are everybody's: so a loaded image is named by its
+//! digest, in a domain that no registry has, and belongs to whoever loaded it.
+
+use bytes::Bytes;
+use containerd_client::services::v1 as api;
+use containerd_client::types;
+use serde_json::json;
+use switchyard_core::id::Owner;
+use switchyard_core::image::{ImageId, LoadRequest, Right};
+use switchyard_core::{Error, ErrorKind, Result};
+use switchyard_registry::{Descriptor, Digest, ImageConfig};
+use switchyard_steps::{Step, reach};
+
+use super::content::{self, Labels};
+use super::layers::{Layers, Plan};
+use super::lease::Lease;
+use super::unpack::chain_ids;
+use super::{Images, holders};
+use crate::client::{Client, QUICK, call};
+
+mod archive;
+
+use archive::Archive;
+
+/// What stands before the digest in the names of loaded images.
+const NAMES: &str = "loaded.switchyard.io/image";
+
+const MANIFEST: &str = "application/vnd.oci.image.manifest.v1+json";
+const CONFIG: &str = "application/vnd.oci.image.config.v1+json";
+
+impl Images {
+    /// Takes an image out of an archive.
+    pub(super) async fn load_from(&self, request: LoadRequest) -> Result<ImageId> {
+        let LoadRequest { archive, reference, handler, owner } = request;
+        // It reads and hashes all that the image has.
+        let reading = tokio::task::spawn_blocking(move || Archive::open(archive)?.image(&reference));
+        let image = reading.await.unwrap_or_else(|fault| {
+            Err(Error::internal("reading an archive broke off").with_source(fault))
+        })?;
+        let config = ImageConfig::parse("config", &image.config).map_err(super::from_registry)?;
+        super::pull::check_platform(&config.platform)?;
+        let plan = Plan {
+            snapshotter: self.snapshotters.of(&handler).to_owned(),
+            layers: image.layers.iter().map(|layer| layer.descriptor.clone()).collect(),
+            diff_ids: config.rootfs.diff_ids,
+            rebase: self.abilities.rebases(self.snapshotters.of(&handler)),
+            source: [0; 32],
+            flush: self.flush.clone(),
+        };
+        let lease = Lease::take(&self.client, "load", &self.tracker).await?;
+        reach(Step::PullLeased);
+        let client = lease.client()?;
+        for layer in &image.layers {
+            content::store(&client, &image.file, layer.at, &layer.descriptor).await?;
+        }
+        let manifest = write_documents(&client, &image.config, &plan).await?;
+        let layers = Layers::new(plan, self.pulls.shares(), lease)?;
+        layers.make(None).await?;
+        name(&client, &manifest, owner).await?;
+        let info = self.infos.load(&self.client, &manifest.digest).await?;
+        layers.release().await?;
+        reach(Step::PullReleased);
+        Ok(info.id.clone())
+    }
+}
+
+/// Writes configuration and manifest, with the labels by which containerd goes from one to the next.
+async fn write_documents(client: &Client, config: &Bytes, plan: &Plan) -> Result<Descriptor> {
+    let blob = descriptor(CONFIG, config);
+    let mut labels = Labels::new();
+    if let Some(top) = chain_ids(&plan.diff_ids).pop() {
+        labels.insert(format!("containerd.io/gc.ref.snapshot.{}", plan.snapshotter), top);
+    }
+    content::write_small(client, "config", &blob, config.clone(), labels).await?;
+    reach(Step::ConfigWritten);
+    let listed = |blob: &Descriptor| json!({ "mediaType": blob.media_type, "digest": blob.digest.to_string(), "size": blob.size });
+    let manifest = json!({
+        "schemaVersion": 2,
+        "mediaType": MANIFEST,
+        "config": listed(&blob),
+        "layers": plan.layers.iter().map(listed).collect::<Vec<_>>(),
+    });
+    let manifest = Bytes::from(manifest.to_string());
+    let mut labels =
+        Labels::from([("containerd.io/gc.ref.content.config".to_owned(), blob.digest.to_string())]);
+    for (number, layer) in plan.layers.iter().enumerate() {
+        labels.insert(format!("containerd.io/gc.ref.content.l.{number}"), layer.digest.to_string());
+    }
+    let blob = descriptor(MANIFEST, &manifest);
+    content::write_small(client, "manifest", &blob, manifest, labels).await?;
+    reach(Step::ManifestWritten);
+    Ok(blob)
+}
+
+fn descriptor(media_type: &str, bytes: &Bytes) -> Descriptor {
+    Descriptor {
+        media_type: media_type.to_owned(),
+        digest: Digest::sha256(bytes),
+        size: u64::try_from(bytes.len()).unwrap_or(u64::MAX),
+        platform: None,
+        annotations: std::collections::BTreeMap::new(),
+    }
+}
+
+/// Names what was loaded; who loaded the same before shares it.
+async fn name(client: &Client, manifest: &Descriptor, owner: Owner) -> Result<()> {
+    let name = format!("{NAMES}@{}", manifest.digest);
+    let key = holders::key(owner);
+    let held = holders::value(Right::Private, &manifest.digest);
+    let image = api::Image {
+        name: name.clone(),
+        labels: std::iter::once((key.clone(), held)).collect(),
+        target: Some(types::Descriptor {
+            media_type: manifest.media_type.clone(),
+            digest: manifest.digest.to_string(),
+            size: i64::try_from(manifest.size).unwrap_or(i64::MAX),
+            ..Default::default()
+        }),
+        ..Default::default()
+    };
+    let what = format!("name image {name}");
+    let request = api::CreateImageRequest { image: Some(image.clone()), ..Default::default() };
+    match call(&what, QUICK, client.images().create(request)).await {
+        Ok(_) => {}
+        Err(error) if error.kind() == ErrorKind::AlreadyExists => {
+            let mask = prost_types::FieldMask { paths: vec!["target".to_owned(), format!("labels.{key}")] };
+            let request =
+                api::UpdateImageRequest { image: Some(image), update_mask: Some(mask), ..Default::default() };
+            call(&what, QUICK, client.images().update(request)).await?;
+        }
+        Err(error) => return Err(error),
+    }
+    reach(Step::ImageNamed);
+    Ok(())
+}

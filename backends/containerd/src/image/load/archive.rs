@@ -1,0 +1,214 @@
+//! What is in an archive that `docker save` or one of its like has written: found by the list in `manifest.json`, never unpacked.
+//!
+//! Everything here blocks on the file.
+
+use std::collections::{BTreeMap, HashMap};
+use std::fs::File;
+use std::io::Read;
+use std::os::unix::fs::FileExt;
+use std::path::{Component, Path, PathBuf};
+use std::sync::Arc;
+
+use bytes::Bytes;
+use serde::Deserialize;
+use sha2::{Digest as _, Sha256};
+use switchyard_core::{Error, ErrorKind, Result};
+use switchyard_registry::{Descriptor, Reference};
+
+/// More entries than any image has.
+const MOST_ENTRIES: usize = 100_000;
+
+/// A document larger than this is none.
+const DOCUMENT_LIMIT: u64 = 8 << 20;
+
+/// How many links are followed from one entry to the next.
+const MOST_LINKS: usize = 8;
+
+/// Read at once.
+const CHUNK: usize = 1 << 20;
+
+/// A tar archive, with where its files are in it.
+pub(super) struct Archive {
+    file: Arc<File>,
+    entries: HashMap<PathBuf, Entry>,
+}
+
+enum Entry {
+    File { at: u64, size: u64 },
+    Link(PathBuf),
+}
+
+/// An image in an archive.
+pub(super) struct Found {
+    pub(super) file: Arc<File>,
+    pub(super) config: Bytes,
+    pub(super) layers: Vec<Part>,
+}
+
+/// A layer, and where in the archive it begins.
+pub(super) struct Part {
+    pub(super) at: u64,
+    pub(super) descriptor: Descriptor,
+}
+
+/// An image as the list names it.
+#[derive(Deserialize)]
+#[serde(rename_all = "PascalCase")]
+struct Listed {
+    config: PathBuf,
+    #[serde(default)]
+    repo_tags: Option<Vec<String>>,
+    #[serde(default)]
+    layers: Option<Vec<PathBuf>>,
+}
+
+// === impl Archive ===
+
+impl Archive {
+    /// Finds what is in it.
+    ///
+    /// # Errors
+    /// `InvalidArgument` if it is no tar archive.
+    pub(super) fn open(file: File) -> Result<Self> {
+        let mut entries = HashMap::new();
+        let mut reader = tar::Archive::new(&file);
+        for entry in reader.entries().map_err(unreadable)? {
+            let entry = entry.map_err(unreadable)?;
+            if entries.len() == MOST_ENTRIES {
+                return Err(wrong(format!("it has more than {MOST_ENTRIES} entries")));
+            }
+            let path = plain(&entry.path().map_err(unreadable)?);
+            let kind = entry.header().entry_type();
+            let found = if kind.is_file() {
+                Entry::File { at: entry.raw_file_position(), size: entry.size() }
+            } else if kind.is_symlink() || kind.is_hard_link() {
+                let Some(target) = entry.link_name().map_err(unreadable)? else { continue };
+                let base = if kind.is_symlink() { path.parent() } else { None };
+                Entry::Link(plain(&base.unwrap_or(Path::new("")).join(target)))
+            } else {
+                continue;
+            };
+            entries.insert(path, found);
+        }
+        Ok(Self { file: Arc::new(file), entries })
+    }
+
+    /// The image of this name, or the only one.
+    ///
+    /// # Errors
+    /// `NotFound` if there is none; `InvalidArgument` if a part of it is missing or malformed.
+    pub(super) fn image(&self, reference: &str) -> Result<Found> {
+        let list = self.document(Path::new("manifest.json"))?;
+        let listed: Vec<Listed> = serde_json::from_slice(&list)
+            .map_err(|fault| wrong("its manifest.json is no list of images").with_source(fault))?;
+        let image = choose(&listed, reference)?;
+        let config = self.document(&image.config)?;
+        let layers = image.layers.iter().flatten().map(|path| self.layer(path)).collect::<Result<_>>()?;
+        Ok(Found { file: Arc::clone(&self.file), config, layers })
+    }
+
+    fn find(&self, path: &Path) -> Result<(u64, u64)> {
+        let mut at = plain(path);
+        for _ in 0..MOST_LINKS {
+            match self.entries.get(&at) {
+                Some(Entry::File { at, size }) => return Ok((*at, *size)),
+                Some(Entry::Link(target)) => at.clone_from(target),
+                None => break,
+            }
+        }
+        Err(wrong(format!("{} is not in it", path.display())))
+    }
+
+    fn document(&self, path: &Path) -> Result<Bytes> {
+        let (at, size) = self.find(path)?;
+        if size > DOCUMENT_LIMIT {
+            return Err(wrong(format!("{} is larger than a document", path.display())));
+        }
+        let mut bytes = vec![0; usize::try_from(size).unwrap_or(0)];
+        self.file.read_exact_at(&mut bytes, at).map_err(unreadable)?;
+        Ok(bytes.into())
+    }
+
+    fn layer(&self, path: &Path) -> Result<Part> {
+        let (at, size) = self.find(path)?;
+        let mut hash = Sha256::new();
+        let mut chunk = vec![0; CHUNK];
+        let (mut done, mut magic) = (0, [0; 4]);
+        while done < size {
+            let wanted = usize::try_from(size - done).map_or(CHUNK, |rest| rest.min(CHUNK));
+            let piece = &mut chunk[..wanted];
+            self.file.read_exact_at(piece, at + done).map_err(unreadable)?;
+            if done == 0 {
+                // A short one is no compressed one.
+                let _ = (&*piece).read(&mut magic).map_err(unreadable)?;
+            }
+            hash.update(&*piece);
+            done += u64::try_from(wanted).unwrap_or(u64::MAX);
+        }
+        let digest = format!("sha256:{}", hex::encode(hash.finalize()));
+        let descriptor = Descriptor {
+            media_type: media_type(magic).to_owned(),
+            digest: digest
+                .parse()
+                .map_err(|fault| Error::internal("digest of a layer").with_source(fault))?,
+            size,
+            platform: None,
+            annotations: BTreeMap::new(),
+        };
+        Ok(Part { at, descriptor })
+    }
+}
+
+/// The image of the list that this reference means.
+fn choose<'a>(listed: &'a [Listed], reference: &str) -> Result<&'a Listed> {
+    let wanted = reference.parse::<Reference>().ok().map(|reference| reference.to_string());
+    let names = |image: &&Listed| {
+        let mut tags = image.repo_tags.iter().flatten();
+        tags.any(|tag| tag.parse::<Reference>().ok().map(|tag| tag.to_string()) == wanted)
+    };
+    match (listed.iter().find(names), listed) {
+        (Some(named), _) => Ok(named),
+        (None, [only]) => Ok(only),
+        (None, _) => {
+            let tags: Vec<_> = listed.iter().flat_map(|image| image.repo_tags.iter().flatten()).collect();
+            Err(Error::not_found(format!(
+                "the archive has {} images, none of them {reference:?}: {tags:?}",
+                listed.len()
+            )))
+        }
+    }
+}
+
+/// What a layer is by its first bytes.
+const fn media_type(magic: [u8; 4]) -> &'static str {
+    match magic {
+        [0x1f, 0x8b, _, _] => "application/vnd.oci.image.layer.v1.tar+gzip",
+        [0x28, 0xb5, 0x2f, 0xfd] => "application/vnd.oci.image.layer.v1.tar+zstd",
+        _ => "application/vnd.oci.image.layer.v1.tar",
+    }
+}
+
+/// A path below the root of the archive, read as text.
+fn plain(path: &Path) -> PathBuf {
+    let mut plain = PathBuf::new();
+    for part in path.components() {
+        match part {
+            Component::Normal(name) => plain.push(name),
+            Component::ParentDir => drop(plain.pop()),
+            Component::RootDir | Component::CurDir | Component::Prefix(_) => {}
+        }
+    }
+    plain
+}
+
+fn unreadable(fault: std::io::Error) -> Error {
+    wrong("it is no tar archive, or is cut off").with_source(fault)
+}
+
+fn wrong(why: impl Into<String>) -> Error {
+    Error::new(ErrorKind::InvalidArgument, "the archive is not as docker save writes it")
+        .with_source(Error::new(ErrorKind::InvalidArgument, why))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,81 @@
+//! Images out of archives: they run, bear no name that others trust, and belong to whoever loaded them.
+
+use std::fs::File;
+use std::path::Path;
+
+use switchyard_contract::Fixture;
+use switchyard_core::ErrorKind;
+use switchyard_core::gateway::Scope;
+use switchyard_core::image::ImageId;
+use switchyard_tests::image::Image;
+use switchyard_tests::scratch::Scratch;
+use switchyard_tests::ustar::{self, Entry, Kind};
+use switchyard_tests::world::World;
+
+use super::holders::{Owners, run};
+use crate::images::with_file;
+
+/// Writes an image as `docker save` does.
+fn save(image: &Image, tag: &str, path: &Path) {
+    let file = |path: &str, bytes: &[u8]| Entry {
+        path: path.to_owned(),
+        mode: 0o644,
+        uid: 0,
+        gid: 0,
+        kind: Kind::File(bytes.to_vec()),
+    };
+    let names: Vec<String> = (0..image.layers.len()).map(|layer| format!("{layer}/layer.tar")).collect();
+    let list = serde_json::json!([{ "Config": "config.json", "RepoTags": [tag], "Layers": names }]);
+    let mut entries: Vec<Entry> =
+        names.iter().zip(&image.layers).map(|(name, layer)| file(name, &layer.bytes)).collect();
+    entries.push(file("config.json", &image.config.bytes));
+    entries.push(file("manifest.json", list.to_string().as_bytes()));
+    std::fs::write(path, ustar::archive(&entries)).expect("the scratch directory can be written");
+}
+
+async fn load(scope: &Scope, path: &Path) -> switchyard_core::Result<ImageId> {
+    let file = File::open(path).expect("it is there");
+    scope.load_image(file, "busybox:loaded".into(), String::new()).await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_loaded_image_runs_for_its_owner_alone_and_takes_no_name() {
+    let world = tokio::task::block_in_place(World::new);
+    let Owners { kubernetes, nomad } = Owners::of(world.backend()).await;
+    let dir = Scratch::new();
+    let (path, image) = (dir.path().join("image.tar"), with_file("loaded").build());
+    save(&image, "busybox:loaded", &path);
+    let id = load(&nomad, &path).await.expect("it is an image");
+    assert_eq!(id.as_str(), image.config.digest);
+    assert_eq!(load(&nomad, &path).await.expect("it is there"), id);
+
+    assert_eq!(nomad.image("busybox:loaded").await.expect("it is asked for"), None);
+    let seen = nomad.image(id.as_str()).await.expect("it is asked for").expect("it is there");
+    assert_eq!(seen.repo_tags, Vec::<String>::new());
+    assert_eq!(kubernetes.image(id.as_str()).await.expect("it is asked for"), None);
+    let refused = run(&world, &kubernetes, id.as_str()).await.expect_err("it is not its to use");
+    assert_eq!(refused.kind(), ErrorKind::NotFound, "{}", refused.report());
+
+    let task = run(&world, &nomad, id.as_str()).await.expect("it is its own");
+    nomad.start_task(&task).await.expect("it is an image that runs");
+    assert_eq!(nomad.wait_task(&task).await.expect("it ends").code, 0);
+    nomad.remove_image(id.as_str()).await.expect("it is its own");
+    assert_eq!(nomad.image(id.as_str()).await.expect("it is asked for"), None);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_no_archive_leaves_nothing() {
+    let world = tokio::task::block_in_place(World::new);
+    let Owners { kubernetes: _, nomad } = Owners::of(world.backend()).await;
+    let dir = Scratch::new();
+    let (path, mut image) = (dir.path().join("image.tar"), with_file("broken").build());
+    // The last layer is not the one that the configuration names.
+    image.layers.pop();
+    save(&image, "busybox:loaded", &path);
+    let broken = load(&nomad, &path).await.expect_err("a layer is missing");
+    assert_eq!(broken.kind(), ErrorKind::InvalidArgument, "{}", broken.report());
+    std::fs::write(&path, [b'x'; 4096]).expect("there is room");
+    let broken = load(&nomad, &path).await.expect_err("it is no archive");
+    assert_eq!(broken.kind(), ErrorKind::InvalidArgument, "{}", broken.report());
+    assert_eq!(nomad.images().await.expect("they can be listed"), []);
+}
