@@ -250,6 +250,7 @@ impl Inner {
         self.tracker.spawn(Arc::clone(self).clear_leftovers(stop.clone()));
         self.tracker.spawn(Arc::clone(self).ask_abilities(stop.clone()));
         self.tracker.spawn(Arc::clone(self).watch_forgotten(stop.clone()));
+        self.tracker.spawn(Arc::clone(self).watch_unread(stop.clone()));
         self.tracker.spawn(held.keep(keeper.clone(), stop.clone()));
     }
 

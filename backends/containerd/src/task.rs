@@ -36,6 +36,7 @@ pub(crate) mod stage;
 mod start;
 mod still;
 mod throttle;
+mod unread;
 mod update;
 mod volumes;
 

@@ -108,6 +108,7 @@ macro_rules! contract_tests {
             sandboxes::sandboxes_can_be_made_at_the_same_time;
             sandboxes::a_ready_sandbox_has_stats_and_facts;
             sandboxes::a_stopped_sandbox_is_made_ready_again_with_the_addresses_it_had;
+            sandboxes::the_gateways_own_network_gives_addresses_that_are_recovered;
             tasks::an_unknown_task_cannot_be_started_waited_for_or_entered;
             tasks::removal_of_an_unknown_task_is_done;
             tasks::a_task_with_a_missing_image_is_not_found_and_leaves_nothing;
@@ -125,6 +126,8 @@ macro_rules! contract_tests {
             tasks::a_task_without_a_log_has_none_to_reopen;
             tasks::a_task_can_be_inspected_until_it_is_removed;
             tasks::a_volume_is_not_removed_while_a_task_has_it;
+            tasks::output_that_is_somebody_elses_cannot_be_attached_to;
+            tasks::an_init_process_needs_a_process_namespace_of_the_tasks_own;
             recovery::nothing_is_recovered_from_nothing;
             recovery::a_ready_sandbox_is_recovered_as_it_was;
             recovery::a_stopped_sandbox_is_recovered_as_stopped;

@@ -2,10 +2,11 @@
 
 use switchyard_core::ErrorKind;
 use switchyard_core::id::SandboxId;
+use switchyard_core::spec::{Link, PodNetwork, SandboxNetwork};
 use switchyard_core::state::SandboxState;
 
 use crate::Fixture;
-use crate::lab::{Lab, refused};
+use crate::lab::{Lab, refused, sandbox_in};
 
 /// Stop and removal are idempotent, each after the other too.
 pub async fn a_sandbox_can_be_stopped_and_removed_any_number_of_times(fixture: &dyn Fixture) {
@@ -102,4 +103,20 @@ pub async fn a_stopped_sandbox_is_made_ready_again_with_the_addresses_it_had(fix
     lab.backend.start_sandbox(sandbox.id, &spec).await.expect("start");
     let found = lab.reopen().await.sandboxes;
     assert_eq!((&found[0].state, &found[0].details.ips), (&SandboxState::Ready, &sandbox.details.ips));
+}
+
+/// One beside another, and the next daemon knows them.
+pub async fn the_gateways_own_network_gives_addresses_that_are_recovered(fixture: &dyn Fixture) {
+    let mut lab = Lab::open(fixture).await;
+    let mut made = Vec::new();
+    for name in ["one", "other"] {
+        let mut spec = fixture.sandbox_spec(name);
+        spec.network = SandboxNetwork::Pod(PodNetwork { link: Link::Bridge, ..PodNetwork::default() });
+        let id = SandboxId::random();
+        made.push((id, lab.backend.create_sandbox(id, &spec).await.expect("create a sandbox")));
+    }
+    let [(one, first), (_, second)] = &made[..] else { panic!("two were made") };
+    assert!(!first.ips.is_empty() && first.ips.iter().all(|ip| !second.ips.contains(ip)), "{made:?}");
+    let found = lab.reopen().await;
+    assert_eq!(sandbox_in(&found, *one).details.ips, first.ips);
 }

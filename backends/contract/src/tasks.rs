@@ -4,9 +4,10 @@ use std::time::Duration;
 
 use switchyard_core::ErrorKind;
 use switchyard_core::id::TaskId;
-use switchyard_core::spec::{Mount, MountSource, Propagation, Signal};
+use switchyard_core::spec::{Mount, MountSource, Output, PidMode, Propagation, Signal};
 use switchyard_core::state::{ExitCause, START_FAILED_CODE};
 use switchyard_core::stats::Usage;
+use switchyard_core::stream::AttachSpec;
 
 use crate::lab::{ENDLESS, Lab, exit_of, refused, same_exit, task_in};
 use crate::{Fixture, MISSING_EXECUTABLE, specs};
@@ -237,4 +238,33 @@ pub async fn a_volume_is_not_removed_while_a_task_has_it(fixture: &dyn Fixture) 
         lab.backend.remove_volume(owner, "data").await.expect("remove the volume");
     }
     assert_eq!(refused(lab.backend.remove_volume(owner, "../data").await), ErrorKind::InvalidArgument);
+}
+
+/// `FailedPrecondition`, also after a restart; the task runs as any other.
+pub async fn output_that_is_somebody_elses_cannot_be_attached_to(fixture: &dyn Fixture) {
+    let (mut lab, sandbox) = Lab::with_sandbox(fixture).await;
+    let mut spec = fixture.task_spec("task", ENDLESS);
+    spec.stdio.output = Output::Fifos { stdout: "/dev/null".into(), stderr: "/dev/null".into() };
+    let id = lab.task_of(sandbox.id, spec).await.id;
+    lab.backend.start_task(id).await.expect("start");
+    let asked = AttachSpec { stdout: true, ..AttachSpec::default() };
+    assert_eq!(refused(lab.backend.attach(id, asked).await), ErrorKind::FailedPrecondition);
+    assert!(task_in(&lab.reopen().await, id).state.is_running());
+    assert_eq!(refused(lab.backend.attach(id, asked).await), ErrorKind::FailedPrecondition);
+    assert_eq!(refused(lab.backend.reopen_log(id).await), ErrorKind::FailedPrecondition);
+    assert_eq!(lab.kill(id).await.code, 137);
+}
+
+/// It would not be the first of any other. `InvalidArgument`, and nothing is left.
+pub async fn an_init_process_needs_a_process_namespace_of_the_tasks_own(fixture: &dyn Fixture) {
+    let (mut lab, sandbox) = Lab::with_sandbox(fixture).await;
+    let mut spec = fixture.task_spec("task", &["sh", "-c", "exit 5"]);
+    (spec.init, spec.pid) = (true, PidMode::Host);
+    let shared = lab.backend.create_task(TaskId::random(), sandbox.id, &spec).await;
+    assert_eq!(refused(shared), ErrorKind::InvalidArgument);
+    assert!(lab.reopen().await.tasks.is_empty());
+    spec.pid = PidMode::Private;
+    let id = lab.task_of(sandbox.id, spec).await.id;
+    lab.backend.start_task(id).await.expect("start");
+    assert_eq!(lab.wait(id).await.code, 5);
 }

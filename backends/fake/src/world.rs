@@ -11,8 +11,9 @@ use switchyard_core::backend::{Recovered, ResolvedUser, SandboxDetails, Started,
 use switchyard_core::id::{Owner, SandboxId, TaskId};
 use switchyard_core::image::ImageId;
 use switchyard_core::spec::{
-    Meta, Mount, MountSource, Output, Project, ProjectId, Resources, SandboxNetwork, SandboxPid, SandboxSpec,
-    Signal, Stdin, Subnet, TaskSpec, TaskUpdate, Throttle, UserRef, UserSpec, disk_parts, is_volume_name,
+    Meta, Mount, MountSource, Output, PidMode, Project, ProjectId, Resources, SandboxNetwork, SandboxPid,
+    SandboxSpec, Signal, Stdin, Subnet, TaskSpec, TaskUpdate, Throttle, UserRef, UserSpec, disk_parts,
+    is_volume_name,
 };
 use switchyard_core::state::{Exit, ExitCause, SandboxState, TaskState};
 use switchyard_core::table::{Sandbox, Task, no_sandbox, no_task};
@@ -250,6 +251,9 @@ impl State {
             Error::not_found(format!("image {:?} is not on this node: pull it first", spec.image))
         })?;
         check_limits(&spec.resources)?;
+        if spec.init && spec.pid != PidMode::Private {
+            return Err(Error::invalid("init", "it needs a process namespace of the task's own"));
+        }
         let volume_images = spec.mounts.iter().filter_map(|mount| self.volume_image(mount)).collect();
         let project = self.project(spec, &local.image.volumes)?;
         let details = TaskDetails {

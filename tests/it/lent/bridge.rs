@@ -12,9 +12,7 @@ use switchyard_contract::Fixture;
 use switchyard_core::ErrorKind;
 use switchyard_core::backend::{Backend, Condition, SandboxDetails};
 use switchyard_core::id::{SandboxId, TaskId};
-use switchyard_core::spec::{
-    HostEntry, Link, MacAddress, PodNetwork, PortMapping, Protocol, SandboxNetwork, Signal,
-};
+use switchyard_core::spec::{HostEntry, MacAddress, PodNetwork, PortMapping, Protocol, Signal};
 use switchyard_tests::host::eventually;
 use switchyard_tests::world::World;
 
@@ -180,43 +178,43 @@ async fn what_its_plugins_lack_is_named() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_range_that_the_node_has_another_way_to_is_refused() {
-    let world = tokio::task::block_in_place(|| {
-        World::with(|settings| {
-            // The loopback device's own, as an interface that is in the way.
-            let route = std::fs::read_to_string("/proc/net/route").expect("the kernel tells it");
-            settings.network.bridge.subnets = vec![taken(&route)];
-        })
-    });
-    let lab = Lab::of(world).await;
-    let refused = lab.try_sandbox(|spec| spec.network = bridged(|_| {})).await.expect_err("it is taken");
+    let lab = Lab::new().await;
+    // The node's own network is up, and in the way.
+    lab.sandbox(|_| {}).await;
+    let mut settings = beside(&lab);
+    settings.network.bridge.name = "swt-in-the-way".to_owned();
+    settings.network.bridge.subnets = vec![lab.world.root().network().subnet()];
+    let second = Containerd::connect(settings).expect("it can be set up");
+    second.recover().await.expect("it recovers");
+    let mut spec = lab.world.sandbox_spec("sandbox");
+    spec.network = bridged(|_| {});
+    let refused = second.create_sandbox(SandboxId::random(), &spec).await.expect_err("the range is taken");
     assert_eq!(refused.kind(), ErrorKind::Unavailable);
-    assert!(refused.report().contains("network.bridge.subnets"), "{}", refused.report());
+    let told = refused.report();
+    assert!(
+        told.contains("network.bridge.subnets") && told.contains(lab.world.root().network().bridge()),
+        "{told}"
+    );
+    drop(second);
     lab.close().await;
 }
 
-/// A range that this machine has a route to.
-fn taken(routes: &str) -> String {
-    let number = |text: &str| u32::from_str_radix(text, 16).ok().map(u32::from_be);
-    let range = routes.lines().skip(1).find_map(|line| {
-        let fields: Vec<&str> = line.split_whitespace().collect();
-        let (to, mask) = (number(fields.get(1)?)?, number(fields.get(7)?)?);
-        (mask != 0).then(|| format!("{}/{}", Ipv4Addr::from(to), mask.count_ones()))
-    });
-    range.expect("the machine is in a network: it has a route that is not the default one")
+/// The settings of another gateway on the same containerd.
+fn beside(lab: &Lab) -> Settings {
+    let (state, run) = (lab.world.root().path().join("state2"), lab.world.root().path().join("run2"));
+    for dir in [&state, &run] {
+        std::fs::create_dir_all(dir).expect("the scratch directory can be written");
+    }
+    Settings { state, run, ..lab.world.settings().clone() }
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn two_gateways_share_a_bridge_and_no_address() {
     let lab = Lab::new().await;
-    let (state, run) = (lab.world.root().path().join("state2"), lab.world.root().path().join("run2"));
-    for dir in [&state, &run] {
-        std::fs::create_dir_all(dir).expect("the scratch directory can be written");
-    }
-    let settings = Settings { state, run, ..lab.world.settings().clone() };
-    let second = Containerd::connect(settings).expect("it can be set up");
+    let second = Containerd::connect(beside(&lab)).expect("it can be set up");
     second.recover().await.expect("it recovers");
     let mut spec = lab.world.sandbox_spec("sandbox");
-    spec.network = SandboxNetwork::Pod(PodNetwork { link: Link::Bridge, ..PodNetwork::default() });
+    spec.network = bridged(|_| {});
     let (mine, theirs) = (SandboxId::random(), SandboxId::random());
     let (first_made, second_made) =
         tokio::join!(lab.backend.create_sandbox(mine, &spec), second.create_sandbox(theirs, &spec));

@@ -117,6 +117,18 @@ async fn a_task_needs_no_reader_to_start_nor_to_go_on() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_task_does_not_stand_still_for_want_of_a_reader() {
+    let lab = Lab::new().await;
+    let sandbox = lab.plain().await;
+    let pipes = Pipes::new(&lab, "unread");
+    // More than the FIFO and what is before it hold.
+    let script = "head -c 1000000 /dev/zero; echo >&2 done; exit 4";
+    let task = lab.task(sandbox, script, pipes.take()).await;
+    assert_eq!(lab.end(task).await.code, 4);
+    lab.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn output_goes_on_while_the_daemon_is_away() {
     let mut lab = Lab::new().await;
     let sandbox = lab.plain().await;

@@ -1,0 +1,194 @@
+//! FIFOs of somebody else that are full and that nobody reads any more.
+//!
+//! A task that writes to such a one would stand still for good, as when the agent's collector has died. So what waits in it is thrown away,
+//! until somebody reads again: a task is worth more than words that nobody wants. A reader that is only slow is left its words.
+
+use std::collections::{BTreeSet, HashMap};
+use std::fs::File;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use nix::fcntl::{FcntlArg, fcntl};
+use nix::libc::{O_ACCMODE, O_WRONLY};
+use tokio::io::AsyncReadExt;
+use tokio::net::unix::pipe;
+use tokio_util::sync::CancellationToken;
+
+use super::fifos;
+use crate::backend::Inner;
+use crate::record::OutputRecord;
+use crate::text::blocking;
+
+/// Between two looks.
+const PERIOD: Duration = Duration::from_secs(3);
+/// In how many looks after another a FIFO is full before its readers are looked for.
+const LOOKS: u32 = 2;
+/// How long words are thrown away before it is looked for readers again.
+const WHILE: Duration = Duration::from_secs(1);
+/// A FIFO with less space than this takes no more of a write that is not to be cut.
+const SPACE: usize = 4096;
+/// The processes that have both ends of each FIFO open, and read none.
+const SHIM: &str = "containerd-shim";
+
+/// Which file a FIFO is, whatever it is called.
+type Identity = (u64, u64);
+
+impl Inner {
+    /// Looks for FIFOs that are full and unread, until `stop`.
+    pub(crate) async fn watch_unread(self: Arc<Self>, stop: CancellationToken) {
+        let mut full: HashMap<PathBuf, u32> = HashMap::new();
+        loop {
+            tokio::select! {
+                () = tokio::time::sleep(PERIOD) => {}
+                () = stop.cancelled() => return,
+            }
+            let paths = self.lent_fifos();
+            if paths.is_empty() {
+                full.clear();
+                continue;
+            }
+            let looked = blocking(move || Ok(paths.into_iter().filter(|path| is_full(path)).collect())).await;
+            let now: BTreeSet<PathBuf> = looked.unwrap_or_default();
+            full.retain(|path, _| now.contains(path));
+            for path in now {
+                *full.entry(path).or_default() += 1;
+            }
+            let long: Vec<PathBuf> =
+                full.iter().filter(|(_, looks)| **looks >= LOOKS).map(|(path, _)| path.clone()).collect();
+            full.retain(|path, _| !long.contains(path));
+            if !long.is_empty() {
+                let unread = blocking(move || Ok(unread(long))).await.unwrap_or_default();
+                for path in unread {
+                    tracing::warn!(fifo = %path.display(), "nobody reads the output of a task: it is thrown away until somebody does");
+                    self.tracker.spawn(stop.clone().run_until_cancelled_owned(throw_away(path)));
+                }
+            }
+        }
+    }
+
+    /// The FIFOs of others that tasks which run write to.
+    fn lent_fifos(&self) -> Vec<PathBuf> {
+        let tasks: Vec<_> = self.tasks().values().cloned().collect();
+        let fifos =
+            tasks.iter().filter(|entry| entry.runs()).flat_map(|entry| match &entry.record().output {
+                OutputRecord::Fifos { stdout, stderr } => vec![stdout.clone(), stderr.clone()],
+                OutputRecord::Discard | OutputRecord::Live | OutputRecord::Log(_) => Vec::new(),
+            });
+        fifos.collect()
+    }
+}
+
+/// Whether a FIFO takes no more. What is no FIFO, or gone, does.
+fn is_full(path: &Path) -> bool {
+    let Ok(held) = fifos::hold(&[path.to_path_buf()]) else { return false };
+    held.first().is_some_and(|fifo| {
+        let waits = rustix::io::ioctl_fionread(fifo).ok().and_then(|bytes| usize::try_from(bytes).ok());
+        let size = fcntl(fifo, FcntlArg::F_GETPIPE_SZ).ok().and_then(|bytes| usize::try_from(bytes).ok());
+        waits.zip(size).is_some_and(|(waits, size)| waits.saturating_add(SPACE) > size)
+    })
+}
+
+fn identity(path: &Path) -> Option<Identity> {
+    std::fs::metadata(path).ok().map(|metadata| (metadata.dev(), metadata.ino()))
+}
+
+/// Those of these FIFOs that no process has open to read, but shims and ourselves. Where shims cannot be seen, as out of a process namespace
+/// of our own, readers could not be either: there are none. Blocks, for as long as it takes to go through all processes.
+fn unread(paths: Vec<PathBuf>) -> Vec<PathBuf> {
+    let wanted: HashMap<Identity, PathBuf> =
+        paths.into_iter().filter_map(|path| Some((identity(&path)?, path))).collect();
+    let (mut read, mut sees_shims) = (BTreeSet::new(), false);
+    let own = std::process::id();
+    let processes = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+    let pids = processes.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+    for pid in pids.filter(|pid| *pid != own) {
+        let dir = PathBuf::from(format!("/proc/{pid}"));
+        if std::fs::read_to_string(dir.join("comm")).is_ok_and(|name| name.trim_end() == SHIM) {
+            sees_shims = true;
+            continue;
+        }
+        read.extend(reads(&dir).into_iter().filter(|fifo| wanted.contains_key(fifo)));
+    }
+    let nobody = |(fifo, path): (Identity, PathBuf)| (sees_shims && !read.contains(&fifo)).then_some(path);
+    wanted.into_iter().filter_map(nobody).collect()
+}
+
+/// The named files that a process has open to read.
+fn reads(process: &Path) -> Vec<Identity> {
+    let open = std::fs::read_dir(process.join("fd")).into_iter().flatten().flatten();
+    let named = open.filter(|fd| std::fs::read_link(fd.path()).is_ok_and(|target| target.is_absolute()));
+    let readable = named.filter(|fd| {
+        let text = std::fs::read_to_string(process.join("fdinfo").join(fd.file_name())).unwrap_or_default();
+        let flags = text.lines().find_map(|line| line.strip_prefix("flags:"));
+        let flags = flags.and_then(|flags| i32::from_str_radix(flags.trim(), 8).ok());
+        flags.is_some_and(|flags| flags & O_ACCMODE != O_WRONLY)
+    });
+    readable.filter_map(|fd| identity(&fd.path())).collect()
+}
+
+/// Throws away what comes into a FIFO until somebody reads it, or nobody writes to it any more.
+async fn throw_away(path: PathBuf) {
+    loop {
+        let held: Option<File> =
+            fifos::hold(std::slice::from_ref(&path)).ok().and_then(|held| held.into_iter().next());
+        let Some(mut fifo) = held.and_then(|fifo| pipe::Receiver::from_file(fifo).ok()) else { return };
+        let mut buffer = vec![0; 64 << 10];
+        let end = tokio::time::sleep(WHILE);
+        tokio::pin!(end);
+        loop {
+            tokio::select! {
+                () = &mut end => break,
+                read = fifo.read(&mut buffer) => if !matches!(read, Ok(1..)) { return },
+            }
+        }
+        drop(fifo);
+        let again = path.clone();
+        if !blocking(move || Ok(!unread(vec![again]).is_empty())).await.unwrap_or(false) {
+            tracing::info!(fifo = %path.display(), "the output of a task is read again, or has ended");
+            return;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+    use std::process::{Command, Stdio};
+
+    use nix::sys::stat::Mode;
+
+    use super::*;
+
+    #[test]
+    fn a_fifo_is_full_when_it_takes_no_more() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("fifo");
+        nix::unistd::mkfifo(&path, Mode::S_IRWXU).unwrap();
+        let held = fifos::hold(std::slice::from_ref(&path)).unwrap();
+        let mut writer = std::fs::OpenOptions::new().write(true).open(&path).unwrap();
+        assert!(!is_full(&path));
+        let size = fcntl(&held[0], FcntlArg::F_GETPIPE_SZ).unwrap();
+        writer.write_all(&vec![0; usize::try_from(size).unwrap()]).unwrap();
+        assert!(is_full(&path));
+        assert!(!is_full(Path::new("/dev/null")) && !is_full(Path::new("/no/such")));
+    }
+
+    #[test]
+    fn who_reads_a_file_is_seen_and_who_writes_to_it_does_not_count() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("file");
+        std::fs::write(&path, "").unwrap();
+        let of_child = |file: File| {
+            let mut child =
+                Command::new("sleep").arg("100").stdin(file).stdout(Stdio::null()).spawn().unwrap();
+            let found = reads(Path::new(&format!("/proc/{}", child.id())));
+            child.kill().unwrap();
+            child.wait().unwrap();
+            found.contains(&identity(&path).unwrap())
+        };
+        assert!(of_child(File::open(&path).unwrap()));
+        assert!(!of_child(std::fs::OpenOptions::new().write(true).open(&path).unwrap()));
+    }
+}
