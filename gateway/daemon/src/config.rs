@@ -23,9 +23,10 @@ pub use document::Location;
 pub use error::ConfigError;
 pub use load::{DEFAULT_FILE, Flag, Loaded, Sources, load};
 pub use switchyard_containerd::config::{
-    Cgroup, Config as Containerd, Devices, Images, Mode, Network, Recovery, Registry,
+    Cgroup, Config as Containerd, Devices as DescribedDevices, Images, Mode, Network, Recovery, Registry,
 };
 pub use switchyard_cri::UnsetSeccomp;
+use switchyard_devices::Group;
 
 /// The documented defaults, as `switchyard config default` prints them.
 pub const DOCUMENTED: &str = include_str!("../../../config.toml");
@@ -53,7 +54,7 @@ pub struct Config {
     pub containerd: Containerd,
     /// Container networks.
     pub network: Network,
-    /// Where devices are described.
+    /// Which devices there are, and where they are described.
     pub devices: Devices,
     /// Images that stay.
     pub images: Images,
@@ -99,6 +100,16 @@ pub enum LogFormat {
     Text,
     /// One JSON object a line.
     Json,
+}
+
+/// Which devices there are, and where they are described.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Devices {
+    /// Directories with vendors' files of the Container Device Interface; a later one wins.
+    pub cdi_spec_dirs: Vec<PathBuf>,
+    /// Devices that jobs ask for by vendor, type and name.
+    pub groups: Vec<Group>,
 }
 
 /// The admin HTTP server.
@@ -218,6 +229,19 @@ impl Default for Paths {
 impl Default for Log {
     fn default() -> Self {
         Self { level: "info".into(), format: LogFormat::Auto }
+    }
+}
+
+impl Default for Devices {
+    fn default() -> Self {
+        Self { cdi_spec_dirs: DescribedDevices::default().cdi_spec_dirs, groups: Vec::new() }
+    }
+}
+
+impl Devices {
+    /// The part of it that is about containers.
+    pub(crate) fn described(&self) -> DescribedDevices {
+        DescribedDevices { cdi_spec_dirs: self.cdi_spec_dirs.clone() }
     }
 }
 

@@ -50,7 +50,7 @@ fn containerd(config: &Config) -> switchyard_core::Result<Arc<dyn Backend>> {
     let settings = Settings {
         containerd: config.containerd.clone(),
         network: config.network.clone(),
-        devices: config.devices.clone(),
+        devices: config.devices.described(),
         images: config.images.clone(),
         registry: config.registry.clone(),
         cgroup: config.cgroup.clone(),
@@ -64,8 +64,9 @@ fn containerd(config: &Config) -> switchyard_core::Result<Arc<dyn Backend>> {
 }
 
 /// The services for launchers of Nomad agents over this view of the gateway.
-pub fn nomad(scope: Scope, _config: &Config, stop: CancellationToken) -> switchyard_nomad::Services {
-    switchyard_nomad::services(scope, stop)
+pub fn nomad(scope: Scope, config: &Config, stop: CancellationToken) -> switchyard_nomad::Services {
+    let devices = switchyard_devices::watch(config.devices.groups.clone(), stop.clone());
+    switchyard_nomad::services(scope, devices, stop)
 }
 
 /// The CRI services over this view of the gateway.

@@ -23,6 +23,7 @@ mod capabilities;
 mod capability;
 #[cfg(test)]
 mod configs;
+mod device;
 mod driver;
 mod duration;
 mod events;

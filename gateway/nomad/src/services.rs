@@ -2,7 +2,9 @@
 
 use std::fmt;
 
+use switchyard_core::device::Inventories;
 use switchyard_core::gateway::Scope;
+use switchyard_proto::nomad::device::device_plugin_server::DevicePluginServer;
 use switchyard_proto::nomad::drivers::proto::driver_server::DriverServer;
 use switchyard_proto::switchyard::nomad::v1::sessions_server::SessionsServer;
 use tokio_util::sync::CancellationToken;
@@ -10,6 +12,7 @@ use tonic::service::Routes;
 use tonic::transport::Server;
 
 use crate::MAX_MESSAGE;
+use crate::device::DeviceService;
 use crate::driver::Driver;
 use crate::launcher::{CONNECTION_WINDOW, MAX_STREAMS, STREAM_WINDOW};
 use crate::session::Sessions;
@@ -30,20 +33,25 @@ pub struct Launchers(Sessions);
 /// The calls that ask how the daemon is, and are answered although it is recovering yet.
 pub const AT_ONCE: [&str; 3] = ["Open", "Fingerprint", "TaskEvents"];
 
-/// The services over `scope`, which ought to be that of [`Owner::Nomad`](switchyard_core::id::Owner::Nomad). When `stop` is cancelled,
-/// all sessions end at once, and what runs for the frontend by itself, in the runtime that this is called in.
+/// The services over `scope`, which ought to be that of [`Owner::Nomad`](switchyard_core::id::Owner::Nomad), and the devices of the node. When
+/// `stop` is cancelled, all sessions end at once, and what runs for the frontend by itself, in the runtime that this is called in.
 #[must_use]
-pub fn services(scope: Scope, stop: CancellationToken) -> Services {
+pub fn services(scope: Scope, devices: Inventories, stop: CancellationToken) -> Services {
     let sessions = Sessions::default();
     let session = SessionService::new(sessions.clone(), stop.clone());
     let open = SessionsServer::new(session).max_decoding_message_size(MAX_MESSAGE);
+    let devices = DeviceService::new(scope.clone(), devices);
+    let devices = DevicePluginServer::new(devices).max_decoding_message_size(MAX_MESSAGE);
     let driver = Driver::new(scope, sessions.clone());
     let tending = driver.clone();
     tokio::spawn(async move { stop.run_until_cancelled(tending.tend()).await });
     let driver = DriverServer::new(driver)
         .max_decoding_message_size(MAX_MESSAGE)
         .max_encoding_message_size(MAX_MESSAGE);
-    Services { routes: Routes::new(open).add_service(driver), launchers: Launchers(sessions) }
+    Services {
+        routes: Routes::new(open).add_service(driver).add_service(devices),
+        launchers: Launchers(sessions),
+    }
 }
 
 /// Fits a server for launchers: each task of an agent has calls that do not end, and one that is not read holds up no other.

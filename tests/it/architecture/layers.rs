@@ -3,7 +3,7 @@
 use super::metadata;
 
 /// Our crates and what each may use of ours, dev-dependencies aside. `*` is everything.
-const LAYERS: [(&str, &[&str]); 18] = [
+const LAYERS: [(&str, &[&str]); 19] = [
     ("switchyard", &["*"]),
     ("switchyard-cgroup", &["switchyard-core"]),
     ("switchyard-cni", &["switchyard-steps"]),
@@ -26,6 +26,7 @@ const LAYERS: [(&str, &[&str]); 18] = [
     ("switchyard-contract", &["switchyard-core"]),
     ("switchyard-core", &[]),
     ("switchyard-cri", &["switchyard-core", "switchyard-proto", "switchyard-streaming"]),
+    ("switchyard-devices", &["switchyard-core"]),
     ("switchyard-fake", &["switchyard-core"]),
     ("switchyard-logkeeper", &["switchyard-steps"]),
     ("switchyard-namespaces", &["switchyard-core", "switchyard-steps"]),

@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use switchyard_devices::Group;
 use tracing_subscriber::EnvFilter;
 use url::Url;
 
@@ -54,6 +55,9 @@ pub(super) fn check(config: &Config) -> Result<(), Fault> {
             containerd.namespace
         );
         return fault("containerd.namespace", why);
+    }
+    if let Err(error) = Group::check(&config.devices.groups) {
+        return fault("devices.groups", error.to_string());
     }
     if let Err(error) = config.network.bridge.check() {
         return fault("network.bridge", error.to_string());

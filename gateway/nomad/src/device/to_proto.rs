@@ -1,0 +1,109 @@
+//! From devices in the gateway's words to Nomad's. Agents drop all devices for good over a field that is empty or a unit they do not know.
+
+use std::collections::HashMap;
+use std::time::SystemTime;
+
+use switchyard_core::device::{Device, DeviceGroup, Fact, Health, Inventory, Reservation, Traffic};
+use switchyard_core::spec::DeviceNode;
+use switchyard_proto::nomad::device as nomad;
+use switchyard_proto::nomad::shared::structs::{Attribute, StatObject, StatValue, attribute};
+
+const KIB: u64 = 1 << 10;
+
+/// What there is; nothing while that is not known.
+pub(super) fn fingerprint(inventory: Option<&Inventory>) -> nomad::FingerprintResponse {
+    let groups = inventory.into_iter().flat_map(|inventory| &inventory.groups);
+    // A group without devices has nothing to say, and no agent wants to hear it.
+    let device_group = groups.filter(|group| !group.devices.is_empty()).map(group).collect();
+    nomad::FingerprintResponse { device_group }
+}
+
+fn group(group: &DeviceGroup) -> nomad::DeviceGroup {
+    let DeviceGroup { vendor, kind, name, attributes, devices, variable: _, shared: _ } = group;
+    nomad::DeviceGroup {
+        vendor: vendor.clone(),
+        device_type: kind.clone(),
+        device_name: name.clone(),
+        devices: devices.iter().map(device).collect(),
+        attributes: attributes.iter().map(|(key, fact)| (key.clone(), attribute(fact))).collect(),
+    }
+}
+
+fn device(device: &Device) -> nomad::DetectedDevice {
+    let Device { id, node: _, health, pci_bus_id, traffic: _ } = device;
+    let (healthy, health_description) = match health {
+        Health::Healthy => (true, String::new()),
+        Health::Unhealthy(why) => (false, why.clone()),
+    };
+    nomad::DetectedDevice {
+        id: id.clone(),
+        healthy,
+        health_description,
+        hw_locality: pci_bus_id.clone().map(|pci_bus_id| nomad::DeviceLocality { pci_bus_id }),
+    }
+}
+
+fn attribute(fact: &Fact) -> Attribute {
+    let (value, unit) = match fact {
+        Fact::Whole(number, unit) => (attribute::Value::IntVal(*number), unit.clone()),
+        Fact::Number(number, unit) => (attribute::Value::FloatVal(*number), unit.clone()),
+        Fact::Flag(flag) => (attribute::Value::BoolVal(*flag), String::new()),
+        Fact::Text(text) => (attribute::Value::StringVal(text.clone()), String::new()),
+    };
+    Attribute { value: Some(value), unit }
+}
+
+/// What a task gets. There are no mounts in it: agents would put them in the place of the task's volumes.
+pub(super) fn reserved(given: Reservation) -> nomad::ReserveResponse {
+    let Reservation { env, nodes } = given;
+    let device = |DeviceNode { host_path, container_path, permissions }| nomad::DeviceSpec {
+        task_path: container_path.display().to_string(),
+        host_path: host_path.display().to_string(),
+        permissions,
+    };
+    let reservation = nomad::ContainerReservation {
+        envs: env.into_iter().collect(),
+        mounts: Vec::new(),
+        devices: nodes.into_iter().map(device).collect(),
+    };
+    nomad::ReserveResponse { container_res: Some(reservation) }
+}
+
+/// How the devices are at this time.
+pub(super) fn stats(inventory: Option<&Inventory>, now: SystemTime) -> nomad::StatsResponse {
+    let groups = inventory.into_iter().flat_map(|inventory| &inventory.groups);
+    let one = |group: &DeviceGroup| nomad::DeviceGroupStats {
+        vendor: group.vendor.clone(),
+        r#type: group.kind.clone(),
+        name: group.name.clone(),
+        instance_stats: group.devices.iter().map(|device| (device.id.clone(), stat(device, now))).collect(),
+    };
+    nomad::StatsResponse { groups: groups.filter(|group| !group.devices.is_empty()).map(one).collect() }
+}
+
+fn stat(device: &Device, now: SystemTime) -> nomad::DeviceStats {
+    let health = match &device.health {
+        Health::Healthy => "healthy".to_owned(),
+        Health::Unhealthy(why) => why.clone(),
+    };
+    let health = StatValue { string_val: Some(health), desc: "Health".to_owned(), ..StatValue::default() };
+    let mut attributes: HashMap<String, StatValue> = HashMap::from([("Health".to_owned(), health.clone())]);
+    if let Some(Traffic { read_bytes, written_bytes }) = device.traffic {
+        attributes.insert("Read".to_owned(), size(read_bytes, "Read since the node has started"));
+        attributes.insert("Written".to_owned(), size(written_bytes, "Written since the node has started"));
+    }
+    nomad::DeviceStats {
+        summary: Some(health),
+        stats: Some(StatObject { nested: Default::default(), attributes: attributes.into_iter().collect() }),
+        timestamp: Some(now.into()),
+    }
+}
+
+fn size(bytes: u64, desc: &str) -> StatValue {
+    StatValue {
+        int_numerator_val: Some(i64::try_from(bytes / KIB).unwrap_or(i64::MAX)),
+        unit: "KiB".to_owned(),
+        desc: desc.to_owned(),
+        ..StatValue::default()
+    }
+}
