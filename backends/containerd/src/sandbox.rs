@@ -3,6 +3,8 @@
 //! Order of making: the container object (the intent), then at once files and namespaces, then network, `/dev/shm` and infra
 //! process, then the mark that it is ready. Whatever fails, [`Inner::destroy_sandbox`] undoes it from the id alone.
 
+use std::collections::BTreeMap;
+use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -12,6 +14,7 @@ use switchyard_core::id::SandboxId;
 use switchyard_core::spec::{
     CgroupPlacement, IpcMode, SandboxNetwork, SandboxPid, SandboxSpec, SelinuxLabel, UtsMode,
 };
+use switchyard_core::sysctl::{SysctlName, SysctlNamespace};
 use switchyard_core::{Error, ErrorKind, Result};
 use switchyard_namespaces::{self as namespaces, Ns, Want};
 use switchyard_runtime_spec::{Namespace, SandboxFacts, SandboxUsers};
@@ -223,7 +226,10 @@ impl Inner {
             }
         };
         let joined = match &spec.network {
-            SandboxNetwork::Joined(path) => Some(path.clone()),
+            SandboxNetwork::Joined(path) => {
+                let sysctls = spec.sysctls.iter().filter(|(name, _)| is_of_joined(spec, name)).map(owned);
+                Some(join(path.clone(), sysctls.collect()))
+            }
             SandboxNetwork::Host | SandboxNetwork::Isolated | SandboxNetwork::Pod(_) => None,
         };
         let connected = async {
@@ -232,10 +238,7 @@ impl Inner {
             pinned?;
             let Some(planned) = planned? else {
                 return match joined {
-                    Some(path) => namespaces::tasks::addresses(path.clone()).await.map_err(|fault| {
-                        let why = format!("network namespace {} cannot be joined", path.display());
-                        Error::failed_precondition(why).with_source(fault)
-                    }),
+                    Some(join) => join.await,
                     None => Ok(Vec::new()),
                 };
             };
@@ -248,7 +251,7 @@ impl Inner {
         let (filed, connected) = tokio::join!(files, connected);
         entry.record.ips = connected?;
         filed?;
-        files::write_hosts(&dirs, spec, &entry.record).await?;
+        files::write_hosts(&dirs, spec, &entry.record, self.bridge.host()).await?;
         self.faults.reach(Step::SandboxHosts)?;
         if entry.record.infra {
             entry.pid = Some(self.start_infra(id, spec, entry).await?);
@@ -428,8 +431,28 @@ fn wanted(spec: &SandboxSpec) -> Want {
             uids: users::ranges(&users.uids),
             gids: users::ranges(&users.gids),
         }),
-        sysctls: spec.sysctls.clone(),
+        sysctls: spec.sysctls.iter().filter(|(name, _)| !is_of_joined(spec, name)).map(owned).collect(),
     }
+}
+
+fn owned((name, value): (&String, &String)) -> (String, String) {
+    (name.clone(), value.clone())
+}
+
+/// Whether a kernel parameter is of the network namespace that a sandbox joins.
+fn is_of_joined(spec: &SandboxSpec, parameter: &str) -> bool {
+    matches!(spec.network, SandboxNetwork::Joined(_))
+        && SysctlName::parse(parameter).and_then(|name| name.namespace()) == Some(SysctlNamespace::Network)
+}
+
+/// Sets the kernel parameters of the network namespace that a sandbox joins, and tells the addresses there.
+async fn join(path: PathBuf, sysctls: BTreeMap<String, String>) -> Result<Vec<IpAddr>> {
+    let refused = |fault: namespaces::Error| {
+        let why = format!("network namespace {} cannot be joined", path.display());
+        Error::failed_precondition(why).with_source(fault)
+    };
+    namespaces::tasks::set_sysctls(path.clone(), sysctls).await.map_err(refused)?;
+    namespaces::tasks::addresses(path.clone()).await.map_err(refused)
 }
 
 /// What a file below `/proc/sys/kernel` says.

@@ -141,6 +141,31 @@ pub fn is_local_alone(resolv_conf: &[u8]) -> bool {
     !locals.is_empty() && locals.into_iter().all(|local| local)
 }
 
+/// What is asked for, and where it says nothing what a resolver configuration of the host says.
+#[must_use]
+pub fn with_host_parts(asked: DnsConfig, resolv_conf: &[u8]) -> DnsConfig {
+    let text = String::from_utf8_lossy(resolv_conf);
+    let mut host = DnsConfig::default();
+    for line in text.lines() {
+        let mut words = line.split_ascii_whitespace();
+        let keyword = words.next().unwrap_or_default();
+        let words = words.take_while(|word| !word.starts_with(['#', ';'])).map(str::to_owned);
+        match keyword {
+            "nameserver" => host.servers.extend(words.take(1).filter(|server| check_server(server).is_ok())),
+            // Of several lines the last counts.
+            "search" | "domain" => host.searches = words.collect(),
+            "options" => host.options.extend(words),
+            _ => {}
+        }
+    }
+    let part = |asked: Vec<String>, host| if asked.is_empty() { host } else { asked };
+    DnsConfig {
+        servers: part(asked.servers, host.servers),
+        searches: part(asked.searches, host.searches),
+        options: part(asked.options, host.options),
+    }
+}
+
 /// Puts `contents` into `path` with these permission bits, so that a reader sees the old file or the new one, never a
 /// part. Idempotent. Tasks that have the old file bind-mounted keep seeing the old one.
 ///

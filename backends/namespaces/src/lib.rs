@@ -36,4 +36,5 @@ pub use error::Error;
 pub use helper::{PROGRAM, map_ids};
 pub use ns::{Ns, is_namespace_file};
 pub use pin::{Pins, Users, Want};
+pub use sysctl::set_in_netns;
 pub use within::{run_in_each_netns, run_in_netns, with_own_mounts};

@@ -1,13 +1,16 @@
 //! Kernel parameters of a sandbox, written from inside the namespaces that they belong to.
 
+use std::collections::BTreeMap;
 use std::fs::OpenOptions;
 use std::io::Write;
-use std::path::PathBuf;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
 
 use switchyard_core::sysctl::{SysctlName, SysctlNamespace};
 
 use crate::error::Error;
 use crate::ns::Ns;
+use crate::within::run_in_netns;
 
 /// A kernel parameter that has been checked against the namespaces a sandbox owns.
 #[derive(Clone, Debug)]
@@ -51,10 +54,26 @@ impl Checked {
     }
 }
 
+/// Sets kernel parameters of a network namespace that somebody else made. Blocks.
+///
+/// # Errors
+/// [`Error::SysctlName`], [`Error::SysctlHost`] and [`Error::SysctlShared`] before anything is set, the last also if `netns` is the
+/// namespace of this process; [`Error::SysctlWrite`] if the kernel refuses a value; those of [`run_in_netns`].
+pub fn set_in_netns(netns: &Path, sysctls: &BTreeMap<String, String>) -> Result<(), Error> {
+    let own = |path: &Path| std::fs::metadata(path).map_err(Error::file("look at the namespace", path));
+    let ours = Path::new("/proc/self/ns/net");
+    let shared = own(netns)?.ino() == own(ours)?.ino();
+    let checked =
+        sysctls.iter().map(|(name, value)| Checked::new(name, value, |ns| ns == Ns::Net && !shared));
+    let checked: Vec<Checked> = checked.collect::<Result<_, _>>()?;
+    if checked.is_empty() {
+        return Ok(());
+    }
+    run_in_netns(netns, || checked.iter().try_for_each(Checked::apply))?
+}
+
 #[cfg(test)]
 mod tests {
-    use std::path::Path;
-
     use super::*;
 
     #[test]
@@ -64,6 +83,12 @@ mod tests {
         assert!(error.to_string().contains("net.core.somaxconn"), "{error}");
         assert!(matches!(Checked::new("vm.swappiness", "1", |_| true), Err(Error::SysctlHost { .. })));
         assert!(matches!(Checked::new("net/../vm", "1", |_| true), Err(Error::SysctlName { .. })));
+        let ours = Path::new("/proc/self/ns/net");
+        let asked = BTreeMap::from([("net.core.somaxconn".to_owned(), "1".to_owned())]);
+        assert!(
+            matches!(set_in_netns(ours, &asked), Err(Error::SysctlShared { .. })),
+            "it would be the host's"
+        );
         let checked = Checked::new("net.ipv4.conf.eth0/1.forwarding", "1", |_| true).unwrap();
         assert_eq!(checked.file, Path::new("/proc/sys/net/ipv4/conf/eth0.1/forwarding"));
     }

@@ -3,6 +3,7 @@
 //! Cancel-safety, for all of them: a started operation runs to its end even if the future is dropped, so a caller that
 //! may be cancelled has to know the directory beforehand and call the matching removal, which is idempotent.
 
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::path::PathBuf;
 
@@ -58,6 +59,14 @@ pub async fn unmount_shm(dir: PathBuf) -> Result<(), Error> {
 /// Those of [`crate::addresses`].
 pub async fn addresses(netns: PathBuf) -> Result<Vec<IpAddr>, Error> {
     blocking("read addresses", move || crate::addresses(&netns)).await
+}
+
+/// [`crate::set_in_netns`]. Idempotent.
+///
+/// # Errors
+/// Those of [`crate::set_in_netns`].
+pub async fn set_sysctls(netns: PathBuf, sysctls: BTreeMap<String, String>) -> Result<(), Error> {
+    blocking("set kernel parameters", move || crate::set_in_netns(&netns, &sysctls)).await
 }
 
 /// [`mounts::unmount_tree`]. Idempotent.

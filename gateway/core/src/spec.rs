@@ -24,7 +24,8 @@ pub use checkpoint::CheckpointSpec;
 pub use disk::{DiskLimit, DiskPart, LimitedPlaces, Project, ProjectId, disk_parts};
 pub use mount::{DeviceNode, MissingSource, Mount, MountSource, Propagation, is_volume_name};
 pub use network::{
-    Bandwidth, Dns, HostEntry, Link, MacAddress, PodNetwork, PortMapping, Protocol, SandboxNetwork, UtsMode,
+    Bandwidth, Dns, HostAddress, HostEntry, Link, MacAddress, PodNetwork, PortMapping, Protocol,
+    SandboxNetwork, UtsMode,
 };
 pub use resources::{CgroupPlacement, HugepageLimit, Resources};
 pub use signal::Signal;

@@ -64,12 +64,12 @@ pub(crate) fn plan(task: &nomad::TaskConfig, session: &Session) -> Result<Plan> 
         handler,
         hostname: namespaces.hostname,
         sysctls: names::sysctls(&options.sysctl, &network.network, namespaces.ipc, namespaces.uts)?,
+        extra_hosts: names::extra_hosts(&options.extra_hosts, &network.network)?,
         network: network.network,
         ipc: namespaces.ipc,
         uts: namespaces.uts,
         pid: namespaces.sandbox_pid,
         dns: names::dns(&asked)?,
-        extra_hosts: names::extra_hosts(&options.extra_hosts)?,
         shm_size_bytes: match options.shm_size_bytes {
             0 => DEFAULT_SHM_BYTES,
             bytes => bytes,

@@ -12,7 +12,7 @@ use switchyard_contract::Fixture;
 use switchyard_core::ErrorKind;
 use switchyard_core::backend::{Backend, Condition, SandboxDetails};
 use switchyard_core::id::{SandboxId, TaskId};
-use switchyard_core::spec::{HostEntry, MacAddress, PodNetwork, PortMapping, Protocol, Signal};
+use switchyard_core::spec::{HostAddress, HostEntry, MacAddress, PodNetwork, PortMapping, Protocol, Signal};
 use switchyard_tests::host::eventually;
 use switchyard_tests::world::World;
 
@@ -151,15 +151,23 @@ async fn a_sandbox_has_the_hardware_address_and_the_hosts_that_were_asked_for() 
         .sandbox(|spec| {
             spec.network = bridged(|network| network.mac = Some(mac));
             spec.hostname = "web".to_owned();
-            spec.extra_hosts =
-                vec![HostEntry { ip: Ipv4Addr::new(10, 9, 8, 7).into(), names: vec!["db".to_owned()] }];
+            spec.extra_hosts = vec![
+                HostEntry {
+                    ip: HostAddress::Ip(Ipv4Addr::new(10, 9, 8, 7).into()),
+                    names: vec!["db".to_owned()],
+                },
+                HostEntry { ip: HostAddress::Gateway, names: vec!["host.docker.internal".to_owned()] },
+            ];
         })
         .await;
     let task = lab.task(sandbox, "exec sleep 1000", |_| {}).await;
     assert_eq!(lab.says(task, "cat /sys/class/net/eth0/address").await, mac.to_string());
     let hosts = lab.says(task, "cat /etc/hosts").await;
     let own = format!("{}\tweb", first(&details));
-    assert!(hosts.lines().any(|line| line == own) && hosts.contains("10.9.8.7\tdb"), "{hosts}");
+    let host = format!("{}\thost.docker.internal", lab.world.root().bridge().gateway());
+    for line in [own.as_str(), "10.9.8.7\tdb", &host] {
+        assert!(hosts.lines().any(|known| known == line), "{line} is not in {hosts}");
+    }
     lab.close().await;
 }
 

@@ -50,12 +50,25 @@ async fn a_namespace_that_is_joined_tells_its_addresses() {
         .sandbox(|spec| {
             spec.network = SandboxNetwork::Joined(netns);
             spec.hostname = "web".to_owned();
+            spec.sysctls = [("net.core.somaxconn", "777"), ("kernel.msgmax", "7777")]
+                .map(|(name, value)| (name.to_owned(), value.to_owned()))
+                .into();
         })
         .await;
     assert_eq!(details.ips, theirs.ips);
     let task = lab.task(joined, "exec sleep 1000", |_| {}).await;
     let hosts = lab.says(task, "cat /etc/hosts").await;
     assert!(hosts.contains(&format!("{}\tweb", theirs.ips[0])), "{hosts}");
+    let parameters = lab.says(task, "cat /proc/sys/net/core/somaxconn /proc/sys/kernel/msgmax").await;
+    assert_eq!(parameters, "777\n7777");
+    let host = fs::read_to_string("/proc/sys/net/core/somaxconn").expect("the kernel has it");
+    assert_ne!(host.trim(), "777", "the host's stays");
+    let ours = lab.try_sandbox(|spec| {
+        spec.network = SandboxNetwork::Joined("/proc/self/ns/net".into());
+        spec.sysctls = [("net.core.somaxconn".to_owned(), "777".to_owned())].into();
+    });
+    let refused = ours.await.expect_err("it is the host's");
+    assert!(refused.report().contains("net.core.somaxconn"), "{}", refused.report());
     let refused =
         lab.try_sandbox(|spec| spec.network = SandboxNetwork::Joined("/no/such/netns".into())).await;
     let refused = refused.expect_err("it is not there");

@@ -1,6 +1,6 @@
 //! The gateway's own network: a bridge of the node, made by CNI plugins from a configuration that is ours, not the node's.
 
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -105,6 +105,15 @@ impl Bridge {
             std::fs::write(&path, &text).map_err(|fault| io_error("write", &path, fault))?;
         }
         Ok(Self { list: Arc::new(list), subnets })
+    }
+
+    /// The address of the host on it: plugins give it the first one of the range.
+    pub(crate) fn host(&self) -> IpAddr {
+        match self.subnets.first().map(Subnet::first) {
+            Some(IpAddr::V4(first)) => Ipv4Addr::from_bits(first.to_bits().saturating_add(1)).into(),
+            Some(IpAddr::V6(first)) => Ipv6Addr::from_bits(first.to_bits().saturating_add(1)).into(),
+            None => unreachable!("a bridge has a range"),
+        }
     }
 
     /// What it is, for people.

@@ -1,8 +1,9 @@
 //! The files that a sandbox gives its tasks.
 
+use std::net::{IpAddr, Ipv4Addr};
 use std::path::Path;
 
-use switchyard_core::spec::{Dns, HostEntry, SandboxNetwork, SandboxSpec};
+use switchyard_core::spec::{Dns, HostAddress, HostEntry, Link, PodNetwork, SandboxNetwork, SandboxSpec};
 use switchyard_core::{Error, ErrorKind, Result};
 use switchyard_namespaces as namespaces;
 use switchyard_namespaces::files as content;
@@ -23,14 +24,14 @@ pub(super) async fn write_early(
     spec: &SandboxSpec,
     record: &SandboxRecord,
 ) -> Result<()> {
-    let resolv_conf = spec.dns.as_ref().map(resolv_conf).transpose()?;
+    let dns = spec.dns.clone();
     let own_name = record.owns_uts();
     let away = !matches!(spec.network, SandboxNetwork::Host);
     let name = record.hostname.clone();
     let (dirs, users) = (dirs.clone(), spec.users.clone());
     blocking(move || {
-        let resolv_conf = match resolv_conf {
-            Some(text) => text,
+        let resolv_conf = match dns {
+            Some(dns) => resolv_conf(dns, away)?,
             None => host_resolv_conf(away)?,
         };
         // The host's own name need not be one that we would give.
@@ -58,17 +59,18 @@ fn host_resolv_conf(away: bool) -> Result<Vec<u8>> {
 }
 
 /// Writes `/etc/hosts`, which names the sandbox's addresses; with the host's network it is a copy of the host's, with what was asked for
-/// at its end.
+/// at its end. `bridge` is the address of the host on the gateway's own bridge.
 pub(super) async fn write_hosts(
     dirs: &SandboxDirs,
     spec: &SandboxSpec,
     record: &SandboxRecord,
+    bridge: IpAddr,
 ) -> Result<()> {
-    let extra: Vec<_> = spec
-        .extra_hosts
-        .iter()
-        .map(|HostEntry { ip, names }| content::HostEntry { ip: *ip, names: names.clone() })
-        .collect();
+    let line = |entry: &HostEntry| {
+        let ip = address(entry, &spec.network, bridge)?;
+        Ok(content::HostEntry { ip, names: entry.names.clone() })
+    };
+    let extra = spec.extra_hosts.iter().map(line).collect::<Result<Vec<_>>>()?;
     let made = match record.network {
         NetworkRecord::Host => None,
         NetworkRecord::Pod | NetworkRecord::Isolated | NetworkRecord::Joined(_) => {
@@ -93,11 +95,32 @@ pub(super) async fn write_hosts(
     .await
 }
 
-fn resolv_conf(dns: &Dns) -> Result<Vec<u8>> {
-    let Dns { servers, searches, options } = dns.clone();
-    let text =
-        content::resolv_conf(&content::DnsConfig { servers, searches, options }).map_err(from_namespaces)?;
-    Ok(text.into_bytes())
+fn resolv_conf(dns: Dns, away: bool) -> Result<Vec<u8>> {
+    let Dns { servers, searches, options, host_defaults } = dns;
+    let mut made = content::DnsConfig { servers, searches, options };
+    if host_defaults {
+        made = content::with_host_parts(made, &host_resolv_conf(away)?);
+    }
+    Ok(content::resolv_conf(&made).map_err(from_namespaces)?.into_bytes())
+}
+
+/// The address of a line of `/etc/hosts`; `bridge` is that of the host on the gateway's own bridge.
+fn address(entry: &HostEntry, network: &SandboxNetwork, bridge: IpAddr) -> Result<IpAddr> {
+    match (&entry.ip, network) {
+        (HostAddress::Ip(ip), _) => Ok(*ip),
+        (HostAddress::Gateway, SandboxNetwork::Host) => Ok(Ipv4Addr::LOCALHOST.into()),
+        (HostAddress::Gateway, SandboxNetwork::Pod(PodNetwork { link: Link::Bridge, .. })) => Ok(bridge),
+        (
+            HostAddress::Gateway,
+            SandboxNetwork::Pod(_) | SandboxNetwork::Isolated | SandboxNetwork::Joined(_),
+        ) => {
+            let names = entry.names.join(" ");
+            let why = format!(
+                "{names} cannot be the host: it has no address that is known in the sandbox's network"
+            );
+            Err(Error::invalid("extra_hosts", why))
+        }
+    }
 }
 
 /// What an error of namespaces, mounts and files means to the gateway.

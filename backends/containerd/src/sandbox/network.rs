@@ -151,10 +151,8 @@ fn attachment(id: SandboxId, network: &PodNetwork, dirs: &SandboxDirs, wanted: &
 /// Adds what is for plugins that ask for it: the resolver's configuration and the cgroup parent that were asked for, and the ranges that
 /// the owner wants its addresses from, one of each.
 fn offer(capabilities: &mut Capabilities, spec: &SandboxSpec, ranges: &[Subnet]) {
-    capabilities.dns = spec.dns.as_ref().map(|Dns { servers, searches, options }| cni::Dns {
-        servers: servers.clone(),
-        searches: searches.clone(),
-        options: options.clone(),
+    capabilities.dns = spec.dns.as_ref().map(|Dns { servers, searches, options, host_defaults: _ }| {
+        cni::Dns { servers: servers.clone(), searches: searches.clone(), options: options.clone() }
     });
     let (CgroupPlacement::Parent(group) | CgroupPlacement::Leaf { path: group, .. }) = &spec.cgroup;
     capabilities.cgroup_path = Some(group.display().to_string()).filter(|path| !path.is_empty());

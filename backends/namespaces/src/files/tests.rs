@@ -103,3 +103,19 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn parts_that_nobody_asked_for_are_the_hosts() {
+    let host = b"# made by hand\nnameserver 192.0.2.1\nnameserver not-one\nnameserver 192.0.2.2 ; second\ndomain old.test\n\
+        search a.test b.test # both\noptions ndots:2\noptions edns0 trust-ad\nsortlist 10.0.0.0\n";
+    let words = |list: &[&str]| list.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>();
+    let all = DnsConfig {
+        servers: words(&["192.0.2.1", "192.0.2.2"]),
+        searches: words(&["a.test", "b.test"]),
+        options: words(&["ndots:2", "edns0", "trust-ad"]),
+    };
+    assert_eq!(with_host_parts(DnsConfig::default(), host), all);
+    let asked = DnsConfig { servers: words(&["9.9.9.9"]), ..DnsConfig::default() };
+    assert_eq!(with_host_parts(asked.clone(), host), DnsConfig { servers: words(&["9.9.9.9"]), ..all });
+    assert_eq!(with_host_parts(asked.clone(), b""), asked);
+}

@@ -134,15 +134,26 @@ pub struct Dns {
     pub searches: Vec<String>,
     /// Options.
     pub options: Vec<String>,
+    /// What is left empty here is as the host has it.
+    pub host_defaults: bool,
 }
 
 /// A line of `/etc/hosts`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HostEntry {
     /// The address.
-    pub ip: IpAddr,
+    pub ip: HostAddress,
     /// Names for it.
     pub names: Vec<String>,
+}
+
+/// An address in `/etc/hosts`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum HostAddress {
+    /// This one.
+    Ip(IpAddr),
+    /// That of the host, as the sandbox sees it. Only the gateway's own bridge, and the host's network, have one that is known.
+    Gateway,
 }
 
 #[cfg(test)]

@@ -276,7 +276,7 @@ fn dns(config: Option<cri::DnsConfig>) -> Result<Option<Dns>> {
         }
     }
     let empty = servers.is_empty() && searches.is_empty() && options.is_empty();
-    Ok((!empty).then_some(Dns { servers, searches, options }))
+    Ok((!empty).then_some(Dns { servers, searches, options, host_defaults: false }))
 }
 
 // === kernel parameters ===

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-use switchyard_core::spec::{Dns, HostEntry, IpcMode, SandboxNetwork, UtsMode};
+use switchyard_core::spec::{Dns, HostAddress, HostEntry, IpcMode, SandboxNetwork, UtsMode};
 use switchyard_core::sysctl::{SysctlName, SysctlNamespace};
 use switchyard_core::{Error, Result};
 
@@ -75,26 +75,29 @@ pub(super) fn dns(asked: &Asked<'_>) -> Result<Option<Dns>> {
     let (_, searches) = part("dns_search_domains", &options.dns_search_domains, "searches", job.searches)?;
     let (_, options) = part("dns_options", &options.dns_options, "options", job.options)?;
     let empty = servers.is_empty() && searches.is_empty() && options.is_empty();
-    Ok((!empty).then_some(Dns { servers, searches, options }))
+    Ok((!empty).then_some(Dns { servers, searches, options, host_defaults: true }))
 }
 
 /// Further lines of `/etc/hosts`, from `name:address`.
-pub(super) fn extra_hosts(entries: &[String]) -> Result<Vec<HostEntry>> {
+pub(super) fn extra_hosts(entries: &[String], network: &SandboxNetwork) -> Result<Vec<HostEntry>> {
     let entry = |(index, entry): (usize, &String)| {
         let field = format!("extra_hosts[{index}]");
         let (name, ip) = entry.split_once([':', '=']).unwrap_or((entry, ""));
-        if ip == "host-gateway" {
-            let why =
-                format!("{field}: host-gateway is not known before the network is there; give the address");
-            return Err(Error::unimplemented(why));
-        }
         let bare = ip.strip_prefix('[').and_then(|ip| ip.strip_suffix(']')).unwrap_or(ip);
         let wrong = || Error::invalid(&field, format!("{entry:?} is not of the form \"name:address\""));
         check_hostname(&field, name)?;
         if name.is_empty() {
             return Err(wrong());
         }
-        Ok(HostEntry { ip: bare.parse().map_err(|_| wrong())?, names: vec![name.to_owned()] })
+        let ip = match (ip, network) {
+            ("host-gateway", SandboxNetwork::Pod(_) | SandboxNetwork::Host) => HostAddress::Gateway,
+            ("host-gateway", SandboxNetwork::Joined(_) | SandboxNetwork::Isolated) => {
+                let why = "host-gateway is known on the gateway's own bridge and the host's network alone; give the address";
+                return Err(Error::unimplemented(format!("{field}: {why}")));
+            }
+            _ => HostAddress::Ip(bare.parse().map_err(|_| wrong())?),
+        };
+        Ok(HostEntry { ip, names: vec![name.to_owned()] })
     };
     entries.iter().enumerate().map(entry).collect()
 }

@@ -129,3 +129,17 @@ fn types_are_those_that_hcl_knows() {
         });
     }
 }
+
+#[test]
+fn operators_are_told_of_every_key() {
+    let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/nomad-options.md");
+    let page = std::fs::read_to_string(page).unwrap();
+    let mut words: Vec<&str> = page.split(|c: char| !c.is_ascii_alphanumeric() && c != '_').collect();
+    words.sort_unstable();
+    for schema in [task_schema(), plugin_schema()] {
+        walk("", &schema, &mut |path, _| {
+            let name = path.rsplit('.').next().unwrap_or(path);
+            assert!(words.binary_search(&name).is_ok(), "{path}");
+        });
+    }
+}

@@ -186,7 +186,8 @@ fn refuse_foreign(block: &mut Block) -> Result<()> {
         return Err(Error::unimplemented(why));
     }
     if yes(block, "advertise_ipv6_address")? {
-        let why = "advertise_ipv6_address: tasks have addresses of IPv4 on the gateway's bridge";
+        let why =
+            "advertise_ipv6_address: services find tasks at the address that their ports are published on";
         return Err(Error::unimplemented(why));
     }
     Ok(())

@@ -271,7 +271,7 @@ fn what_cannot_be_had_here_is_refused_by_its_name() {
     impossible(
         "advertise_ipv6_address",
         true,
-        "advertise_ipv6_address: tasks have addresses of IPv4 on the gateway's bridge",
+        "advertise_ipv6_address: services find tasks at the address that their ports are published on",
     );
     let volume = |entries: Value| list([map([("source", "v".into()), ("volume_options", entries)])]);
     impossible(

@@ -64,6 +64,7 @@ fn a_pod_becomes_a_sandbox() {
             servers: strings(&["10.0.0.10"]),
             searches: strings(&["svc.local", "."]),
             options: strings(&["ndots:5"]),
+            host_defaults: false,
         }),
         extra_hosts: Vec::new(),
         sysctls: map(&[

@@ -195,6 +195,7 @@ fn a_resolver_is_configured_by_the_task_and_else_by_the_job() {
     assert_eq!(dns(&task([])), None);
     assert_eq!(dns(&with(task([]), Some(nomad::DnsConfig::default()))), None);
     let made = dns(&with(task([]), Some(job.clone()))).unwrap();
+    assert!(made.host_defaults, "what neither says is as the host has it");
     assert_eq!(
         (made.servers, made.searches, made.options),
         (strings(&["9.9.9.9"]), strings(&["job.test"]), strings(&["ndots:2"]))
@@ -216,20 +217,30 @@ fn a_resolver_is_configured_by_the_task_and_else_by_the_job() {
 
 #[test]
 fn further_hosts_are_names_with_addresses() {
-    let made =
-        planned([("extra_hosts", texts(&["db:10.0.0.5", "six:fe80::1", "seven:[::1]", "eight=1.2.3.4"]))]);
-    let hosts: Vec<_> =
-        made.sandbox.extra_hosts.into_iter().map(|host| (host.names, host.ip.to_string())).collect();
-    let host = |name: &str, ip: &str| (strings(&[name]), ip.to_owned());
-    assert_eq!(
-        hosts,
-        [host("db", "10.0.0.5"), host("six", "fe80::1"), host("seven", "::1"), host("eight", "1.2.3.4")]
-    );
+    let entries =
+        ["db:10.0.0.5", "six:fe80::1", "seven:[::1]", "eight=1.2.3.4", "host.docker.internal:host-gateway"];
+    let made = planned([("extra_hosts", texts(&entries))]);
+    let host = |name: &str, ip: &str| HostEntry {
+        names: strings(&[name]),
+        ip: HostAddress::Ip(ip.parse().unwrap()),
+    };
+    let gateway = HostEntry { names: strings(&["host.docker.internal"]), ip: HostAddress::Gateway };
+    let addresses = [
+        host("db", "10.0.0.5"),
+        host("six", "fe80::1"),
+        host("seven", "::1"),
+        host("eight", "1.2.3.4"),
+        gateway,
+    ];
+    assert_eq!(made.sandbox.extra_hosts, addresses);
     for entry in ["db", ":10.0.0.5", "db:ten", "db:"] {
         let text = format!("extra_hosts[0]: {entry:?} is not of the form \"name:address\"");
         invalid("extra_hosts", texts(&[entry]), &text);
     }
     invalid("extra_hosts", texts(&["d b:1.2.3.4"]), "extra_hosts[0]: \"d b\" is no host name");
+    let alone = task([("network_mode", "none".into()), ("extra_hosts", texts(&["host:host-gateway"]))]);
+    let text = "extra_hosts[0]: host-gateway is known on the gateway's own bridge and the host's network alone; give the address";
+    refused_task(&alone, PluginConfig::default(), ErrorKind::Unimplemented, text);
 }
 
 #[test]
@@ -250,6 +261,11 @@ fn kernel_parameters_are_those_of_the_tasks_own_namespaces() {
     ];
     assert_eq!(made.sandbox.sysctls, expected.map(|(k, v)| (k.to_owned(), v.to_owned())).into());
     assert_eq!(planned([("network_mode", "host".into())]).sandbox.sysctls, BTreeMap::new());
+    let isolation = group(nomad::network_isolation_spec::NetworkIsolationMode::Group, "/run/netns/a1");
+    let grouped = task([("sysctl", pairs(&[("net.core.somaxconn", "7")]))]);
+    let grouped = nomad::TaskConfig { network_isolation_spec: isolation, ..grouped };
+    let made = plan(&grouped, &session(PluginConfig::default())).unwrap().sandbox.sysctls;
+    assert_eq!(made, BTreeMap::from([("net.core.somaxconn".to_owned(), "7".to_owned())]));
     for (name, why) in [
         ("vm.swappiness", "it belongs to the whole node, not to a namespace of the task"),
         ("net..x", "it is not the name of a kernel parameter"),
