@@ -22,6 +22,7 @@ mod calls;
 mod ending;
 mod front;
 mod handshake;
+mod known;
 mod link;
 mod place;
 mod stand_in;

@@ -62,19 +62,15 @@ impl Leaf {
     /// # Errors
     /// The first that cannot be removed: something is in it.
     pub fn remove(&mut self) -> io::Result<()> {
-        let mut outcome = Ok(());
         for dir in &self.own {
+            let mut outcome = Ok(());
             eventually(EMPTY, || {
                 outcome = gone(fs::remove_dir(dir));
                 outcome.is_ok()
             });
-            outcome =
-                outcome.map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", dir.display())));
-            if outcome.is_err() {
-                return outcome;
-            }
+            outcome.map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", dir.display())))?;
         }
-        outcome
+        Ok(())
     }
 }
 

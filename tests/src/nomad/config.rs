@@ -33,10 +33,8 @@ fn pack(spec: &hclspec::Spec, given: &Value) -> Packed {
         }
         Block::Default(default) => {
             let spec = |spec: &Option<Box<hclspec::Spec>>, given: &Value| nested(spec, given);
-            match spec(&default.primary, given) {
-                Packed::Nil => spec(&default.default, &Value::Null),
-                value => value,
-            }
+            let primary = spec(&default.primary, given);
+            if primary.is_nil() { spec(&default.default, &Value::Null) } else { primary }
         }
         Block::Literal(literal) => {
             let value: Value = serde_json::from_str(&literal.value).expect("our literals are also JSON");

@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use futures::stream;
+use futures::{StreamExt, stream};
 use prost::Message;
 use switchyard_proto::go_plugin as plugin;
 use switchyard_proto::grpc::health::v1 as health;
@@ -15,6 +15,7 @@ use tonic::{Request, Status};
 
 use super::calls::{Answer, Call, silent, streaming, unary};
 use super::ending::Ending;
+use super::known::{Base, Driver, Host, Known};
 use super::link::{Link, Up};
 use super::{Launch, Role, stand_in};
 use crate::PluginConfig;
@@ -44,47 +45,44 @@ impl Answers {
         Self { launch: Arc::new(launch.clone()), link, ending, config: Arc::default() }
     }
 
-    /// Answers a call, or gives it back: it is the daemon's.
-    pub(super) fn answer(&self, call: Call) -> Result<Answer, Call> {
-        let path = call.uri().path().trim_start_matches('/').to_owned();
-        let Some((service, method)) = path.split_once('/') else { return Err(call) };
-        match (service, self.launch.role) {
-            ("hashicorp.nomad.plugins.base.proto.BasePlugin", _) => self.base(method, call),
-            ("hashicorp.nomad.plugins.drivers.proto.Driver", Role::Driver) => self.driver(method, call),
-            ("hashicorp.nomad.plugins.device.DevicePlugin", Role::Device) => self.device(method, call),
-            (service, _) => self.host(service, method, call),
+    /// Answers a call.
+    pub(super) fn answer(&self, known: Known, call: Call) -> Answer {
+        match known {
+            Known::Base(base) => self.base(base, call),
+            Known::Driver(driver) => self.driver(driver, call),
+            Known::DeviceFingerprint => self.devices(call),
+            Known::Host(host) => self.host(host, call),
         }
     }
 
-    fn base(&self, method: &str, call: Call) -> Result<Answer, Call> {
+    fn base(&self, method: Base, call: Call) -> Answer {
         let this = self.clone();
-        Ok(match method {
-            "PluginInfo" => unary(call, move |base::PluginInfoRequest {}| Ok(this.info())),
-            "ConfigSchema" => unary(call, move |base::ConfigSchemaRequest {}| Ok(this.schema())),
-            "SetConfig" => unary(call, move |request| this.set_config(request)),
-            _ => return Err(call),
-        })
+        match method {
+            Base::PluginInfo => unary(call, move |base::PluginInfoRequest {}| Ok(this.info())),
+            Base::ConfigSchema => unary(call, move |base::ConfigSchemaRequest {}| Ok(this.schema())),
+            Base::SetConfig => unary(call, move |request| this.set_config(request)),
+        }
     }
 
-    fn driver(&self, method: &str, call: Call) -> Result<Answer, Call> {
+    fn driver(&self, method: Driver, call: Call) -> Answer {
         let this = self.clone();
-        Ok(match method {
-            "Init" => unary(call, move |nomad::InitRequest {}| {
+        match method {
+            Driver::Init => unary(call, move |nomad::InitRequest {}| {
                 this.link.need();
                 Ok(nomad::InitResponse {})
             }),
-            "Shutdown" => unary(call, move |nomad::ShutdownRequest {}| {
+            Driver::Shutdown => unary(call, move |nomad::ShutdownRequest {}| {
                 tracing::info!("the agent is about to end; its tasks go on");
                 this.ending.soon();
                 Ok(nomad::ShutdownResponse {})
             }),
-            "Capabilities" => unary(call, move |nomad::CapabilitiesRequest {}| {
+            Driver::Capabilities => unary(call, move |nomad::CapabilitiesRequest {}| {
                 Ok(nomad::CapabilitiesResponse { capabilities: Some(capabilities(&this.config())) })
             }),
-            "TaskConfigSchema" => unary(call, move |nomad::TaskConfigSchemaRequest {}| {
+            Driver::TaskConfigSchema => unary(call, move |nomad::TaskConfigSchemaRequest {}| {
                 Ok(nomad::TaskConfigSchemaResponse { spec: Some(task_schema()) })
             }),
-            "Fingerprint" => {
+            Driver::Fingerprint => {
                 let away = self.undetected();
                 let open = |up: Up| async move {
                     let request = named(&up, nomad::FingerprintRequest {});
@@ -95,7 +93,7 @@ impl Answers {
                     stand_in::stream(self.link.clone(), Some(away), open),
                 )
             }
-            "TaskEvents" => {
+            Driver::TaskEvents => {
                 let open = |up: Up| async move {
                     let request = named(&up, nomad::TaskEventsRequest {});
                     Ok(DriverClient::new(up.channel).task_events(request).await?.into_inner())
@@ -105,49 +103,39 @@ impl Answers {
                     stand_in::stream(self.link.clone(), None, open),
                 )
             }
-            _ => return Err(call),
-        })
+        }
     }
 
-    fn device(&self, method: &str, call: Call) -> Result<Answer, Call> {
-        Ok(match method {
-            "Fingerprint" => {
-                // Without the daemon there are no devices: the agent waits for this word when it starts.
-                let away = device::FingerprintResponse::default();
-                let open = |up: Up| async move {
-                    let request = named(&up, device::FingerprintRequest {});
-                    Ok(DevicePluginClient::new(up.channel).fingerprint(request).await?.into_inner())
-                };
-                streaming::<device::FingerprintRequest, _>(
-                    call,
-                    stand_in::stream(self.link.clone(), Some(away), open),
-                )
-            }
-            _ => return Err(call),
-        })
+    fn devices(&self, call: Call) -> Answer {
+        // Without the daemon there are no devices: the agent waits for this word when it starts.
+        let away = device::FingerprintResponse::default();
+        let open = |up: Up| async move {
+            let request = named(&up, device::FingerprintRequest {});
+            Ok(DevicePluginClient::new(up.channel).fingerprint(request).await?.into_inner())
+        };
+        streaming::<device::FingerprintRequest, _>(
+            call,
+            stand_in::stream(self.link.clone(), Some(away), open),
+        )
     }
 
     /// What every host of go-plugin may ask.
-    fn host(&self, service: &str, method: &str, call: Call) -> Result<Answer, Call> {
+    fn host(&self, method: Host, call: Call) -> Answer {
         let ending = self.ending.clone();
-        Ok(match (service, method) {
-            ("grpc.health.v1.Health", "Check") => unary(call, |request| check_health(&request)),
-            ("grpc.health.v1.Health", "Watch") => {
+        match method {
+            Host::HealthCheck => unary(call, |request| check_health(&request)),
+            Host::HealthWatch => {
                 let serving = stream::once(async { Ok(serving()) });
-                let watch = futures::StreamExt::chain(serving, stream::pending());
-                streaming::<health::HealthCheckRequest, _>(call, watch)
+                streaming::<health::HealthCheckRequest, _>(call, serving.chain(stream::pending()))
             }
-            ("plugin.GRPCController", "Shutdown") => unary(call, move |plugin::Empty {}| {
+            Host::Shutdown => unary(call, move |plugin::Empty {}| {
                 ending.now();
                 Ok(plugin::Empty {})
             }),
-            ("plugin.GRPCStdio", "StreamStdio") => {
-                // We write nothing anywhere that a host would have to carry.
-                streaming::<(), plugin::StdioData>(call, stream::pending())
-            }
-            ("plugin.GRPCBroker", "StartStream") => silent::<plugin::ConnInfo, plugin::ConnInfo>(call),
-            _ => return Err(call),
-        })
+            // We write nothing anywhere that a host would have to carry.
+            Host::Stdio => streaming::<(), plugin::StdioData>(call, stream::pending()),
+            Host::Broker => silent::<plugin::ConnInfo, plugin::ConnInfo>(call),
+        }
     }
 
     fn info(&self) -> base::PluginInfoResponse {

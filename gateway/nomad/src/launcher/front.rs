@@ -10,6 +10,7 @@ use tower::ServiceExt;
 use super::answers::Answers;
 use super::calls::{Answer, Call, later, refuse};
 use super::ending::Ending;
+use super::known::{Whose, whose};
 use super::link::Link;
 use super::steady::{HOLD, Steady, broken};
 use super::{Launch, Role};
@@ -41,25 +42,15 @@ impl Service<Call> for Front {
     }
 
     fn call(&mut self, call: Call) -> Answer {
-        let call = match self.answers.answer(call) {
-            Ok(answer) => return answer,
-            Err(call) => call,
-        };
-        let service = call.uri().path().split('/').nth(1).unwrap_or_default();
-        if service != daemon_service(self.role) {
-            let status =
-                switchyard_core::Error::unimplemented(format!("{} is not served", call.uri().path()));
-            return Box::pin(std::future::ready(Ok(refuse(crate::status::status(&status)))));
+        match whose(self.role, call.uri().path()) {
+            Whose::Ours(known) => self.answers.answer(known, call),
+            Whose::Daemons => later(forward(self.link.clone(), call)),
+            Whose::Nobodys => {
+                let why = format!("{} is not served", call.uri().path());
+                let status = crate::status::status(&switchyard_core::Error::unimplemented(why));
+                later(std::future::ready(refuse(status)))
+            }
         }
-        later(forward(self.link.clone(), call))
-    }
-}
-
-/// The service whose calls the daemon answers.
-const fn daemon_service(role: Role) -> &'static str {
-    match role {
-        Role::Driver => "hashicorp.nomad.plugins.drivers.proto.Driver",
-        Role::Device => "hashicorp.nomad.plugins.device.DevicePlugin",
     }
 }
 

@@ -17,7 +17,7 @@ enum At<T> {
     /// Nothing has been said, and this is to be said if the daemon is away.
     Begin(Option<T>),
     /// The daemon speaks.
-    Daemon(Streaming<T>),
+    Daemon(Box<Streaming<T>>),
 }
 
 /// What the daemon says on a stream that `open` opens, and before that, if the daemon is away, `first`. It ends with the launcher only,
@@ -42,7 +42,7 @@ where
                         (Err(_), None) => link.up().await,
                     };
                     match open(up).await {
-                        Ok(daemon) => At::Daemon(daemon),
+                        Ok(daemon) => At::Daemon(Box::new(daemon)),
                         Err(status) => return Some((Err(held(status).await), (At::Begin(None), link, open))),
                     }
                 }
