@@ -6,7 +6,7 @@ use switchyard_devices::Group;
 use tracing_subscriber::EnvFilter;
 use url::Url;
 
-use super::{Config, Mode};
+use super::{Config, Mode, Streaming};
 
 /// The longest path of a unix socket that the kernel takes, without its final NUL.
 const SOCKET_PATH_MAX: usize = 107;
@@ -82,7 +82,16 @@ pub(super) fn check(config: &Config) -> Result<(), Fault> {
             return fault(key, "must be at least 1".into());
         }
     }
-    let streaming = &config.cri.streaming;
+    check_streaming(&config.cri.streaming)?;
+    if config.logkeeper.mode == Mode::External && config.logkeeper.state_dir.is_some() {
+        return fault("logkeeper.state_dir", "is only used with logkeeper.mode = \"managed\"".into());
+    }
+    Ok(())
+}
+
+/// Checks the server of exec, attach and port-forward.
+fn check_streaming(streaming: &Streaming) -> Result<(), Fault> {
+    let fault = |key: &str, why: String| Err((key.to_owned(), why));
     if streaming.tls_certificate.is_some() != streaming.tls_key.is_some() {
         let given = if streaming.tls_key.is_some() { "tls_key" } else { "tls_certificate" };
         let why = "cri.streaming.tls_certificate and cri.streaming.tls_key come together".into();
@@ -97,9 +106,6 @@ pub(super) fn check(config: &Config) -> Result<(), Fault> {
         && streaming_url(url).is_none()
     {
         return fault("cri.streaming.url", format!("{url:?} is no http:// or https:// URL with a host"));
-    }
-    if config.logkeeper.mode == Mode::External && config.logkeeper.state_dir.is_some() {
-        return fault("logkeeper.state_dir", "is only used with logkeeper.mode = \"managed\"".into());
     }
     Ok(())
 }
