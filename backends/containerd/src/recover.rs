@@ -312,6 +312,8 @@ impl Inner {
             }
             TaskFate::Unsettled => {
                 self.inherited().insert(id);
+                // What comes of it may be nothing, and then the start is asked for again.
+                entry.keep_fifos_open();
                 TaskState::Created
             }
             TaskFate::Running(started) => {

@@ -1,5 +1,6 @@
 //! Tasks: made, started, ended and removed.
 
+use std::fs::File;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -60,6 +61,8 @@ pub(crate) struct TaskEntry {
     started: Mutex<Option<KnownStart>>,
     /// Holds the output FIFOs, whose content would be gone with their last reader should the logkeeper be away just then.
     hold: Mutex<Option<switchyard_logkeeper::Hold>>,
+    /// Both ends of somebody else's FIFOs, from a start that was cut off to the end of the next one.
+    lent: Mutex<Vec<File>>,
     /// Who is attached to its standard input.
     inputs: Mutex<attach::Inputs>,
     oom: Mutex<Option<oom::Oom>>,
@@ -114,6 +117,7 @@ impl TaskEntry {
             mounts: Mutex::default(),
             started: Mutex::default(),
             hold: Mutex::default(),
+            lent: Mutex::default(),
             inputs: Mutex::default(),
             oom: Mutex::default(),
             process: Mutex::default(),
@@ -146,6 +150,10 @@ impl TaskEntry {
 
     pub(crate) fn set_started(&self, started: Option<Started>) {
         let known = started.map(|start| KnownStart { start, since: Instant::now() });
+        if known.is_some() {
+            // Its shim has them by now.
+            self.lent.lock().unwrap_or_else(PoisonError::into_inner).clear();
+        }
         *self.started.lock().unwrap_or_else(PoisonError::into_inner) = known;
     }
 
@@ -243,8 +251,18 @@ impl TaskEntry {
         }
     }
 
+    /// Keeps the FIFOs of somebody else that its output goes into from seeing an end, until it has been started or that has failed.
+    pub(crate) fn keep_fifos_open(&self) {
+        let paths = match &self.record().output {
+            OutputRecord::Fifos { stdout, stderr } => [stdout.clone(), stderr.clone()],
+            OutputRecord::Discard | OutputRecord::Live | OutputRecord::Log(_) => return,
+        };
+        *self.lent.lock().unwrap_or_else(PoisonError::into_inner) = fifos::keep_open(&paths);
+    }
+
     /// Lets go of what is held for a process that runs, which it does no more.
     fn let_go(&self) {
+        self.lent.lock().unwrap_or_else(PoisonError::into_inner).clear();
         self.oom.lock().unwrap_or_else(PoisonError::into_inner).take();
         self.process.lock().unwrap_or_else(PoisonError::into_inner).take();
     }

@@ -1,7 +1,8 @@
 //! Output that goes into somebody else's FIFOs: they are handed to the shim as they are, and nothing of ours is between.
 //!
 //! The shim opens both ends of each, so that a reader that goes away ends no process. But it waits for a reader before it does: we are that
-//! one, until it has them.
+//! one, until it has them. And a reader that has seen the last writer go comes back for nothing: while the shim of a start that was cut off
+//! is cleared away, we are a writer too, until the start that follows has them.
 
 use std::fs::{File, OpenOptions};
 use std::io::ErrorKind as Fault;
@@ -19,6 +20,17 @@ use crate::text::io_error;
 /// `FailedPrecondition` if one is not there, or is nothing that can be written to.
 pub(super) fn hold(paths: &[PathBuf]) -> Result<Vec<File>> {
     paths.iter().map(|path| open(path)).filter_map(Result::transpose).collect()
+}
+
+/// Opens the FIFOs among these at both ends, so that whoever reads them sees no end. What cannot be opened has no reader either.
+pub(super) fn keep_open(paths: &[PathBuf]) -> Vec<File> {
+    let is_fifo =
+        |path: &&PathBuf| std::fs::metadata(path).is_ok_and(|metadata| metadata.file_type().is_fifo());
+    let open = |path: &PathBuf| {
+        let mut both = OpenOptions::new();
+        both.read(true).write(true).custom_flags(OFlag::O_NONBLOCK.bits()).open(path).ok()
+    };
+    paths.iter().filter(is_fifo).filter_map(open).collect()
 }
 
 /// `None` for what is no FIFO and needs no reader.
@@ -59,6 +71,23 @@ mod tests {
         assert_eq!(held.len(), 1);
         // With a reader there, this returns at once.
         OpenOptions::new().write(true).custom_flags(OFlag::O_NONBLOCK.bits()).open(&fifo).unwrap();
+    }
+
+    #[test]
+    fn a_reader_sees_no_end_while_a_fifo_is_kept_open() {
+        use std::io::Read;
+        let dir = tempfile::tempdir().unwrap();
+        let (fifo, mut byte) = (dir.path().join("out"), [0]);
+        mkfifo(&fifo, Mode::S_IRWXU).unwrap();
+        let mut reader =
+            OpenOptions::new().read(true).custom_flags(OFlag::O_NONBLOCK.bits()).open(&fifo).unwrap();
+        let writer = OpenOptions::new().write(true).open(&fifo).unwrap();
+        let kept = keep_open(&[fifo, dir.path().join("missing")]);
+        assert_eq!(kept.len(), 1);
+        drop(writer);
+        assert_eq!(reader.read(&mut byte).unwrap_err().kind(), Fault::WouldBlock);
+        drop(kept);
+        assert_eq!(reader.read(&mut byte).unwrap(), 0);
     }
 
     #[test]
