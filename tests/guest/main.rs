@@ -25,7 +25,7 @@ use node::GuestNode;
 type Fact = (&'static str, fn(&GuestNode));
 
 /// The tests of the integration suite that run once more in the guest, with crun: one of each kind.
-const SMOKE: [&str; 10] = [
+const SMOKE: [&str; 13] = [
     "cri::pods::a_pod_goes_its_whole_way_and_leaves_nothing",
     "cri::ends::a_container_that_takes_too_much_memory_is_told_to_be_out_of_it",
     "cri::ends::an_end_has_its_code_and_reason",
@@ -36,6 +36,9 @@ const SMOKE: [&str; 10] = [
     "cri::network::a_host_port_leads_into_the_pod_until_it_is_stopped",
     "cri::users::root_inside_is_nobody_outside_and_has_all_that_it_needs",
     "cri::recovery::everything_outlives_a_daemon_that_is_killed",
+    "lent::leaf::a_task_is_in_the_group_that_was_made_for_it_and_leaves_it_as_it_was",
+    "lent::leaf::processors_are_limited_in_the_group_that_was_made_for_that",
+    "lent::leaf::a_task_that_runs_out_of_the_memory_of_its_group_is_told_so",
 ];
 
 fn main() -> ExitCode {

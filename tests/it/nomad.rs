@@ -1,6 +1,7 @@
 //! What Nomad agents run on: the plugins and the real daemon, with real containers.
 
 mod crashes;
+mod devices;
 mod exec;
 mod go_host;
 mod launchers;
