@@ -8,6 +8,7 @@ mod launchers;
 mod lives;
 mod networks;
 mod numbers;
+mod options;
 mod resources;
 
 use switchyard_tests::node::Node;
