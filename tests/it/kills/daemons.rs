@@ -20,6 +20,7 @@ pub(super) const KILLS: &[Amid] = &[
             (DirLocked, 2),
             (SocketBound, 1),
             (SocketBound, 2),
+            (SocketBound, 3),
             (AddressDrafted, 1),
             (AddressWritten, 1),
         ],

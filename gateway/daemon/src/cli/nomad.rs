@@ -144,11 +144,9 @@ fn install(dir: &Path) -> Result<(), NomadError> {
     let mut made = String::new();
     for (file, role) in FILES {
         let path = dir.join(file);
-        let new = dir.join(format!(".{file}.new"));
-        let linked = match fs::remove_file(&new) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
-            Ok(()) | Err(_) => symlink(&exe, &new).and_then(|()| fs::rename(&new, &path)),
-        };
+        // Another install may be under way.
+        let new = dir.join(format!(".{file}.{}", std::process::id()));
+        let linked = symlink(&exe, &new).and_then(|()| fs::rename(&new, &path));
         linked.map_err(fail(&path))?;
         made.push_str(&format!(
             "{}: the {}; name it in the agent's configuration: plugin \"{file}\" {{}}\n",

@@ -1,7 +1,6 @@
 //! Tests of where paths lead, with links of all kinds in a directory of an allocation.
 
 use std::fs;
-use std::io::Read as _;
 use std::os::unix::fs::symlink;
 
 use switchyard_core::ErrorKind;
@@ -138,20 +137,4 @@ fn a_task_cannot_put_its_own_directories_elsewhere() {
         fs::remove_file(alloc.path(dir)).unwrap();
         fs::create_dir(alloc.path(dir)).unwrap();
     }
-}
-
-#[test]
-fn a_file_is_opened_below_its_directory_alone() {
-    let alloc = Alloc::new();
-    let local = alloc.path("web/local");
-    fs::write(local.join("image.tar"), "tar").unwrap();
-    let mut text = String::new();
-    open_below(&local, Path::new("image.tar")).unwrap().read_to_string(&mut text).unwrap();
-    assert_eq!(text, "tar");
-    symlink(alloc.outside().join("secret"), local.join("link")).unwrap();
-    for path in ["link", "missing", "../secrets", "."] {
-        assert!(open_below(&local, Path::new(path)).is_err(), "{path}");
-    }
-    nix::unistd::mkfifo(&local.join("fifo"), Mode::S_IRWXU).unwrap();
-    assert!(open_below(&local, Path::new("fifo")).is_err(), "it would block");
 }
