@@ -25,7 +25,7 @@ use node::GuestNode;
 type Fact = (&'static str, fn(&GuestNode));
 
 /// The tests of the integration suite that run once more in the guest, with crun: one of each kind.
-const SMOKE: [&str; 13] = [
+const SMOKE: [&str; 17] = [
     "cri::pods::a_pod_goes_its_whole_way_and_leaves_nothing",
     "cri::ends::a_container_that_takes_too_much_memory_is_told_to_be_out_of_it",
     "cri::ends::an_end_has_its_code_and_reason",
@@ -39,6 +39,10 @@ const SMOKE: [&str; 13] = [
     "lent::leaf::a_task_is_in_the_group_that_was_made_for_it_and_leaves_it_as_it_was",
     "lent::leaf::processors_are_limited_in_the_group_that_was_made_for_that",
     "lent::leaf::a_task_that_runs_out_of_the_memory_of_its_group_is_told_so",
+    "nomad::crashes::a_task_goes_on_through_kills_of_the_daemon_and_its_end_is_told_to_who_waited",
+    "nomad::networks::a_task_without_a_network_mode_is_on_a_bridge_of_its_own_with_its_ports_published",
+    "nomad::resources::a_task_is_in_the_groups_that_the_agent_has_made_with_the_limits_of_the_job",
+    "nomad::resources::a_task_that_takes_too_much_memory_is_told_to_have_run_out_of_it",
 ];
 
 fn main() -> ExitCode {

@@ -4,11 +4,11 @@ mod crashes;
 mod devices;
 mod exec;
 mod go_host;
+mod kills;
 mod launchers;
 mod lives;
 mod networks;
 mod numbers;
-mod options;
 mod resources;
 
 use switchyard_tests::node::Node;

@@ -88,7 +88,7 @@ fn a_terminal_has_its_size_takes_what_is_typed_and_ends_with_its_first_process()
             driver.exec_streaming(task.id(), &["sh", "-c", script], true, input.as_bytes(), false)
         };
         // The size comes right after the command.
-        let script = "n=0; while [ \"$(stty size)\" != '24 80' ] && [ $n -lt 100 ]; do n=$((n+1)); sleep 0.05; done; stty size";
+        let script = "n=0; while [ \"$(stty size 2>/dev/null)\" != '24 80' ] && [ $n -lt 100 ]; do n=$((n+1)); sleep 0.05; done; stty size";
         assert_eq!(run(script, "").expect("it runs"), said("24 80\r\n", "", 0));
         let answer = run("head -n1; echo err >&2", "typed\n").expect("it runs");
         assert_eq!(answer, said("typed\r\ntyped\r\nerr\r\n", "", 0));

@@ -1,0 +1,143 @@
+//! Kills of the daemon amid the calls about a task: the agent's one further try does what the first was asked for, once.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::json;
+use switchyard_steps::Step::{self, *};
+use switchyard_tests::node::Node;
+use switchyard_tests::nomad::agent::Fault;
+use switchyard_tests::nomad::{Agent, Driver, Setup};
+use tonic::Status;
+
+use super::shell;
+
+/// How long a task of a test may run.
+const RUN: Duration = Duration::from_secs(60);
+
+/// Says once that it has begun, and ends with 5 when it is told to.
+const ONCE: &str = "echo begun; while [ ! -e /local/end ]; do sleep 0.02; done; exit 5";
+
+/// Where a start may be cut off, in the order in which they are reached.
+const STARTS: [Step; 11] = [
+    SandboxRecorded,
+    SandboxFiles,
+    SandboxPinned,
+    SandboxShm,
+    SandboxHosts,
+    SandboxMarked,
+    TaskRecorded,
+    TaskPrepared,
+    TaskCreated,
+    TaskStarted,
+    TaskMarked,
+];
+
+/// Where the end of a task may be cut off, and its removal.
+const ENDS: [Step; 2] = [TaskExitRecorded, TaskDeleted];
+const REMOVALS: [Step; 5] =
+    [TaskSnapshotGone, TaskFilesGone, TaskForgotten, SandboxFilesGone, SandboxForgotten];
+
+/// Makes a call as an agent does: when the plugin ends over it, once more on a new one.
+fn as_agent<T>(agent: &Agent, call: impl Fn(&Driver) -> Result<T, Status>) -> T {
+    let status = match call(&agent.driver()) {
+        Ok(answer) => return answer,
+        Err(status) => status,
+    };
+    match agent.fault(status) {
+        Fault::PluginShutdown => call(&agent.dispense()).expect("it is done at the second try"),
+        Fault::Status(status) => panic!("the agent gives up: {status}"),
+    }
+}
+
+/// Kills the daemon at a step amid `call`, and starts it anew.
+fn amid<T: Send>(node: &Node, step: Step, call: impl FnOnce() -> T + Send) -> T {
+    node.daemon().kill_at(&[(step, 1)]);
+    std::thread::scope(|scope| {
+        let calling = scope.spawn(call);
+        let mut daemon = node.daemon();
+        daemon.wait_killed();
+        daemon.spawn();
+        daemon.wait_ready();
+        drop(daemon);
+        calling.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    })
+}
+
+fn finish(agent: &Agent, mut task: Setup) {
+    agent.driver().destroy(task.id(), true).expect("it can be destroyed");
+    task.remove_leaf();
+}
+
+#[test]
+fn a_start_that_a_kill_cut_off_is_done_by_the_same_request_and_the_task_runs_once() {
+    let node = Node::start();
+    let agent = Arc::new(Agent::start(node.root(), &json!({})));
+    for step in STARTS {
+        let task = shell(&node, &agent, ONCE);
+        let started = amid(&node, step, || as_agent(&agent, |driver| driver.start(&task.config)));
+        let handle = started.handle.expect("it has a handle");
+        agent.driver().recover(&handle).expect("it is there");
+        task.wait_stdout(|text| text.contains("begun"));
+        std::fs::write(task.task_dir().join("local/end"), "").expect("the root can be written");
+        assert_eq!(agent.driver().wait(task.id(), RUN).expect("it ends").exit_code, 5, "{step:?}");
+        assert_eq!(task.stdout(), "begun\n", "{step:?}: it has run more than once");
+        finish(&agent, task);
+        node.assert_clean();
+    }
+}
+
+#[test]
+fn an_end_that_a_kill_cut_off_is_told_with_its_code() {
+    let node = Node::start();
+    let agent = Arc::new(Agent::start(node.root(), &json!({})));
+    for step in ENDS {
+        let task = shell(&node, &agent, ONCE);
+        let handle = agent.driver().start(&task.config).expect("it starts").handle.expect("it has a handle");
+        task.wait_stdout(|text| text.contains("begun"));
+        let result = amid(&node, step, || {
+            std::fs::write(task.task_dir().join("local/end"), "").expect("the root can be written");
+            as_agent(&agent, |driver| {
+                driver.recover(&handle)?;
+                driver.wait(task.id(), RUN)
+            })
+        });
+        assert_eq!(result.exit_code, 5, "{step:?}");
+        assert_eq!(task.stdout(), "begun\n", "{step:?}");
+        finish(&agent, task);
+        node.assert_clean();
+    }
+}
+
+#[test]
+fn a_removal_that_a_kill_cut_off_is_done_by_the_same_request() {
+    let node = Node::start();
+    let agent = Arc::new(Agent::start(node.root(), &json!({})));
+    for step in REMOVALS {
+        let mut task = shell(&node, &agent, "echo begun; exec sleep 1000");
+        agent.driver().start(&task.config).expect("it starts");
+        task.wait_stdout(|text| text.contains("begun"));
+        agent.driver().stop(task.id(), Duration::ZERO, "").expect("it stops");
+        amid(&node, step, || as_agent(&agent, |driver| driver.destroy(task.id(), true)));
+        task.remove_leaf();
+        drop(task);
+        node.assert_clean();
+    }
+}
+
+#[test]
+fn containerd_that_is_killed_takes_no_task_with_it_and_calls_go_on_when_it_is_back() {
+    let node = Node::start();
+    let agent = Arc::new(Agent::start(node.root(), &json!({})));
+    let task = shell(&node, &agent, ONCE);
+    agent.driver().start(&task.config).expect("it starts");
+    task.wait_stdout(|text| text.contains("begun"));
+    let waiting = agent.driver();
+    let id = task.id().to_owned();
+    let wait = std::thread::spawn(move || waiting.wait(&id, RUN));
+    node.kill_managed("containerd");
+    std::fs::write(task.task_dir().join("local/end"), "").expect("the root can be written");
+    assert_eq!(wait.join().expect("it is answered").expect("it ends").exit_code, 5);
+    assert_eq!(task.stdout(), "begun\n");
+    finish(&agent, task);
+}
