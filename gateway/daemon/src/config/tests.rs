@@ -262,3 +262,32 @@ fn a_dump_reads_back_as_the_same_configuration_and_names_origins() {
         format!("type = \"io.containerd.kata-fc.v2\"  # {}:3", etc.file().display())
     );
 }
+
+#[test]
+fn devices_are_read_as_they_are_documented_and_dumped() {
+    let documented = DOCUMENTED.lines().find_map(|line| line.strip_prefix("# groups = ")).unwrap();
+    let etc = Etc::new(&format!("version = 1\n[devices]\ngroups = {documented}\n"));
+    etc.drop_in("10.toml", "version = 1\n[network.bridge]\nname = \"br7\"\n");
+    let loaded = load(&etc.sources()).unwrap();
+    let [group] = &loaded.config.devices.groups[..] else { panic!("{:?}", loaded.config.devices) };
+    assert_eq!((&*group.vendor, &*group.kind, &*group.env), ("acme", "tpu", "ACME_DEVICES"));
+    assert_eq!((&*loaded.config.network.bridge.name, loaded.config.network.bridge.mtu), ("br7", 0));
+    let back: Config = toml::from_str(&loaded.dump(true)).unwrap();
+    assert_eq!(back, loaded.config);
+    let table = "version = 1\n[[devices.groups]]\nvendor = \"acme\"\ntype = \"tpu\"\npaths = [\"/dev/a*\"]\n";
+    let loaded = load(&Etc::new(table).sources()).unwrap();
+    assert_eq!(
+        (&*loaded.config.devices.groups[0].name, &*loaded.config.devices.groups[0].permissions),
+        ("default", "rw")
+    );
+    assert!(message(&format!("{table}path = 1\n")).contains("did you mean \"paths\"?"));
+}
+
+#[test]
+fn a_bridge_or_a_device_that_cannot_be_is_refused_where_it_stands() {
+    let told = message("version = 1\n[network.bridge]\nsubnets = []\n");
+    assert!(told.starts_with("config.toml:2: network.bridge: subnets: "), "{told}");
+    let told =
+        message("version = 1\n[[devices.groups]]\nvendor = \"a/b\"\ntype = \"tpu\"\npaths = [\"/dev/a*\"]\n");
+    assert!(told.starts_with("config.toml:2: devices.groups: vendor: "), "{told}");
+}
