@@ -16,9 +16,8 @@ const ALLOC_DIR: &str = "/var/nomad/alloc/a1";
 /// is refused as such, and what can be has no more of the host than the directory of its allocation.
 ///
 /// # Panics
-///
 /// It does not hold.
-pub fn check(bytes: &[u8]) {
+pub(crate) fn check(bytes: &[u8]) {
     if let Err(error) = PluginConfig::decode(bytes) {
         assert_eq!(error.kind(), ErrorKind::InvalidArgument, "{error}");
     }
