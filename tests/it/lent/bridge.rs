@@ -1,5 +1,6 @@
 //! The gateway's own network, beside the node's.
 
+use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::Read;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
@@ -22,6 +23,8 @@ use super::{Lab, bridged};
 const LIMIT: Duration = Duration::from_secs(20);
 /// How long one try may take.
 const TRY: Duration = Duration::from_secs(2);
+/// How many sandboxes are made at once.
+const MANY: u8 = 12;
 /// Says hello to each who connects to port 80.
 const SERVE: &str = "while true; do echo hello | nc -l -p 80; done";
 
@@ -168,6 +171,47 @@ async fn a_sandbox_has_the_hardware_address_and_the_hosts_that_were_asked_for() 
     for line in [own.as_str(), "10.9.8.7\tdb", &host] {
         assert!(hosts.lines().any(|known| known == line), "{line} is not in {hosts}");
     }
+    lab.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_sandbox_has_the_address_that_it_asks_for_or_none() {
+    let lab = Lab::new().await;
+    let [a, b, c, _] = lab.world.root().bridge().gateway().octets();
+    let wanted = Ipv4Addr::new(a, b, c, 77);
+    let ask = |address: Ipv4Addr| {
+        let args = vec![("IgnoreUnknown".to_owned(), "1".to_owned()), ("IP".to_owned(), address.to_string())];
+        bridged(|network| network.args = args)
+    };
+    let (_, details) = lab.sandbox(|spec| spec.network = ask(wanted)).await;
+    assert_eq!(first(&details), wanted);
+    for (address, why) in
+        [(wanted, "it is another's"), (Ipv4Addr::new(192, 0, 2, 1), "it is of no range here")]
+    {
+        let refused = lab.try_sandbox(|spec| spec.network = ask(address)).await.expect_err(why);
+        assert!(refused.report().contains(&address.to_string()), "{}", refused.report());
+    }
+    lab.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn many_at_once_have_an_address_each_and_give_it_back() {
+    let lab = Lab::new().await;
+    let port = free_port();
+    let made = (0..MANY).map(async |number| {
+        let host_ip = Ipv4Addr::new(127, 0, 1, number);
+        let ports = vec![mapping(Protocol::Tcp, host_ip, port), mapping(Protocol::Udp, host_ip, port)];
+        lab.sandbox(|spec| spec.network = bridged(|network| network.ports = ports)).await
+    });
+    let made = futures::future::join_all(made).await;
+    let addresses: BTreeSet<Ipv4Addr> = made.iter().map(|(_, details)| first(details)).collect();
+    assert_eq!(addresses.len(), made.len(), "{addresses:?}");
+    let removed = made.iter().map(async |(id, _)| {
+        lab.backend.stop_sandbox(*id).await.expect("it can be stopped");
+        lab.backend.remove_sandbox(*id).await.expect("and removed");
+    });
+    futures::future::join_all(removed).await;
+    assert_eq!(lab.world.root().bridge().in_use(), Vec::<String>::new());
     lab.close().await;
 }
 

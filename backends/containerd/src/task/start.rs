@@ -87,13 +87,14 @@ impl Inner {
         // their end, so that undoing does not race with either.
         let (logged, created) =
             tokio::join!(self.open_log(log.as_ref()), self.create_process(entry, request));
-        drop((expected_move, readers));
+        drop(readers);
         logged?;
         let made = created?;
         self.faults.reach(Step::TaskCreated)?;
         // The process is there already, and waits to become the task's.
         self.hold_main(entry, made);
         self.place(entry).await?;
+        drop(expected_move);
         // It had the number all the while, so the namespace is the one that is meant.
         self.check_target(entry)?;
         self.unstage(entry).await?;
