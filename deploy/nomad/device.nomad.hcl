@@ -1,5 +1,13 @@
 # A task that gets a device of the node: nomad job run device.nomad.hcl
-# The group is one of the daemon's configuration; `nomad node status -verbose NODE` lists what there is.
+# The group is one of the daemon's configuration, for example
+#
+#   [[devices.groups]]
+#   vendor = "generic"
+#   type = "serial"
+#   name = "uart"
+#   paths = ["/dev/ttyS[0-9]*"]
+#
+# and `nomad node status -verbose NODE` lists what there is.
 job "serial" {
   type = "batch"
 

@@ -1,12 +1,17 @@
 //! The processes that agents start: how they begin, what they answer alone, and when they end.
 
 use std::fs;
+use std::io::{BufRead, BufReader, Read};
 use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::json;
+use switchyard_proto::nomad::base::proto as base;
+use switchyard_proto::nomad::base::proto::base_plugin_client::BasePluginClient;
 use switchyard_proto::nomad::drivers::proto as nomad;
 use switchyard_proto::nomad::drivers::proto::driver_capabilities::FsIsolation;
 use switchyard_proto::nomad::drivers::proto::fingerprint_response::HealthState;
@@ -14,10 +19,10 @@ use switchyard_tests::daemon::Daemon;
 use switchyard_tests::host::eventually;
 use switchyard_tests::node::Node;
 use switchyard_tests::nomad::driver::Answers;
-use switchyard_tests::nomad::plugin::{GRACE, hclog};
+use switchyard_tests::nomad::plugin::{COOKIE, GRACE, connect, hclog};
 use switchyard_tests::nomad::{Agent, Driver, Plugin, agent};
 use switchyard_tests::root::PrivateRoot;
-use tonic::Code;
+use tonic::{Code, Status};
 
 /// How long an agent looks for the end of a plugin whose calls fail.
 const EXIT_LOOK: Duration = Duration::from_secs(3);
@@ -181,6 +186,36 @@ fn what_an_agent_is_told_of_a_plugin_that_cannot_start_is_in_its_log_form() {
     let wrong = [("NOMAD_PLUGIN_MAGIC_COOKIE", "something else")];
     let failed = Plugin::launch_with(&exe, &[], &wrong, runtime).expect_err("that is no agent");
     assert_eq!(failed.status.and_then(|status| status.code()), Some(1));
+}
+
+#[test]
+fn a_plugin_whose_words_nobody_reads_answers_all_the_same() {
+    let root = PrivateRoot::new();
+    let agent = Agent::start(&root, &json!({}));
+    let (exe, args) = agent.program();
+    let mut command = Command::new(exe);
+    command.args(args).args(["--log-level", "trace"]).env(COOKIE.0, COOKIE.1);
+    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it starts");
+    let mut line = String::new();
+    let read = BufReader::new(child.stdout.as_mut().expect("it is piped")).read_line(&mut line);
+    assert!(read.is_ok(), "{read:?}");
+    let address = line.split('|').nth(3).unwrap_or_else(|| panic!("no handshake: {line:?}"));
+    let mut client = BasePluginClient::new(connect(Path::new(address), agent.runtime()));
+    // Each call is told of in more words than a pipe holds of some dozens.
+    let ask = async {
+        for _ in 0..500 {
+            client.plugin_info(base::PluginInfoRequest {}).await?;
+        }
+        Ok::<_, Status>(())
+    };
+    let asked = agent.runtime().block_on(async { tokio::time::timeout(SOON, ask).await });
+    child.kill().expect("it runs");
+    child.wait().expect("it can be waited for");
+    asked.expect("it is not held up").expect("it answers");
+    let mut said = String::new();
+    child.stderr.expect("it is piped").read_to_string(&mut said).expect("it is text");
+    assert!(said.len() > 32 << 10, "it said too little to be held up: {} bytes", said.len());
+    assert!(!hclog(&said).is_empty());
 }
 
 #[test]

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use serde_json::json;
 use switchyard_proto::nomad::drivers::proto as nomad;
+use switchyard_proto::nomad::drivers::proto::driver_client::DriverClient;
 use switchyard_tests::node::Node;
 use switchyard_tests::nomad::Agent;
 
@@ -80,4 +81,57 @@ fn a_stop_sends_the_signal_it_is_given_and_kills_what_does_not_heed_it() {
     driver.stop(task.id(), Duration::ZERO, "").expect("what is gone is stopped");
     driver.destroy(task.id(), true).expect("what is gone is destroyed");
     driver.inspect(task.id()).expect_err("it is gone");
+}
+
+#[test]
+fn any_number_of_waiters_is_told_of_an_end_and_keeps_no_other_call_waiting() {
+    let node = Node::shared();
+    let agent = Agent::start(node.root(), &json!({}));
+    let driver = agent.driver();
+    let mut task = shell(&node, &agent, "echo up; exec sleep 1000");
+    driver.start(&task.config).expect("it starts");
+    task.wait_stdout(|text| text.contains("up"));
+    // More than what servers of gRPC let be open on one connection unless they are told otherwise.
+    let (channel, id) = (agent.plugin().channel(), task.id().to_owned());
+    let waiting = agent.runtime().spawn(async move {
+        let wait = |_| {
+            let (mut client, task_id) = (DriverClient::new(channel.clone()), id.clone());
+            async move { client.wait_task(nomad::WaitTaskRequest { task_id }).await }
+        };
+        futures::future::join_all((0..500).map(wait)).await
+    });
+    std::thread::sleep(Duration::from_millis(500));
+    assert_eq!(driver.exec(task.id(), &["echo", "x"], RUN).expect("it runs").stdout, "x\n");
+    driver.stop(task.id(), Duration::ZERO, "").expect("it stops");
+    let told = agent.runtime().block_on(async { tokio::time::timeout(RUN, waiting).await });
+    for answer in told.expect("they are told soon").expect("it does not panic") {
+        assert_eq!(answer.expect("it is told").into_inner().result.map(|result| result.exit_code), Some(137));
+    }
+    driver.destroy(task.id(), true).expect("it can be destroyed");
+    task.remove_leaf();
+}
+
+#[test]
+fn fifty_tasks_start_at_once() {
+    let node = Node::start();
+    let agent = Agent::start(node.root(), &json!({}));
+    std::thread::scope(|scope| {
+        let tasks: Vec<_> = (0..50)
+            .map(|number| {
+                let (node, agent) = (&node, &agent);
+                scope.spawn(move || {
+                    let mut task = shell(node, agent, &format!("echo task {number}"));
+                    let driver = agent.driver();
+                    driver.start(&task.config).expect("it starts");
+                    assert_eq!(driver.wait(task.id(), RUN).expect("it ends").exit_code, 0);
+                    driver.destroy(task.id(), true).expect("it can be destroyed");
+                    task.wait_stdout(|text| text == format!("task {number}\n"));
+                    task.remove_leaf();
+                })
+            })
+            .collect();
+        for task in tasks {
+            task.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+        }
+    });
 }

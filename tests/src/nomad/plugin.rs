@@ -28,8 +28,9 @@ const HANDSHAKE: Duration = Duration::from_secs(60);
 /// How long an agent waits for the end that it has asked for, before it kills.
 pub const GRACE: Duration = Duration::from_secs(2);
 
-/// The cookie: a fact of Nomad's.
-const COOKIE: &str = "e4327c2e01eabfd75a8a67adb114fb34a757d57eee7728d857a8cec6e91a7255";
+/// The cookie, and the variable that has it: facts of Nomad's.
+pub const COOKIE: (&str, &str) =
+    ("NOMAD_PLUGIN_MAGIC_COOKIE", "e4327c2e01eabfd75a8a67adb114fb34a757d57eee7728d857a8cec6e91a7255");
 
 /// A plugin that was started, or reattached to.
 pub struct Plugin {
@@ -81,7 +82,7 @@ impl Plugin {
     /// # Panics
     /// When the executable is not there.
     pub fn launch(exe: &Path, args: &[String], runtime: &Arc<Runtime>) -> Result<Self, Failed> {
-        Self::launch_with(exe, args, &[("NOMAD_PLUGIN_MAGIC_COOKIE", COOKIE)], runtime)
+        Self::launch_with(exe, args, &[COOKIE], runtime)
     }
 
     /// As [`Plugin::launch`], with these variables beside those that every agent sets.
@@ -285,7 +286,12 @@ fn parse_handshake(line: &str) -> Option<PathBuf> {
     (fits && rest.first().is_none_or(|field| field.len() <= 50)).then(|| PathBuf::from(address))
 }
 
-fn connect(address: &Path, runtime: &Runtime) -> Channel {
+/// A connection to where a plugin listens, as an agent makes it.
+///
+/// # Panics
+/// When the path is no text.
+#[must_use]
+pub fn connect(address: &Path, runtime: &Runtime) -> Channel {
     let _entered = runtime.enter();
     Endpoint::from_shared(format!("unix://{}", address.display()))
         .expect("the path of a test's socket needs no escapes")
