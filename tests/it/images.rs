@@ -8,13 +8,14 @@ mod loading;
 mod shared;
 mod transfers;
 
+pub(crate) use loading::save;
 use switchyard_proto::cri::v1::AuthConfig;
 use switchyard_tests::cri::image_spec;
 use switchyard_tests::image::{Image, ImageBuilder, LayerBuilder, busybox, random_layer};
 use switchyard_tests::node::Node;
 
 /// Busybox with a file of its own, so that no other test has its image.
-fn with_file(name: &str) -> ImageBuilder {
+pub(crate) fn with_file(name: &str) -> ImageBuilder {
     busybox().layer(LayerBuilder::default().file("which", format!("{name}\n"), 0o644).build())
 }
 
@@ -23,7 +24,7 @@ fn unique(seed: u64, layers: u64, size: usize) -> Image {
     (0..layers).fold(busybox(), |image, layer| image.layer(random_layer(size, seed * 1000 + layer))).build()
 }
 
-fn auth(user: &str, password: &str) -> Option<AuthConfig> {
+pub(crate) fn auth(user: &str, password: &str) -> Option<AuthConfig> {
     Some(AuthConfig { username: user.into(), password: password.into(), ..Default::default() })
 }
 

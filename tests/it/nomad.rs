@@ -4,12 +4,14 @@ mod crashes;
 mod devices;
 mod exec;
 mod go_host;
+mod images;
 mod kills;
 mod launchers;
 mod lives;
 mod networks;
 mod numbers;
 mod resources;
+mod starts;
 
 use switchyard_tests::node::Node;
 use switchyard_tests::nomad::{Agent, Setup};

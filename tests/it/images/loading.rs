@@ -16,7 +16,7 @@ use super::holders::{Owners, run};
 use crate::images::with_file;
 
 /// Writes an image as `docker save` does.
-fn save(image: &Image, tag: &str, path: &Path) {
+pub(crate) fn save(image: &Image, tag: &str, path: &Path) {
     let file = |path: &str, bytes: &[u8]| Entry {
         path: path.to_owned(),
         mode: 0o644,

@@ -1,0 +1,92 @@
+//! Images of Nomad's tasks: by whose credentials, out of archives, and for how long.
+
+use std::fs;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use switchyard_tests::gate::Access;
+use switchyard_tests::host::eventually;
+use switchyard_tests::node::Node;
+use switchyard_tests::nomad::{Agent, Setup};
+use switchyard_tests::registry::Registry;
+
+use crate::images::{save, with_file};
+
+const SOON: Duration = Duration::from_secs(30);
+
+/// A task that prints what tells its image apart.
+#[track_caller]
+fn which(node: &Node, agent: &Agent, image: &str, more: &Value) -> Setup {
+    let mut config = json!({ "image": image, "command": "cat", "args": ["/which"], "network_mode": "host" });
+    config.as_object_mut().expect("it is one").extend(more.as_object().expect("it is one").clone());
+    Setup::new(node.root(), agent, "task", &config)
+}
+
+/// Runs it to its end; what it printed.
+#[track_caller]
+fn run(agent: &Agent, mut task: Setup) -> String {
+    let driver = agent.driver();
+    driver.start(&task.config).expect("it starts");
+    assert_eq!(driver.wait(task.id(), SOON).expect("it ends").exit_code, 0);
+    driver.destroy(task.id(), true).expect("it can be destroyed");
+    task.remove_leaf();
+    task.wait_stdout(|text| text.ends_with('\n'))
+}
+
+#[test]
+fn credentials_come_from_the_task_or_the_agents_file_and_what_others_pulled_with_theirs_is_not_used() {
+    let access = Access::Basic { user: "user".into(), password: "secret".into() };
+    let registry = Registry::start_behind_gate(access);
+    registry.push("private/which:1", &with_file("private").build());
+    let image = registry.reference("private/which:1");
+    let node = Node::start();
+    let bare = Agent::start(node.root(), &json!({}));
+    let auth = json!({ "auth": { "username": "user", "password": "secret" } });
+
+    // The kubelet's right is not Nomad's.
+    let credentials = crate::images::auth("user", "secret");
+    node.cri().pull(&image, credentials).expect("the kubelet may");
+    let mut refused = which(&node, &bare, &image, &json!({}));
+    let error = bare.driver().start(&refused.config).expect_err("it has no credentials");
+    assert!(error.message().contains("Failed to pull"), "{error}");
+    refused.remove_leaf();
+    assert_eq!(run(&bare, which(&node, &bare, &image, &auth)), "private\n");
+
+    let file = node.root().path().join("config.json");
+    let auths = json!({ "auths": { registry.address().to_string(): { "auth": "dXNlcjpzZWNyZXQ=" } } });
+    fs::write(&file, auths.to_string()).expect("the root can be written");
+    let agent = Agent::start(node.root(), &json!({ "auth": { "config": file } }));
+    assert_eq!(run(&agent, which(&node, &agent, &image, &json!({ "force_pull": true }))), "private\n");
+}
+
+#[test]
+fn a_job_brings_its_image_in_an_archive() {
+    let node = Node::start();
+    let agent = Agent::start(node.root(), &json!({}));
+    let task = which(&node, &agent, "brought:1", &json!({ "load": "image.tar" }));
+    save(&with_file("brought").build(), "brought:1", &task.task_dir().join("local/image.tar"));
+    assert_eq!(run(&agent, task), "brought\n");
+    assert_eq!(node.cri().image("brought:1").expect("it is asked for"), None);
+}
+
+#[test]
+fn an_image_goes_a_while_after_the_last_task_that_used_it_also_if_the_daemon_was_killed_meanwhile() {
+    let registry = Registry::start();
+    registry.push("which/gone:1", &with_file("gone").build());
+    let image = registry.reference("which/gone:1");
+    let node = Node::start();
+    let here = || node.cri().image(&image).expect("it is asked for").is_some();
+    let agent = Agent::start(node.root(), &json!({ "gc": { "image_delay": "1s" } }));
+    run(&agent, which(&node, &agent, &image, &json!({})));
+    assert!(eventually(SOON, || !here()), "nobody has let go of it");
+
+    let patient = Agent::start(node.root(), &json!({ "gc": { "image_delay": "1h" } }));
+    run(&patient, which(&node, &patient, &image, &json!({})));
+    assert!(here());
+    drop((agent, patient));
+    node.daemon().kill9();
+    node.daemon().spawn();
+    node.daemon().wait_ready();
+    let _agent = Agent::start(node.root(), &json!({ "gc": { "image_delay": "1s" } }));
+    assert!(eventually(SOON, || !here()), "nobody has let go of it");
+}
