@@ -87,6 +87,7 @@ pub fn exec(command: &[&str]) -> ExecSpec {
     ExecSpec {
         command: command.iter().map(ToString::to_string).collect(),
         tty: false,
+        size: None,
         stdin: false,
         env: Vec::new(),
         cwd: None,

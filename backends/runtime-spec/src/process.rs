@@ -1,6 +1,6 @@
 //! A further process inside a running task: the main process of its stored spec with another command line.
 
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 use switchyard_core::spec::ExecSpec;
 use switchyard_core::{Error, Result};
 
@@ -15,7 +15,7 @@ use crate::environment::{Environment, checked_command, checked_directory};
 /// # Errors
 /// `InvalidArgument`, naming `command`, `cwd` or `env`; `Internal` if `main` is no process.
 pub fn exec_process(main: &Value, exec: &ExecSpec, warnings: &mut Vec<String>) -> Result<Value> {
-    let ExecSpec { command, tty, stdin: _, env, cwd, drain: _ } = exec;
+    let ExecSpec { command, tty, size, stdin: _, env, cwd, drain: _ } = exec;
     let mut process: Map<String, Value> = main
         .as_object()
         .cloned()
@@ -31,6 +31,9 @@ pub fn exec_process(main: &Value, exec: &ExecSpec, warnings: &mut Vec<String>) -
     process.insert("terminal".to_owned(), (*tty).into());
     // It is the size of the main process's terminal.
     process.remove("consoleSize");
+    if let Some((width, height)) = size.filter(|_| *tty) {
+        process.insert("consoleSize".to_owned(), json!({ "height": height, "width": width }));
+    }
     if let Some(cwd) = cwd {
         process.insert("cwd".to_owned(), checked_directory(cwd)?.into());
     }
@@ -42,7 +45,6 @@ mod tests {
     use std::path::PathBuf;
     use std::time::Duration;
 
-    use serde_json::json;
     use switchyard_core::spec::EnvVar;
 
     use super::*;
@@ -51,6 +53,7 @@ mod tests {
         ExecSpec {
             command: vec!["ls".to_owned()],
             tty: false,
+            size: None,
             stdin: false,
             env: Vec::new(),
             cwd: None,
@@ -85,6 +88,16 @@ mod tests {
         );
         let made = exec_process(&json!({ "env": ["TERM=vt100"] }), &tty, &mut Vec::new()).unwrap();
         assert_eq!(made["env"], json!(["TERM=vt100"]));
+    }
+
+    #[test]
+    fn a_terminal_has_the_size_it_is_to_begin_with() {
+        let sized = ExecSpec { tty: true, size: Some((80, 24)), ..exec() };
+        let made = exec_process(&json!({ "env": [] }), &sized, &mut Vec::new()).unwrap();
+        assert_eq!(made["consoleSize"], json!({ "height": 24, "width": 80 }));
+        let piped = ExecSpec { tty: false, ..sized };
+        let made = exec_process(&json!({ "env": [] }), &piped, &mut Vec::new()).unwrap();
+        assert_eq!(made.get("consoleSize"), None);
     }
 
     #[test]

@@ -373,6 +373,8 @@ pub struct ExecSpec {
     pub command: Vec<String>,
     /// A terminal instead of pipes.
     pub tty: bool,
+    /// Width and height of the terminal from the beginning, in characters; `None` leaves it without a size until it gets one.
+    pub size: Option<(u16, u16)>,
     /// Whether standard input is connected.
     pub stdin: bool,
     /// Environment over the main process's.

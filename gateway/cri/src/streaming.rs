@@ -28,7 +28,7 @@ impl Runtime {
         }
         let task = self.scope.task_that_runs(&container_id)?;
         let drain = self.config.exec_drain();
-        let spec = ExecSpec { command: cmd, tty, stdin, env: Vec::new(), cwd: None, drain };
+        let spec = ExecSpec { command: cmd, tty, size: None, stdin, env: Vec::new(), cwd: None, drain };
         let start = exec::Start { scope: self.scope.clone(), task: task.id, spec };
         let url = self.sessions()?.exec(streams, Box::new(start)).map_err(too_many)?;
         Ok(cri::ExecResponse { url: url.into() })

@@ -299,6 +299,7 @@ fn a_further_process_runs_in_the_task_with_its_user_and_filter() {
     let exec = ExecSpec {
         command: words(&["/bin/sh", "-c", "id -u; echo $HOSTNAME; cat /proc/self/status"]),
         tty: false,
+        size: None,
         stdin: false,
         env: Vec::new(),
         cwd: Some(PathBuf::from("/tmp")),

@@ -210,6 +210,7 @@ impl Runtime {
         let spec = ExecSpec {
             command: cmd,
             tty: false,
+            size: None,
             stdin: false,
             env: Vec::new(),
             cwd: None,

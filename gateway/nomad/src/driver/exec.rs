@@ -31,7 +31,7 @@ impl Driver {
     ) -> Result<nomad::ExecTaskResponse> {
         let task = self.task(id)?.id.to_string();
         let limit = if timeout.is_zero() { LONGEST } else { timeout };
-        let spec = command_in_task(command, false, false);
+        let spec = command_in_task(command, false);
         let output = self.shared.scope.exec_tail(&task, &spec, Some(limit), OUTPUT_BYTES).await?;
         Ok(nomad::ExecTaskResponse {
             stdout: output.stdout.into(),
@@ -42,6 +42,6 @@ impl Driver {
 }
 
 /// A command as the task's main process: its environment, directory and user.
-pub(super) const fn command_in_task(command: Vec<String>, tty: bool, stdin: bool) -> ExecSpec {
-    ExecSpec { command, tty, stdin, env: Vec::new(), cwd: None, drain: DRAIN }
+pub(super) const fn command_in_task(command: Vec<String>, stdin: bool) -> ExecSpec {
+    ExecSpec { command, tty: false, size: None, stdin, env: Vec::new(), cwd: None, drain: DRAIN }
 }

@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use futures::stream::{self, Stream, StreamExt};
 use switchyard_core::backend::{ExecControl, ExecProcess};
+use switchyard_core::spec::ExecSpec;
 use switchyard_core::stream::{Sink, Source};
 use switchyard_core::{Error, ErrorKind, Result};
 use switchyard_proto::nomad::drivers::proto as nomad;
@@ -30,6 +31,9 @@ use crate::to_proto;
 
 /// How long a client may take to say what it wants.
 const SETUP: Duration = Duration::from_secs(30);
+
+/// How long the size of a terminal is waited for: clients say it next.
+const SIZE: Duration = Duration::from_millis(100);
 
 /// How long output is waited for that children of a command hold open when it has ended. What waits to be read is read all the same.
 const DRAIN: Duration = Duration::from_millis(200);
@@ -73,15 +77,26 @@ impl Driver {
         let scope = &self.shared.scope;
         let task = self.task(&task_id).map_err(|error| status(&error))?.id.to_string();
         let named = !command.is_empty();
-        match scope.exec(&task, &command_in_task(command, tty, true)).await {
+        let said = if tty { first_size(&mut requests).await } else { None };
+        let size = said.as_ref().and_then(|said| said.as_ref().ok()?.tty_size).and_then(size);
+        let spec = ExecSpec { tty, size, ..command_in_task(command, true) };
+        match scope.exec(&task, &spec).await {
             Ok(process) => {
-                let requests = stream::once(async { Ok(first) }).chain(requests);
-                Ok(answers(process, Box::pin(requests), scope.ended()))
+                let requests = stream::iter(std::iter::once(Ok(first)).chain(said)).chain(requests);
+                Ok(answers(process, requests, scope.ended()))
             }
             Err(error) if named && error.kind() == ErrorKind::InvalidArgument => Ok(refused(tty, &error)),
             Err(error) => Err(status(&error)),
         }
     }
+}
+
+/// What a client says next, if it says it soon: the size of its terminal, as a rule, which the command is to find when it starts.
+async fn first_size<S>(requests: &mut S) -> Option<Result<Asked, Status>>
+where
+    S: Stream<Item = Result<Asked, Status>> + Unpin,
+{
+    tokio::time::timeout(SIZE, requests.next()).await.ok().flatten()
 }
 
 /// A command that cannot be run ends as in a shell.
@@ -215,8 +230,13 @@ async fn feed(stdin: Option<Sink>, data: &[u8], close: bool) -> Option<Sink> {
     }
 }
 
-async fn resize(control: &dyn ExecControl, TerminalSize { height, width }: TerminalSize) {
-    let (Ok(height), Ok(width)) = (u16::try_from(height), u16::try_from(width)) else { return };
+/// Width and height, if that is what they can be.
+fn size(TerminalSize { height, width }: TerminalSize) -> Option<(u16, u16)> {
+    Some((u16::try_from(width).ok()?, u16::try_from(height).ok()?))
+}
+
+async fn resize(control: &dyn ExecControl, asked: TerminalSize) {
+    let Some((width, height)) = size(asked) else { return };
     if let Err(error) = control.resize(width, height).await {
         tracing::debug!(error = error.report(), "a terminal keeps its size");
     }
