@@ -7,11 +7,8 @@ fn a_pod_becomes_a_sandbox() {
     let mut config = pod();
     config.labels = map(&[("app", "web")]);
     config.annotations = map(&[("kubernetes.io/ingress-bandwidth", "10M"), ("note", "x")]);
-    config.dns_config = Some(cri::DnsConfig {
-        servers: strings(&["10.0.0.10"]),
-        searches: strings(&["svc.local", "."]),
-        options: strings(&["ndots:5"]),
-    });
+    let (asked, dns) = names_of_a_cluster();
+    config.dns_config = Some(asked);
     config.port_mappings = vec![
         cri::PortMapping {
             protocol: cri::Protocol::Udp.into(),
@@ -60,12 +57,7 @@ fn a_pod_becomes_a_sandbox() {
         uts: UtsMode::Network,
         ipc: IpcMode::Shared,
         pid: SandboxPid::PerTask,
-        dns: Some(Dns {
-            servers: strings(&["10.0.0.10"]),
-            searches: strings(&["svc.local", "."]),
-            options: strings(&["ndots:5"]),
-            host_defaults: false,
-        }),
+        dns: Some(dns),
         extra_hosts: Vec::new(),
         sysctls: map(&[
             ("net.ipv4.ip_unprivileged_port_start", "0"),
@@ -86,6 +78,15 @@ fn a_pod_becomes_a_sandbox() {
         users: None,
     };
     assert_eq!(spec, expected);
+}
+
+/// A resolver's configuration as it is asked for, and what it becomes.
+fn names_of_a_cluster() -> (cri::DnsConfig, Dns) {
+    let (servers, searches, options) =
+        (strings(&["10.0.0.10"]), strings(&["svc.local", "."]), strings(&["ndots:5"]));
+    let asked =
+        cri::DnsConfig { servers: servers.clone(), searches: searches.clone(), options: options.clone() };
+    (asked, Dns { servers, searches, options, host_defaults: false })
 }
 
 #[test]
