@@ -90,8 +90,20 @@ impl Keep {
         if self.is_used(image) {
             return;
         }
-        match self.scope.remove_image(image.as_str()).await {
-            Ok(()) => tracing::info!(%image, "let go of an image that no task of Nomad's uses"),
+        let removed = async {
+            match self.scope.image(image.as_str()).await? {
+                Some(found) if found.holders.contains_key(&Owner::Nomad) => {
+                    self.scope.remove_image(image.as_str()).await?;
+                    Ok(true)
+                }
+                // It is there by others' doing, as one that an operator has imported: theirs to keep.
+                Some(_) | None => Ok(false),
+            }
+        };
+        let removed: Result<bool> = removed.await;
+        match removed {
+            Ok(true) => tracing::info!(%image, "let go of an image that no task of Nomad's uses"),
+            Ok(false) => {}
             // It is found again when an agent comes back, or the next task that uses it has gone.
             Err(error) => {
                 tracing::warn!(%image, error = error.report(), "an image that no task of Nomad's uses is kept");

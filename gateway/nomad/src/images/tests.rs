@@ -19,6 +19,7 @@ fn wish() -> ImageWish {
 
 struct Lab {
     fake: Fake,
+    gateway: Gateway,
     images: Images,
     keep: Arc<Keep>,
     teller: Teller,
@@ -34,7 +35,7 @@ async fn lab() -> Lab {
     let request = switchyard_proto::nomad::drivers::proto::TaskConfig::default();
     let teller = Events::default().teller("1", &request);
     let dir = tempfile::tempdir().expect("there is room");
-    Lab { fake, images: Images::new(scope, Arc::clone(&keep)), keep, teller, dir }
+    Lab { fake, gateway, images: Images::new(scope, Arc::clone(&keep)), keep, teller, dir }
 }
 
 impl Lab {
@@ -155,4 +156,24 @@ async fn an_image_comes_out_of_an_archive_in_the_directory_of_the_task_alone() {
         let refused = lab.get(&load(wrong)).await.expect_err("it cannot be read");
         assert_eq!(refused.kind(), ErrorKind::InvalidArgument, "{refused:?}");
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_image_that_nomad_did_not_bring_is_not_its_to_let_go() {
+    let lab = lab().await;
+    let kubernetes = lab.gateway.scope(Owner::Kubernetes);
+    let request = PullRequest {
+        reference: BUSYBOX.into(),
+        credentials: switchyard_core::image::Credentials::Anonymous,
+        handler: String::new(),
+        owner: Owner::Kubernetes,
+    };
+    kubernetes.pull_image(&request).await.expect("the registry has it");
+    let image = lab.get(&wish()).await.expect("the node has it");
+    let keep = Arc::clone(&lab.keep);
+    let _tending = tokio_util::task::AbortOnDropHandle::new(tokio::spawn(async move { keep.tend().await }));
+    lab.keep.left(&image, Duration::from_secs(5));
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    assert_eq!(lab.fake.count(Method::RemoveImage), 0);
+    assert!(lab.has().await);
 }
