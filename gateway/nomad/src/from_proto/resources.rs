@@ -145,7 +145,8 @@ fn oom_score(asked: &Asked<'_>) -> Result<Option<i32>> {
             "a negative one needs allow_privileged in the plugin's configuration",
         )),
         Some(score) => Ok(Some(score)),
-        None => Ok(Some(config.oom_score_adj).filter(|score| *score != 0)),
+        // Also one of 0 is said: a task that is told none has that of its shim, which the kernel is to spare.
+        None => Ok(Some(config.oom_score_adj)),
     }
 }
 

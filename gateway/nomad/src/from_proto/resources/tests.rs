@@ -132,6 +132,8 @@ fn the_operators_limits_stand_where_the_task_has_none() {
     assert_eq!((limits.pids_limit, limits.oom_score_adj), (Some(100), Some(7)));
     let limits = limited(&task([("pids_limit", 50.into()), ("oom_score_adj", 9.into())]), &session(config));
     assert_eq!((limits.pids_limit, limits.oom_score_adj), (Some(50), Some(9)));
+    let limits = limited(&task([]), &session(PluginConfig::default()));
+    assert_eq!(limits.oom_score_adj, Some(0), "else it would have that of its shim");
     let privileged = PluginConfig { allow_privileged: true, ..PluginConfig::default() };
     let limits =
         limited(&task([("oom_score_adj", (-9).into()), ("pids_limit", (-1).into())]), &session(privileged));
