@@ -81,9 +81,13 @@ impl Driver {
         loop {
             tries += 1;
             let image = images.get(&plan.image, &local, &plan.sandbox.handler, auth, &teller).await?;
-            let mut plan = plan.clone();
-            image.as_str().clone_into(&mut plan.task.image);
-            match Box::pin(self.made(&record, plan)).await {
+            let made = async {
+                // While it came, another task of the allocation could plant links: paths are looked at anew.
+                let mut plan = self.planned(session, request).await?;
+                image.as_str().clone_into(&mut plan.task.image);
+                Box::pin(self.made(&record, plan)).await
+            };
+            match made.await {
                 // It was let go between the look and the making.
                 Err(error) if error.kind() == ErrorKind::NotFound && tries == 1 => {
                     tracing::debug!(
