@@ -34,7 +34,7 @@ fn output(agent: &Agent, node: &Node, script: &str, more: &Value, change: impl F
 fn a_task_is_in_the_groups_that_the_agent_has_made_with_the_limits_of_the_job() {
     let node = Node::shared();
     let agent = Agent::start(node.root(), &json!({}));
-    let script = "cat /proc/self/cgroup; cd /sys/fs/cgroup; \
+    let script = "cat /proc/self/cgroup; echo score $(cat /proc/self/oom_score_adj); cd /sys/fs/cgroup; \
                   echo memory $(cat memory/memory.limit_in_bytes .$(sed -n s/^0:://p /proc/self/cgroup)/memory.max)";
     let mut group = String::new();
     let said = output(&agent, &node, script, &json!({ "cgroupns": "host" }), |task| {
@@ -42,6 +42,7 @@ fn a_task_is_in_the_groups_that_the_agent_has_made_with_the_limits_of_the_job() 
     });
     assert!(said.contains(&group), "{group}: {said}");
     assert!(said.contains(&format!("memory {}", 64 << 20)), "{said}");
+    assert!(said.contains("score 0"), "it has the score of its shim: {said}");
 }
 
 #[test]

@@ -64,8 +64,30 @@ impl Inner {
             let record = entry.record();
             (record.made_score, record.resources.score())
         };
-        let (Some(from), Some(to)) = (made, wanted) else { return Ok(()) };
-        self.rescore(entry, Rescore { from, to }).await
+        let Some(to) = wanted else { return Ok(()) };
+        if let Some(from) = made {
+            self.rescore(entry, Rescore { from, to }).await?;
+        }
+        if made.unwrap_or(to) == 0 { self.rescore_spared(entry, to).await } else { Ok(()) }
+    }
+
+    /// Gives the score of 0 to a task's main process, which was just made, if its runtime has not and the kernel is to spare it.
+    pub(super) async fn rescore_main(&self, entry: &TaskEntry, pid: u32) -> Result<()> {
+        let wanted = entry.record().resources.score();
+        match score_of(pid).filter(|_| wanted == Some(0)) {
+            Some(from) if from < 0 => self.rescore(entry, Rescore { from, to: 0 }).await,
+            Some(_) | None => Ok(()),
+        }
+    }
+
+    /// Gives this score to those processes of a task that have the score of its shim, which the kernel is to spare: crun before 1.9 takes a
+    /// score of 0 for none.
+    async fn rescore_spared(&self, entry: &TaskEntry, to: i32) -> Result<()> {
+        let shim = entry.shim_pid().and_then(|pid| u32::try_from(pid).ok());
+        match shim.and_then(score_of) {
+            Some(from) if from < 0 => self.rescore(entry, Rescore { from, to }).await,
+            Some(_) | None => Ok(()),
+        }
     }
 }
 

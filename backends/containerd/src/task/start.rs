@@ -93,6 +93,9 @@ impl Inner {
         self.faults.reach(Step::TaskCreated)?;
         // The process is there already, and waits to become the task's.
         self.hold_main(entry, made);
+        if let Err(error) = self.rescore_main(entry, made).await {
+            tracing::warn!(task.id = %entry.id, error = error.report(), "a task has the OOM score of its shim");
+        }
         self.place(entry).await?;
         drop(expected_move);
         // It had the number all the while, so the namespace is the one that is meant.
