@@ -67,7 +67,7 @@ async fn start_now(inner: &Arc<Inner>, task: TaskId, spec: &ExecSpec, place: Pla
     getrandom_fill(&mut random);
     let id = format!("{PREFIX}{}", hex::encode(random));
     let dir = entry.dirs.run.join(&id);
-    let exec = Arc::new(Exec::new(inner, task.to_string(), id, dir));
+    let exec = Arc::new(Exec::new(inner, &entry, id, dir));
     // From here on dropping the control clears everything away, whatever has been made.
     let control = Control { exec: Arc::clone(&exec) };
     let wanted = [("stdout", true), ("stderr", !spec.tty), ("stdin", spec.stdin)];

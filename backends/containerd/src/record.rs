@@ -331,6 +331,11 @@ impl UsersRecord {
 // === impl TaskRecord ===
 
 impl TaskRecord {
+    /// What the path of the cgroup of each of its processes bears: the task's id, or all of the path that somebody else has made.
+    pub(crate) fn mark(&self, id: &str) -> String {
+        if self.leaf { self.cgroups_path.clone() } else { id.to_owned() }
+    }
+
     /// The views of images that it has: the key of each, and what it is a view of.
     pub(crate) fn images(&self) -> Vec<(String, String)> {
         let view = |record: &StagedRecord| match record {

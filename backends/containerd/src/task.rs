@@ -199,10 +199,14 @@ impl TaskEntry {
         self.launched.load(Ordering::Acquire)
     }
 
+    /// What the path of the cgroup of each of its processes bears.
+    pub(crate) fn mark(&self) -> String {
+        self.record().mark(&self.id.to_string())
+    }
+
     /// Takes hold of its main process, if the number is that of one.
     fn hold_process(&self, pid: u32) {
-        *self.process.lock().unwrap_or_else(PoisonError::into_inner) =
-            MainProcess::hold(pid, &self.id.to_string());
+        *self.process.lock().unwrap_or_else(PoisonError::into_inner) = MainProcess::hold(pid, &self.mark());
     }
 
     /// What can be read once its main process has ended, if that is held.

@@ -28,7 +28,7 @@ use crate::backend::Inner;
 use crate::client::{PROCESS_TYPE, QUICK, SLOW, call, gone_is_done, json_any};
 use crate::error::from_status;
 use crate::shim::{Answer, Holding, Process, Shim};
-use crate::task::{MainProcess, Place, ended};
+use crate::task::{MainProcess, Place, TaskEntry, ended};
 use crate::text::{io_error, remove_tree};
 
 /// How long a process that nobody wants any more may take to be gone.
@@ -42,6 +42,8 @@ const SOON: Duration = Duration::from_millis(50);
 pub(super) struct Exec {
     pub(super) inner: Arc<Inner>,
     pub(super) task: String,
+    /// What the cgroup of its task bears.
+    mark: String,
     pub(super) id: String,
     pub(super) dir: PathBuf,
     line: Mutex<Line>,
@@ -70,11 +72,12 @@ struct Waiting<'a> {
 // === impl Exec ===
 
 impl Exec {
-    pub(super) fn new(inner: &Arc<Inner>, task: String, id: String, dir: PathBuf) -> Self {
+    pub(super) fn new(inner: &Arc<Inner>, task: &TaskEntry, id: String, dir: PathBuf) -> Self {
         let line = Mutex::new(Line::None);
         Self {
             inner: Arc::clone(inner),
-            task,
+            task: task.id.to_string(),
+            mark: task.mark(),
             id,
             dir,
             line,
@@ -203,7 +206,7 @@ impl Exec {
 
     /// Takes hold of the process that was started, unless it has ended.
     fn hold(&self, pid: u32) {
-        if let Some(process) = MainProcess::hold(pid, &self.task) {
+        if let Some(process) = MainProcess::hold(pid, &self.mark) {
             // It is started once.
             let _ = self.held.set(process);
         }

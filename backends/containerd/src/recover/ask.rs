@@ -29,6 +29,8 @@ const LONGEST: Duration = Duration::from_secs(2);
 #[derive(Debug, Clone)]
 pub(super) struct Question {
     pub(super) id: String,
+    /// What the cgroup of its processes bears.
+    pub(super) mark: String,
     /// Its main process, as far as that is on file.
     pub(super) pid: Option<u32>,
     /// Where its processes are, if the main process is not on file and there is but one of them.
@@ -104,7 +106,7 @@ fn look(questions: Vec<Question>, cgroups: &Reader) -> (HashMap<String, Process>
 
 /// The main process of a container, if it is seen to run.
 fn running(question: &Question, cgroups: &Reader) -> Option<u32> {
-    let runs = |pid: &u32| MainProcess::hold(*pid, &question.id).is_some_and(|process| process.runs());
+    let runs = |pid: &u32| MainProcess::hold(*pid, &question.mark).is_some_and(|process| process.runs());
     if !question.visible {
         return None;
     }

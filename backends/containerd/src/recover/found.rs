@@ -86,6 +86,7 @@ impl Inner {
             group: self.cgroup_of(entry, &id).ok().and_then(|at| Group::from_cgroups_path(&at.path).ok()),
             visible: self.makes_processes_here(&entry.record.handler),
             pid: None,
+            mark: id.clone(),
             id,
         })
     }
@@ -94,6 +95,7 @@ impl Inner {
     pub(super) fn ask_of_task(&self, id: TaskId, found: &FoundTask) -> Option<Question> {
         let started = found.started;
         must_ask(found.exit.is_some(), found.begun, started.is_some()).then(|| Question {
+            mark: found.record.mark(&id.to_string()),
             id: id.to_string(),
             pid: started.map(|started| started.pid).filter(|pid| *pid != 0),
             group: None,

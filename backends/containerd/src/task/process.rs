@@ -34,13 +34,13 @@ pub(super) enum Sent {
 
 impl MainProcess {
     /// Takes hold of a container's process. `None` if the number is not, or not any more, that of a process of the container, which
-    /// shows in its cgroup bearing the container's id; so a number from another process namespace is never taken.
-    pub(crate) fn hold(pid: u32, id: &str) -> Option<Self> {
+    /// shows in its cgroup bearing the container's mark, mostly its id; so a number from another process namespace is never taken.
+    pub(crate) fn hold(pid: u32, mark: &str) -> Option<Self> {
         let raw = i32::try_from(pid).ok().and_then(Pid::from_raw)?;
         let fd = pidfd_open(raw, PidfdFlags::empty()).ok()?;
         // Looked at after taking hold: whoever bore the number then is a process of the container.
         let cgroups = fs::read_to_string(format!("/proc/{pid}/cgroup")).ok()?;
-        cgroups.contains(id).then_some(Self { pid, fd, shim: OnceLock::new() })
+        cgroups.contains(mark).then_some(Self { pid, fd, shim: OnceLock::new() })
     }
 
     /// Whether it runs: it has not ended, even if nobody has taken note of its end yet.
