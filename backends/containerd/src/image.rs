@@ -29,6 +29,7 @@ pub(crate) mod index;
 mod layers;
 pub(crate) mod lease;
 mod load;
+mod name;
 mod progress;
 mod pull;
 mod recent;

@@ -4,12 +4,9 @@
 //! digest, in a domain that no registry has, and belongs to whoever loaded it.
 
 use bytes::Bytes;
-use containerd_client::services::v1 as api;
-use containerd_client::types;
 use serde_json::json;
-use switchyard_core::id::Owner;
 use switchyard_core::image::{ImageId, LoadRequest, Right};
-use switchyard_core::{Error, ErrorKind, Result};
+use switchyard_core::{Error, Result};
 use switchyard_registry::{Descriptor, Digest, ImageConfig};
 use switchyard_steps::{Step, reach};
 
@@ -17,8 +14,8 @@ use super::content::{self, Labels};
 use super::layers::{Layers, Plan};
 use super::lease::Lease;
 use super::unpack::chain_ids;
-use super::{Images, holders};
-use crate::client::{Client, QUICK, call};
+use super::{Images, name};
+use crate::client::Client;
 
 mod archive;
 
@@ -58,7 +55,9 @@ impl Images {
         let manifest = write_documents(&client, &image.config, &plan).await?;
         let layers = Layers::new(plan, self.pulls.shares(), lease)?;
         layers.make(None).await?;
-        name(&client, &manifest, owner).await?;
+        // Who loaded the same before shares it.
+        name::put(&client, &format!("{NAMES}@{}", manifest.digest), &manifest, (owner, Right::Private))
+            .await?;
         let info = self.infos.load(&self.client, &manifest.digest).await?;
         layers.release().await?;
         reach(Step::PullReleased);
@@ -102,36 +101,4 @@ fn descriptor(media_type: &str, bytes: &Bytes) -> Descriptor {
         platform: None,
         annotations: std::collections::BTreeMap::new(),
     }
-}
-
-/// Names what was loaded; who loaded the same before shares it.
-async fn name(client: &Client, manifest: &Descriptor, owner: Owner) -> Result<()> {
-    let name = format!("{NAMES}@{}", manifest.digest);
-    let key = holders::key(owner);
-    let held = holders::value(Right::Private, &manifest.digest);
-    let image = api::Image {
-        name: name.clone(),
-        labels: std::iter::once((key.clone(), held)).collect(),
-        target: Some(types::Descriptor {
-            media_type: manifest.media_type.clone(),
-            digest: manifest.digest.to_string(),
-            size: i64::try_from(manifest.size).unwrap_or(i64::MAX),
-            ..Default::default()
-        }),
-        ..Default::default()
-    };
-    let what = format!("name image {name}");
-    let request = api::CreateImageRequest { image: Some(image.clone()), ..Default::default() };
-    match call(&what, QUICK, client.images().create(request)).await {
-        Ok(_) => {}
-        Err(error) if error.kind() == ErrorKind::AlreadyExists => {
-            let mask = prost_types::FieldMask { paths: vec!["target".to_owned(), format!("labels.{key}")] };
-            let request =
-                api::UpdateImageRequest { image: Some(image), update_mask: Some(mask), ..Default::default() };
-            call(&what, QUICK, client.images().update(request)).await?;
-        }
-        Err(error) => return Err(error),
-    }
-    reach(Step::ImageNamed);
-    Ok(())
 }

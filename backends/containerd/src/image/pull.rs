@@ -2,8 +2,6 @@
 
 use std::sync::Arc;
 
-use containerd_client::services::v1 as api;
-use containerd_client::types;
 use futures::future::FutureExt;
 use sha2::{Digest as _, Sha256};
 use switchyard_core::id::Owner;
@@ -18,9 +16,10 @@ use super::flight::Flights;
 use super::index::InfoCache;
 use super::layers::{Downloads, Layers, Plan, Shares, Source};
 use super::lease::Lease;
+use super::name;
 use super::progress::{Progress, Running};
 use super::unpack::chain_ids;
-use crate::client::{Client, QUICK, call};
+use crate::client::Client;
 
 /// The pulls in flight. A pull lives as long as anybody waits for it.
 #[derive(Debug, Default)]
@@ -214,59 +213,10 @@ impl Job {
         if self.reference.digest().is_none() && !names.contains(&asked) {
             names.push(asked);
         }
-        let key = super::holders::key(self.owner);
         for name in names {
-            let held = (key.clone(), super::holders::value(self.right, &target.digest));
-            let mut image = api::Image {
-                name: name.clone(),
-                labels: std::iter::once(held).collect(),
-                target: Some(types::Descriptor {
-                    media_type: target.media_type.clone(),
-                    digest: target.digest.to_string(),
-                    size: i64::try_from(target.size).unwrap_or(i64::MAX),
-                    ..Default::default()
-                }),
-                ..Default::default()
-            };
-            let what = format!("name image {name}");
-            let request = api::CreateImageRequest { image: Some(image.clone()), ..Default::default() };
-            match call(&what, QUICK, client.images().create(request)).await {
-                Ok(_) => {}
-                Err(error) if error.kind() == ErrorKind::AlreadyExists => {
-                    // Who once needed no credentials for this content needs none.
-                    if self.is_open(client, &name, &target.digest).await? {
-                        let open = super::holders::value(Right::Open, &target.digest);
-                        image.labels.insert(key.clone(), open);
-                    }
-                    let paths = vec!["target".to_owned(), format!("labels.{key}")];
-                    let mask = prost_types::FieldMask { paths };
-                    let request = api::UpdateImageRequest {
-                        image: Some(image),
-                        update_mask: Some(mask),
-                        ..Default::default()
-                    };
-                    call(&what, QUICK, client.images().update(request)).await?;
-                }
-                Err(error) => return Err(error),
-            }
-            reach(Step::ImageNamed);
+            name::put(client, &name, target, (self.owner, self.right)).await?;
         }
         Ok(())
-    }
-}
-
-impl Job {
-    /// Whether this owner has pulled this content under this name without credentials before.
-    async fn is_open(&self, client: &Client, name: &str, target: &Digest) -> Result<bool> {
-        let request = api::GetImageRequest { name: name.to_owned() };
-        match call(&format!("look up image {name}"), QUICK, client.images().get(request)).await {
-            Ok(answer) => {
-                let labels = answer.image.map(|image| image.labels).unwrap_or_default();
-                Ok(super::holders::parse(&labels, target).get(&self.owner) == Some(&Right::Open))
-            }
-            Err(error) if error.kind() == ErrorKind::NotFound => Ok(false),
-            Err(error) => Err(error),
-        }
     }
 }
 

@@ -1,0 +1,64 @@
+//! Puts content under a name, with who holds it there.
+
+use containerd_client::services::v1 as api;
+use containerd_client::types;
+use switchyard_core::id::Owner;
+use switchyard_core::image::Right;
+use switchyard_core::{ErrorKind, Result};
+use switchyard_registry::{Descriptor, Digest};
+use switchyard_steps::{Step, reach};
+
+use super::holders;
+use crate::client::{Client, QUICK, call};
+
+/// Names an image, held by `owner` by this right; a name that is there moves on to this content, and who once needed no credentials for it
+/// needs none. Idempotent.
+pub(super) async fn put(
+    client: &Client,
+    name: &str,
+    target: &Descriptor,
+    (owner, right): (Owner, Right),
+) -> Result<()> {
+    let key = holders::key(owner);
+    let mut image = api::Image {
+        name: name.to_owned(),
+        labels: std::iter::once((key.clone(), holders::value(right, &target.digest))).collect(),
+        target: Some(types::Descriptor {
+            media_type: target.media_type.clone(),
+            digest: target.digest.to_string(),
+            size: i64::try_from(target.size).unwrap_or(i64::MAX),
+            ..Default::default()
+        }),
+        ..Default::default()
+    };
+    let what = format!("name image {name}");
+    let request = api::CreateImageRequest { image: Some(image.clone()), ..Default::default() };
+    match call(&what, QUICK, client.images().create(request)).await {
+        Ok(_) => {}
+        Err(error) if error.kind() == ErrorKind::AlreadyExists => {
+            if is_open(client, name, &target.digest, owner).await? {
+                image.labels.insert(key.clone(), holders::value(Right::Open, &target.digest));
+            }
+            let mask = prost_types::FieldMask { paths: vec!["target".to_owned(), format!("labels.{key}")] };
+            let request =
+                api::UpdateImageRequest { image: Some(image), update_mask: Some(mask), ..Default::default() };
+            call(&what, QUICK, client.images().update(request)).await?;
+        }
+        Err(error) => return Err(error),
+    }
+    reach(Step::ImageNamed);
+    Ok(())
+}
+
+/// Whether this owner has had this content under this name without credentials before.
+async fn is_open(client: &Client, name: &str, target: &Digest, owner: Owner) -> Result<bool> {
+    let request = api::GetImageRequest { name: name.to_owned() };
+    match call(&format!("look up image {name}"), QUICK, client.images().get(request)).await {
+        Ok(answer) => {
+            let labels = answer.image.map(|image| image.labels).unwrap_or_default();
+            Ok(holders::parse(&labels, target).get(&owner) == Some(&Right::Open))
+        }
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(false),
+        Err(error) => Err(error),
+    }
+}
