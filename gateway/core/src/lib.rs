@@ -15,6 +15,7 @@
 //! This crate names no protocol and no runtime: it depends on neither tonic, prost, axum nor containerd.
 
 pub mod backend;
+pub mod capability;
 pub mod device;
 pub mod error;
 pub mod event;

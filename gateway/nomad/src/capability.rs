@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use switchyard_core::capability::NAMES;
 use switchyard_core::spec::CapabilityChanges;
 use switchyard_core::{Error, Result};
 
@@ -14,7 +15,7 @@ const NET_RAW: &str = "NET_RAW";
 /// The names, in capitals and without `CAP_`.
 ///
 /// # Errors
-/// `InvalidArgument` for what is no name; one that the kernel does not know is the runtime's to judge.
+/// `InvalidArgument` for what is no name. Whether Linux has it is looked at where a task adds it: an operator's list may name more.
 pub(crate) fn names(field: &str, list: &[String]) -> Result<Vec<String>> {
     let name = |(index, text): (usize, &String)| {
         let upper = text.trim().to_ascii_uppercase();
@@ -34,7 +35,7 @@ pub(crate) fn names(field: &str, list: &[String]) -> Result<Vec<String>> {
 /// dropped as well. The changes name all that the task has, so that nobody else's defaults count.
 ///
 /// # Errors
-/// `InvalidArgument` with the words of Nomad's drivers, if the task adds what is not allowed.
+/// `InvalidArgument` with the words of Nomad's drivers, if the task adds what is not allowed; naming `cap_add`, if it adds what there is not.
 pub(crate) fn changes(
     defaults: &[&str],
     allowed: &[String],
@@ -52,6 +53,9 @@ pub(crate) fn changes(
                 format!("driver does not allow the following capabilities: {refused}"),
             ));
         }
+    }
+    if let Some(unknown) = add.iter().find(|name| **name != ALL && !NAMES.contains(name)) {
+        return Err(Error::invalid("cap_add", format!("{unknown:?} is no capability of Linux")));
     }
     let kept =
         |name: &&str| (all_allowed || allowed.contains(name)) && !drop.contains(name) && !drop.contains(ALL);
@@ -122,6 +126,12 @@ mod tests {
                 format!("driver does not allow the following capabilities: {named}")
             );
         }
+    }
+
+    #[test]
+    fn what_linux_has_not_is_refused_although_all_is_allowed() {
+        let error = changes(&DEFAULTS, &own(&["ALL"]), &own(&["SYS_ADMINISTER"]), &[]).unwrap_err();
+        assert_eq!(error.to_string(), "cap_add: \"SYS_ADMINISTER\" is no capability of Linux");
     }
 
     #[test]
