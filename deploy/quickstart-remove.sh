@@ -21,6 +21,7 @@ remove_all() {
         return
     fi
     step "Remove what quickstart made"
+    stop_nomad
     remove_pods "$whole"
     stop_process "$own/serve.pid" "serve --config $config"
     stop_process "$own/registry/pid" "$own/registry/config.yml"
@@ -31,9 +32,9 @@ remove_all() {
     remove_network
     if [[ $whole ]]; then
         rm -rf --one-file-system "$run"
-        say "Removed: pods, daemon, containerd, registry, bridge, $run."
+        say "Removed: pods, Nomad's agent and tasks, daemon, containerd, registry, bridges, $run."
     else
-        say "Removed: the pod, the daemon, the registry, the bridge."
+        say "Removed: the pod, Nomad's agent and job, the daemon, the registry, the bridge."
         say "$config is not this script's, so what that daemon started and stored stays."
     fi
     if [[ $whole && $state_too ]]; then
@@ -93,7 +94,7 @@ our_processes() {
         pid=${dir#/proc/}
         words=$({ tr '\0' ' ' <"$dir/cmdline"; } 2>/dev/null) || continue
         case $(basename "$(readlink "$dir/exe" 2>/dev/null)" " (deleted)") in
-            switchyard | containerd | containerd-shim* | runc | crun | docker-registry)
+            switchyard | containerd | containerd-shim* | runc | crun | docker-registry | nomad)
                 if [[ " $words" == *[=\ ]"$state"[/\ ]* || " $words" == *[=\ ]"$run"[/\ ]* ||
                     " $words" == *[=\ ]"$config"\ * ]]; then
                     found+="$pid "
@@ -139,7 +140,7 @@ remove_runtime() {
     done
     [[ ! $pids ]] || die "these processes do not end after $attempt tries: $pids"
     while read -r socket; do rm -f "$socket"; done < <(sort -u "$sockets")
-    for id in $ids; do rm -rf "$runtime_state"/*/"$id"; done
+    for id in $ids; do rm -rf "${runtime_state:?}"/*/"${id:?}"; done
     remove_groups "$groups" "$ids"
     rm -f "$groups" "$sockets"
     # They go only when empty: a containerd of the node's own keeps its files there.
@@ -198,23 +199,30 @@ unmount_below() {
 }
 
 remove_network() {
-    local port
-    for port in /sys/class/net/"$bridge"/brif/*; do
-        [[ -e $port ]] && ip link delete "$(basename "$port")" 2>/dev/null || true
+    local name port addresses
+    for name in "$bridge" "$task_bridge"; do
+        for port in /sys/class/net/"$name"/brif/*; do
+            if [[ -e $port ]]; then
+                ip link delete "$(basename "$port")" 2>/dev/null || true
+            fi
+        done
+        if [[ -e /sys/class/net/$name ]]; then
+            ip link delete "$name"
+        fi
     done
-    if [[ -e /sys/class/net/$bridge ]]; then
-        ip link delete "$bridge"
-    fi
     if command -v iptables-save >/dev/null; then
-        remove_rules
+        remove_rules "$network"
+        remove_rules "$task_bridge"
+        addresses=$(find "$own/cni/ipam" -type f -name '[0-9]*' -printf '%f\n' 2>/dev/null || true)
+        remove_firewall "$addresses"
     fi
 }
 
-# Removes the rules of the nat table that the plugins marked with the network's name, and the chains of single pods
-# that these led to; at last the chains that all networks share, once no pod of any network uses them.
+# remove_rules NETWORK: removes the rules of the nat table that the plugins marked with the network's name, and the chains
+# of single pods that these led to; at last the chains that all networks share, once no pod of any network uses them.
 remove_rules() {
     local rules chains
-    rules=$(iptables-save -t nat 2>/dev/null | grep -F -- "\"$network\\\"" || true)
+    rules=$(iptables-save -t nat 2>/dev/null | grep -F -- "\"$1\\\"" || true)
     if [[ $rules ]]; then
         chains=$(grep -oE '(^-A|-j) CNI-(DN-)?[0-9a-f]+( |$)' <<<"$rules" | awk '{ print $2 }' | sort -u)
         {
@@ -232,6 +240,30 @@ remove_rules() {
             iptables-save -t nat | grep -E -- '^-A (PREROUTING|OUTPUT|POSTROUTING) .*-j CNI-HOSTPORT-' | sed 's/^-A /-D /'
             iptables-save -t nat | grep -oE '^:CNI-HOSTPORT-[A-Z]+' | sed 's/^:/-F /'
             iptables-save -t nat | grep -oE '^:CNI-HOSTPORT-[A-Z]+' | sed 's/^:/-X /'
+            echo COMMIT
+        } | iptables-restore --noflush -w 10
+    fi
+}
+
+# remove_firewall ADDRESSES: removes what the firewall plugin let through to tasks that could not be removed, and its
+# chains once nobody uses them.
+remove_firewall() {
+    local address rule rules
+    for address in $1; do
+        while read -r rule; do
+            # shellcheck disable=SC2086 # One word for each part of the rule.
+            iptables -w 10 ${rule/#-A/-D} || true
+        done < <(iptables -w 10 -S CNI-FORWARD 2>/dev/null | grep -F -- " $address/32 " || true)
+    done
+    # An unused one has nothing but the way to the chain in which an operator says otherwise.
+    rules=$(iptables-save -t filter 2>/dev/null || true)
+    if grep -q '^:CNI-FORWARD' <<<"$rules" && ! grep -q '^-A CNI-ADMIN' <<<"$rules" &&
+        ! grep '^-A CNI-FORWARD' <<<"$rules" | grep -qv -- '-j CNI-ADMIN$'; then
+        {
+            echo '*filter'
+            grep -E -- '^-A FORWARD .*-j CNI-FORWARD$' <<<"$rules" | sed 's/^-A /-D /'
+            grep -oE '^:CNI-(FORWARD|ADMIN)' <<<"$rules" | sed 's/^:/-F /'
+            grep -oE '^:CNI-(FORWARD|ADMIN)' <<<"$rules" | sed 's/^:/-X /'
             echo COMMIT
         } | iptables-restore --noflush -w 10
     fi

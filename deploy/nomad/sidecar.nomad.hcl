@@ -1,10 +1,11 @@
 # Two tasks on one network, which the agent makes: they reach each other on loopback. nomad job run sidecar.nomad.hcl
+# The agent needs CNI plugins and the kernel's module `bridge` for it; `nomad alloc logs -f ALLOC watch` shows the sidecar's work.
 job "pair" {
   group "pair" {
     network {
       mode = "bridge"
 
-      port "proxy" {
+      port "http" {
         to = 8080
       }
     }
@@ -15,18 +16,19 @@ job "pair" {
       config {
         image   = "docker.io/library/busybox:1.36"
         command = "httpd"
-        args    = ["-f", "-p", "127.0.0.1:9090", "-h", "/local"]
+        args    = ["-f", "-p", "8080", "-h", "/local"]
       }
 
       template {
-        data        = "Hello from behind\n"
+        data        = "Hello from the server\n"
         destination = "local/index.html"
       }
     }
 
-    task "proxy" {
+    task "watch" {
       driver = "switchyard"
 
+      # Started before the server, and there as long as it is.
       lifecycle {
         hook    = "prestart"
         sidecar = true
@@ -34,8 +36,8 @@ job "pair" {
 
       config {
         image   = "docker.io/library/busybox:1.36"
-        command = "nc"
-        args    = ["-lk", "-p", "8080", "-e", "nc", "127.0.0.1", "9090"]
+        command = "sh"
+        args    = ["-c", "while sleep 2; do wget -q -O - http://127.0.0.1:8080/; done"]
       }
     }
   }

@@ -1,0 +1,259 @@
+# Sourced by deploy/quickstart: shows the plugins for Nomad agents. A `nomad` of the PATH becomes an agent that runs a job;
+# otherwise the plugins are asked what an agent asks first. Uses the names and functions of deploy/quickstart.
+# shellcheck shell=bash disable=SC2154
+
+plugins=$own/nomad/plugins
+agent_config=$own/nomad/agent.hcl
+job=quickstart
+agent_group=switchyard-quickstart
+# By this word a program knows that it was started as a plugin of Nomad's: it is the same for every agent and every plugin.
+cookie=NOMAD_PLUGIN_MAGIC_COOKIE=e4327c2e01eabfd75a8a67adb114fb34a757d57eee7728d857a8cec6e91a7255
+
+show_nomad() {
+    step "Make the plugins for a Nomad agent: switchyard nomad-plugin install $plugins"
+    "$binary" nomad-plugin install "$plugins" | indent
+    say "An agent needs that directory as its plugin_dir, and these two blocks, here of deploy/nomad/agent.hcl:"
+    echo
+    sed -n '/^plugin "/,/^}/{/^ *#/d;p}' "$repository/deploy/nomad/agent.hcl" | indent
+    if command -v nomad >/dev/null; then
+        start_agent
+        run_job "$1"
+        show_job
+    else
+        step "Start both plugins as an agent does (there is no 'nomad' in the PATH to be one)"
+        greet_plugin switchyard
+        greet_plugin switchyard-device
+    fi
+}
+
+# greet_plugin NAME: starts it with the word that makes it a plugin, and shows the line that an agent reads first: the versions
+# of what they speak, where it listens, and for what. It ends when it is told to.
+greet_plugin() {
+    local answer=$own/nomad/answer pid
+    env "$cookie" "$plugins/$1" --socket "$run/nomad.sock" >"$answer" 2>"$own/nomad/$1.log" </dev/null &
+    pid=$!
+    if ! wait_for 30 grep -qx '1|2|unix|/.*|grpc|.*' "$answer"; then
+        kill -KILL "$pid" 2>/dev/null || true
+        cat "$own/nomad/$1.log" >&2
+        die "the plugin $1 does not answer"
+    fi
+    say "$1: $(<"$answer")"
+    kill "$pid"
+    wait "$pid" || die "the plugin $1 ended with $?"
+    rm -f "$answer"
+}
+
+# === the agent
+
+# What the caller's own environment says of another cluster is not for this one.
+nomad_here() {
+    env -i PATH="$PATH" HOME="${HOME:-/root}" NOMAD_ADDR="http://127.0.0.1:$(<"$own/nomad/port")" \
+        NOMAD_CLI_SHOW_HINTS=0 nomad "$@"
+}
+
+agent_runs() { is_process "$own/nomad/pid" "-config=$agent_config"; }
+
+start_agent() {
+    step "Start a Nomad agent, server and client in one, on loopback: $(nomad version | sed -n 1p)"
+    if agent_runs; then
+        say "The agent of the last run is used: process $(<"$own/nomad/pid")."
+    else
+        write_agent_config
+        start_detached "$own/nomad/pid" "$own/nomad/agent.log" nomad agent \
+            "-config=$repository/deploy/nomad/agent.hcl" "-config=$agent_config"
+        wait_for 5 agent_runs || die_with_agent_log "the agent ended at once"
+        say "The agent is process $(<"$own/nomad/pid"); its log is $own/nomad/agent.log."
+    fi
+    wait_for 90 driver_or_end || die_with_agent_log "the agent has no healthy driver after 90 s"
+    agent_runs || die_with_agent_log "the agent ended"
+    nomad_here node status -self | grep -E '^(Status|Driver Status)' | indent
+}
+
+# What differs from an agent of a cluster: where it keeps things, and that it is on loopback.
+write_agent_config() {
+    local port group=/$agent_group
+    if [[ -e /sys/fs/cgroup/cgroup.controllers ]]; then
+        group=$agent_group.slice
+    fi
+    port=$(cat "$own/nomad/port" 2>/dev/null || echo 4646)
+    while is_taken "$port" || is_taken "$((port + 1))" || is_taken "$((port + 2))"; do
+        port=$((5001 + RANDOM % 20000))
+    done
+    echo "$port" >"$own/nomad/port"
+    cat >"$agent_config" <<END
+# Written by deploy/quickstart, which takes it away with --remove. It comes after deploy/nomad/agent.hcl.
+bind_addr            = "127.0.0.1"
+data_dir             = "$own/nomad/data"
+plugin_dir           = "$plugins"
+disable_update_check = true
+
+advertise {
+  http = "127.0.0.1"
+  rpc  = "127.0.0.1"
+  serf = "127.0.0.1"
+}
+
+ports {
+  http = $port
+  rpc  = $((port + 1))
+  serf = $((port + 2))
+}
+
+server {
+  enabled          = true
+  bootstrap_expect = 1
+}
+
+client {
+  enabled           = true
+  network_interface = "lo"
+  cgroup_parent     = "$group"
+
+  options {
+    "driver.allowlist" = "switchyard"
+    # Outside of clouds these wait for nobody.
+    "fingerprint.denylist" = "env_aws,env_gce,env_azure,env_digitalocean"
+  }
+}
+END
+}
+
+driver_or_end() { driver_is_healthy || ! agent_runs; }
+
+driver_is_healthy() { nomad_here node status -self 2>/dev/null | grep -qE '^Driver Status *= .*switchyard'; }
+
+die_with_agent_log() {
+    tail -n 25 "$own/nomad/agent.log" >&2
+    die "$*; the whole log is $own/nomad/agent.log"
+}
+
+# === its job
+
+# Without a network mode, as most jobs of the docker driver: a network of its own, and its port published.
+write_job() {
+    cat <<END
+job "$job" {
+  group "$job" {
+    network {
+      port "http" {
+        to = 8080
+      }
+    }
+
+    task "server" {
+      driver = "switchyard"
+
+      config {
+        image   = "$1"
+        command = "sh"
+        args    = ["/local/serve"]
+        ports   = ["http"]
+      }
+
+      template {
+        destination = "local/serve"
+        data        = <<SCRIPT
+trap "exit 0" TERM
+echo "Hello from {{ env "NOMAD_ALLOC_ID" }}, an allocation of Nomad." | tee /local/index.html
+httpd -p 8080 -h /local
+count=0
+while :; do
+  count=\$((count + 1))
+  echo "This is line \$count of the log."
+  sleep 5 &
+  wait \$!
+done
+SCRIPT
+      }
+
+      resources {
+        cpu    = 50
+        memory = 32
+      }
+    }
+  }
+}
+END
+}
+
+run_job() {
+    local file=$own/nomad/$job.nomad.hcl
+    step "Run a job in it: nomad job run $file"
+    write_job "$1" >"$file"
+    # In its first seconds a server says that it has no keys yet.
+    wait_for 30 submit "$file" || die "the job was not taken: $(<"$own/nomad/job.log")"
+    if ! wait_for 150 task_runs "$1"; then
+        nomad_here job status "$job" >&2 || true
+        die_with_agent_log "the job does not run after 150 s"
+    fi
+    nomad_here job status "$job" | sed -n '/^Allocations/,$p' | indent
+}
+
+submit() { nomad_here job run -detach "$1" >"$own/nomad/job.log" 2>&1; }
+
+# The id of the allocation of the newest job that is to run, and does.
+allocation() {
+    local version
+    version=$(nomad_here job inspect -t '{{ .Version }}' "$job" 2>/dev/null) || return 0
+    nomad_here job allocs -t '{{ range . }}{{ if eq .ClientStatus "running" }}{{ .JobVersion }} {{ .ID }}{{ "\n" }}{{ end }}{{ end }}' \
+        "$job" 2>/dev/null | sed -n "s/^$version //p" | sed -n 1p
+}
+
+task_runs() { [[ $(allocation) ]]; }
+
+show_job() {
+    local id port
+    id=$(allocation)
+    step "Its log: nomad alloc logs ${id:0:8}"
+    wait_for 15 has_job_log "$id" || die_with_agent_log "the task has written nothing"
+    nomad_here alloc logs "$id" | tail -n 3 | indent
+    step "A command in it: nomad alloc exec ${id:0:8} ip -4 addr show eth0"
+    nomad_here alloc exec -i=false -t=false "$id" ip -4 addr show eth0 | indent
+    port=$(nomad_here alloc status -t '{{ range .AllocatedResources.Shared.Ports }}{{ .Value }}{{ end }}' "$id")
+    step "Its port, as Nomad has chosen it: GET http://127.0.0.1:$port/"
+    if http_ok "$port" /; then
+        http_get "$port" / | body | indent
+    else
+        say "Nobody answers: has the image no httpd?"
+    fi
+    step "Who runs what on this node: switchyard ps"
+    "$binary" ps --socket "$run/admin.sock" | indent
+}
+
+has_job_log() { [[ $(nomad_here alloc logs "$1" 2>/dev/null) ]]; }
+
+# === the end
+
+# stop_nomad: its jobs, as long as there is somebody to stop them; then the agent, which ends its plugins.
+stop_nomad() {
+    local pid
+    if agent_runs && command -v nomad >/dev/null && daemon_runs; then
+        stop_jobs || say "The agent could not stop its jobs; they are taken away with the rest."
+    fi
+    stop_process "$own/nomad/pid" "-config=$agent_config"
+    for pid in $(logmons); do
+        kill -KILL "$pid" 2>/dev/null || true
+    done
+    unmount_below "$own/nomad"
+    find /sys/fs/cgroup -depth -type d -path "*/$agent_group*" -exec rmdir {} \; 2>/dev/null || true
+}
+
+# logmons: what an agent leaves to read the output of tasks that still run. Their command line names nobody.
+logmons() {
+    local pid
+    for pid in $(find /proc/[0-9]*/fd -lname "$own/nomad/*" 2>/dev/null | cut -d/ -f3 | sort -u); do
+        if tr '\0' ' ' 2>/dev/null <"/proc/$pid/cmdline" | grep -qE '/nomad logmon '; then
+            echo "$pid"
+        fi
+    done
+}
+
+stop_jobs() {
+    local id
+    for id in $(nomad_here job status 2>/dev/null | awk 'NR > 1 && NF > 4 { print $1 }'); do
+        nomad_here job stop -purge -detach "$id" >/dev/null 2>&1 || true
+    done
+    wait_for 30 no_task
+}
+
+no_task() { ! "$binary" ps --socket "$run/admin.sock" --output json | grep -qE '"owner": *"nomad"'; }
