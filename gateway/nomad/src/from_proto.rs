@@ -215,6 +215,7 @@ fn disk_limits(options: &TaskOptions) -> Vec<DiskLimit> {
         places: LimitedPlaces::These(vec![PathBuf::from("/")]),
         bytes,
         project: Project::New,
+        field: "storage_opt.size".to_owned(),
     };
     options.storage_bytes.map(limit).into_iter().collect()
 }

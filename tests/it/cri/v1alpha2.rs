@@ -219,7 +219,7 @@ fn a_disk_quota_is_in_force_or_refused_by_the_mount_that_has_none() {
             assert_eq!(refused.code(), Code::FailedPrecondition, "{refused}");
             let message = refused.message();
             assert!(
-                message.contains("disk_quota: /") && message.contains("mount it with prjquota"),
+                message.contains("disk_quota[\"/\"]: ") && message.contains("mount it with prjquota"),
                 "{refused}"
             );
             let filter =

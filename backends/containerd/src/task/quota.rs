@@ -46,10 +46,18 @@ pub(super) fn plan_disk(
 
 impl Inner {
     /// Puts a new task's directories into projects, and limits these. Its snapshot is there and mounted by `mounts`.
+    ///
+    /// # Errors
+    /// They name the keys that ask for the limits.
     pub(super) async fn limit_disks(&self, entry: &TaskEntry, plan: &Plan, mounts: &[Mount]) -> Result<()> {
         if plan.disk.is_empty() {
             return Ok(());
         }
+        let fields: Vec<_> = plan.disk.iter().map(|part| part.field.as_str()).collect();
+        self.set_limits(entry, plan, mounts).await.map_err(|error| error.context(fields.join(", ")))
+    }
+
+    async fn set_limits(&self, entry: &TaskEntry, plan: &Plan, mounts: &[Mount]) -> Result<()> {
         let owner = entry.record().meta.to_core()?.owner;
         let places = self.places(entry, plan, mounts)?;
         let mut limits = Vec::with_capacity(plan.disk.len());
@@ -119,7 +127,7 @@ impl Inner {
         if plan.disk.iter().any(|part| part.places.contains(&root)) {
             let dirs = root_dirs(mounts).ok_or_else(|| {
                 Error::unimplemented(format!(
-                    "disk_quota: the snapshotter {} keeps what a container writes in no directory of its own",
+                    "the snapshotter {} keeps what a container writes in no directory of its own",
                     entry.snapshotter
                 ))
             })?;
@@ -148,9 +156,7 @@ impl Inner {
                 self.projects.share(entry.id, owner, project)?;
                 return Ok(project);
             }
-            let none = || {
-                Error::new(ErrorKind::ResourceExhausted, "disk_quota: there is no project that nobody has")
-            };
+            let none = || Error::new(ErrorKind::ResourceExhausted, "there is no project that nobody has");
             let project = self.projects.reserve(entry.id, owner, first).ok_or_else(none)?;
             let found = unused(project).await?;
             if found == project.number() {
@@ -190,7 +196,7 @@ async fn common_mount(part: &DiskPart, dirs: Vec<PathBuf>) -> Result<PathBuf> {
                 projects::mount_point(first).map_err(from_projects)
             }
             Some(_) | None => Err(Error::failed_precondition(format!(
-                "disk_quota: {} are on several file systems, which cannot be counted together: limit each by itself",
+                "{} are on several file systems, which cannot be counted together: limit each by itself",
                 places.join(" and ")
             ))),
         }
@@ -221,9 +227,9 @@ async fn tell<T: Send + 'static>(
 async fn within<T>(work: impl Future<Output = Result<T>>) -> Result<T> {
     match tokio::time::timeout(PATIENCE, work).await {
         Ok(done) => done,
-        Err(_) => Err(Error::deadline(format!(
-            "disk_quota: a file system has not answered within {PATIENCE:?}: does it hang?"
-        ))),
+        Err(_) => {
+            Err(Error::deadline(format!("a file system has not answered within {PATIENCE:?}: does it hang?")))
+        }
     }
 }
 
@@ -233,7 +239,7 @@ fn from_projects(error: namespaces::Error) -> Error {
     } else {
         full_or(ErrorKind::Internal, &error)
     };
-    Error::new(kind, "disk_quota").with_source(error)
+    Error::new(kind, "limit what it takes on disk").with_source(error)
 }
 
 #[cfg(test)]

@@ -15,6 +15,8 @@ pub struct DiskLimit {
     pub bytes: u64,
     /// What they are counted as.
     pub project: Project,
+    /// The key that asks for it, as the caller spells it: errors name it.
+    pub field: String,
 }
 
 /// Directories of a task: its root file system, which is `/`, and its volumes, each by the path at which it is seen inside.
@@ -50,6 +52,8 @@ pub struct DiskPart {
     pub bytes: u64,
     /// What they are counted as.
     pub project: Project,
+    /// The key that asks for the limit.
+    pub field: String,
 }
 
 /// The parts that limits make of a task's directories, that of its root file system first. No directory is in two of them.
@@ -64,19 +68,20 @@ pub fn disk_parts(limits: &[DiskLimit], volumes: &[PathBuf]) -> Result<Vec<DiskP
     let mut add = |places: Vec<&Path>, limit: &DiskLimit| {
         let places: Vec<_> = places.into_iter().map(Path::to_path_buf).collect();
         if !places.is_empty() {
-            parts.push(DiskPart { places, bytes: limit.bytes, project: limit.project });
+            let DiskLimit { places: _, bytes, project, field } = limit.clone();
+            parts.push(DiskPart { places, bytes, project, field });
         }
     };
     for limit in limits {
         let LimitedPlaces::These(places) = &limit.places else { continue };
         for place in places {
             if !named.insert(place.as_path()) {
-                return Err(refusal(place, "is limited twice: name it once"));
+                return Err(refusal(limit, place, "is limited twice: name it once"));
             }
             if !rest.remove(place.as_path()) {
                 let why = "is neither the root file system, which is \"/\", nor where the container has a volume; \
                     directories of the host and of the image itself cannot be limited";
-                return Err(refusal(place, why));
+                return Err(refusal(limit, place, why));
             }
         }
         add(places.iter().map(PathBuf::as_path).collect::<BTreeSet<_>>().into_iter().collect(), limit);
@@ -96,8 +101,8 @@ pub fn disk_parts(limits: &[DiskLimit], volumes: &[PathBuf]) -> Result<Vec<DiskP
     Ok(parts)
 }
 
-fn refusal(place: &Path, why: &str) -> Error {
-    Error::invalid("disk_quota", format!("{} {why}", place.display()))
+fn refusal(limit: &DiskLimit, place: &Path, why: &str) -> Error {
+    Error::invalid(&limit.field, format!("{} {why}", place.display()))
 }
 
 // === impl ProjectId ===
@@ -138,7 +143,7 @@ mod tests {
     use super::*;
 
     fn limit(places: LimitedPlaces, bytes: u64) -> DiskLimit {
-        DiskLimit { places, bytes, project: Project::New }
+        DiskLimit { places, bytes, project: Project::New, field: "quota".to_owned() }
     }
 
     fn these(paths: &[&str]) -> LimitedPlaces {
@@ -178,7 +183,7 @@ mod tests {
             (vec![limit(these(&["/"]), 1), limit(these(&["/", "/v"]), 1)], "/ is limited twice"),
         ] {
             let error = disk_parts(&limits, &["/v".into()]).expect_err("it cannot be done");
-            assert!(error.to_string().starts_with(&format!("disk_quota: {path}")), "{error}");
+            assert!(error.to_string().starts_with(&format!("quota: {path}")), "{error}");
         }
     }
 

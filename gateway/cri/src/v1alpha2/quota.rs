@@ -32,6 +32,7 @@ pub(super) fn disk_limits(
             places: places(&field, key, project.is_some())?,
             bytes: bytes(&field, size)?,
             project: project.unwrap_or(Project::New),
+            field,
         })
     };
     quotas.iter().map(limit).collect()
@@ -128,7 +129,8 @@ mod tests {
             (".*", "-1", LimitedPlaces::Rest, Project::New),
         ] {
             let limits = asked(&[(key, "10k")], quota_id).expect("it is well formed");
-            assert_eq!(limits, [DiskLimit { places, bytes: 10_240, project }], "{key} {quota_id}");
+            let field = format!("linux.disk_quota[{key:?}]");
+            assert_eq!(limits, [DiskLimit { places, bytes: 10_240, project, field }], "{key} {quota_id}");
         }
         assert_eq!(asked(&[], "0").expect("nothing is asked for"), []);
         assert_eq!(asked(&[("/", "1g"), ("/abc", "2g")], "").expect("they are well formed").len(), 2);

@@ -270,7 +270,7 @@ async fn a_disk_quota_is_told_with_its_project_and_is_part_of_the_request() {
     };
     let refused = old.create(&sandbox, elsewhere).await.expect_err("it has no such volume");
     assert_eq!(refused.code(), Code::InvalidArgument, "{refused}");
-    assert!(refused.message().contains("disk_quota: /no/volume is neither"), "{refused}");
+    assert!(refused.message().contains("disk_quota[\"/no/volume\"]: /no/volume is neither"), "{refused}");
     node.is_sound();
 }
 

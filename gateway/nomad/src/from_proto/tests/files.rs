@@ -197,8 +197,12 @@ fn gpus_come_by_name_or_by_a_runtime_of_their_own() {
 #[test]
 fn a_limit_on_the_root_file_system_is_one_of_its_project() {
     let limits = planned([("storage_opt", pairs(&[("size", "1G")]))]).task.disk_limits;
-    let expected =
-        DiskLimit { places: LimitedPlaces::These(vec!["/".into()]), bytes: 1 << 30, project: Project::New };
+    let expected = DiskLimit {
+        places: LimitedPlaces::These(vec!["/".into()]),
+        bytes: 1 << 30,
+        project: Project::New,
+        field: "storage_opt.size".into(),
+    };
     assert_eq!(limits, [expected]);
     assert_eq!(planned([("shm_size", 4096.into())]).sandbox.shm_size_bytes, 4096);
 }
