@@ -2,7 +2,8 @@
 //!
 //! The shim opens both ends of each, so that a reader that goes away ends no process. But it waits for a reader before it does: we are that
 //! one, until it has them. And a reader that has seen the last writer go comes back for nothing: while the shim of a start that was cut off
-//! is cleared away, we are a writer too, until the start that follows has them.
+//! is cleared away, we are a writer too, until the start that follows has them. A link is never one: it would lead what a task says, written by
+//! root, wherever whoever has put it there wants it.
 
 use std::fs::{File, OpenOptions};
 use std::io::ErrorKind as Fault;
@@ -14,6 +15,9 @@ use switchyard_core::{Error, Result};
 
 use crate::text::io_error;
 
+/// How a FIFO is opened: waiting for nobody, and no other file in its place.
+const NO_LINK: OFlag = OFlag::O_NONBLOCK.union(OFlag::O_NOFOLLOW);
+
 /// Opens the FIFOs among these for reading, so that whoever opens them for writing does not wait. Blocks on nobody.
 ///
 /// # Errors
@@ -24,29 +28,33 @@ pub(super) fn hold(paths: &[PathBuf]) -> Result<Vec<File>> {
 
 /// Opens the FIFOs among these at both ends, so that whoever reads them sees no end. What cannot be opened has no reader either.
 pub(super) fn keep_open(paths: &[PathBuf]) -> Vec<File> {
-    let is_fifo =
-        |path: &&PathBuf| std::fs::metadata(path).is_ok_and(|metadata| metadata.file_type().is_fifo());
+    let is_fifo = |path: &&PathBuf| {
+        std::fs::symlink_metadata(path).is_ok_and(|metadata| metadata.file_type().is_fifo())
+    };
     let open = |path: &PathBuf| {
         let mut both = OpenOptions::new();
-        both.read(true).write(true).custom_flags(OFlag::O_NONBLOCK.bits()).open(path).ok()
+        both.read(true).write(true).custom_flags(NO_LINK.bits()).open(path).ok()
     };
     paths.iter().filter(is_fifo).filter_map(open).collect()
 }
 
 /// `None` for what is no FIFO and needs no reader.
 fn open(path: &Path) -> Result<Option<File>> {
-    let kind = match std::fs::metadata(path) {
+    let kind = match std::fs::symlink_metadata(path) {
         Ok(metadata) => metadata.file_type(),
         Err(fault) if fault.kind() == Fault::NotFound => {
             return Err(unfit(path, "is not there: whoever collects it has to make it first"));
         }
         Err(fault) => return Err(io_error("look at", path, fault)),
     };
+    if kind.is_symlink() {
+        return Err(unfit(path, "is a link, where it has to be the FIFO itself"));
+    }
     if !kind.is_fifo() {
         let fit = kind.is_file() || kind.is_char_device();
         return if fit { Ok(None) } else { Err(unfit(path, "is neither a FIFO nor a file")) };
     }
-    let opened = OpenOptions::new().read(true).custom_flags(OFlag::O_NONBLOCK.bits()).open(path);
+    let opened = OpenOptions::new().read(true).custom_flags(NO_LINK.bits()).open(path);
     opened.map(Some).map_err(|fault| io_error("open the FIFO", path, fault))
 }
 
@@ -93,7 +101,11 @@ mod tests {
     #[test]
     fn what_is_missing_or_unfit_is_told_by_its_path() {
         let dir = tempfile::tempdir().unwrap();
-        for path in [dir.path().join("missing"), dir.path().to_owned()] {
+        let (link, fifo) = (dir.path().join("link"), dir.path().join("fifo"));
+        mkfifo(&fifo, Mode::S_IRWXU).unwrap();
+        std::os::unix::fs::symlink(&fifo, &link).unwrap();
+        assert!(keep_open(std::slice::from_ref(&link)).is_empty());
+        for path in [dir.path().join("missing"), dir.path().to_owned(), link] {
             let error = hold(std::slice::from_ref(&path)).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::FailedPrecondition);
             assert!(error.to_string().contains(&path.display().to_string()), "{error}");
