@@ -81,6 +81,26 @@ impl Reader {
         Err(Error::Restless { group: from.to_string() })
     }
 
+    /// Gives `from` the processors and memory nodes of `to` in the hierarchy of the cpuset controller: a process that a runtime makes in `from`
+    /// runs on them from its first moment, until it is moved. Where there is one hierarchy for all there is nothing to do. Idempotent.
+    ///
+    /// # Errors
+    /// [`Error::File`] if one of them is not there, or `from` cannot have what `to` has.
+    pub fn match_cpuset(&self, from: &Group, to: &Group) -> Result<()> {
+        let Some((from_dir, to_dir)) = self.cpuset_dirs(from, to) else { return Ok(()) };
+        for file in ["cpuset.mems", "cpuset.cpus"] {
+            let (theirs, ours) = (to_dir.join(file), from_dir.join(file));
+            let text = |path: &Path| {
+                fs::read_to_string(path).map_err(|source| Error::File { path: path.to_owned(), source })
+            };
+            let wanted = text(&theirs)?;
+            if text(&ours)?.trim() != wanted.trim() {
+                fs::write(&ours, wanted.trim()).map_err(|source| Error::File { path: ours, source })?;
+            }
+        }
+        Ok(())
+    }
+
     /// Gives `group` these processors in the hierarchy of the cpuset controller. Idempotent.
     ///
     /// # Errors
@@ -165,6 +185,23 @@ mod tests {
         fs::remove_dir_all(dir.path().join("memory/nomad")).unwrap();
         reader.make_again(&kept).unwrap();
         assert!(!dir.path().join("memory/nomad").exists());
+    }
+
+    #[test]
+    fn a_group_gets_the_processors_of_another() {
+        let (dir, reader) = tree();
+        let (ours, theirs) = (dir.path().join("cpuset/nomad/a.web"), dir.path().join("cpuset/nomad/share"));
+        for (at, cpus) in [(&ours, "0-3\n"), (&theirs, "1\n")] {
+            fs::create_dir(at).unwrap();
+            fs::write(at.join("cpuset.cpus"), cpus).unwrap();
+            fs::write(at.join("cpuset.mems"), "0\n").unwrap();
+        }
+        for _ in 0..2 {
+            reader.match_cpuset(&group("/nomad/a.web"), &group("/nomad/share")).unwrap();
+            assert_eq!(fs::read_to_string(ours.join("cpuset.cpus")).unwrap(), "1");
+            assert_eq!(fs::read_to_string(ours.join("cpuset.mems")).unwrap(), "0\n");
+        }
+        assert!(reader.match_cpuset(&group("/nomad/a.web"), &group("/nomad/other")).is_err());
     }
 
     #[test]

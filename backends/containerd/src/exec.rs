@@ -79,6 +79,9 @@ async fn start_now(inner: &Arc<Inner>, task: TaskId, spec: &ExecSpec, place: Pla
     let stderr = if spec.tty { None } else { Some(exec.output("stderr")?) };
     let stdin = if spec.stdin { Some(exec.input()?) } else { None };
     reach(Step::ExecFifos);
+    if let Err(error) = inner.make_way(&entry).await {
+        tracing::debug!(task.id = %task, error = error.report(), "a process in a task begins on other processors than that");
+    }
     exec.run(spec, &process, shim, place).await?;
     if let Err(error) = inner.place(&entry).await {
         tracing::warn!(task.id = %task, error = error.report(), "a process in a task runs on other processors than that");

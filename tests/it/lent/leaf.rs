@@ -159,6 +159,11 @@ async fn processors_are_limited_in_the_group_that_was_made_for_that() {
     );
     let dir = leaf.made.last().expect("there is one");
     assert_eq!(fs::read_to_string(dir.join("cpuset.cpus")).expect("it is there").trim(), "0");
+    if !unified() {
+        // The command began where the runtime puts it.
+        let begun = below(&Path::new(ROOT).join("cpuset"), &leaf.path).join("cpuset.cpus");
+        assert_eq!(fs::read_to_string(begun).expect("it is there").trim(), "0");
+    }
     lab.backend.signal_task(task, switchyard_core::spec::Signal::KILL).await.expect("it can be killed");
     lab.end(task).await;
     leaf.remove();

@@ -2,7 +2,7 @@
 //!
 //! A runtime joins it by its path, but takes it away with the process; then it is made again at once: whoever made it removes it later. On cgroup v1
 //! the group of the cpuset controller may be another, which a runtime cannot be told: the task is moved there before it runs, and each
-//! process that is started in it later right after its start.
+//! process that is started in it later right after its start. Until then it is in a group that has the same processors.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -65,16 +65,24 @@ impl Inner {
         Ok(Some(LeafRecord { kept: self.cgroups.present(&group), cpuset }))
     }
 
+    /// Has the next process that is made in a task begin on the processors of its cpuset, which may have others by now than when the task was
+    /// started; it is put there right after by [`Inner::place`]. Idempotent.
+    pub(crate) async fn make_way(&self, entry: &TaskEntry) -> Result<()> {
+        let Some((CpusetRecord { path, cpus: _ }, group)) = self.cpuset_apart(entry) else { return Ok(()) };
+        let cgroups = Arc::clone(&self.cgroups);
+        blocking(move || cgroups.match_cpuset(&group, &Group::from_path(&path)?).map_err(Error::from)).await
+    }
+
+    /// The group of the cpuset controller that is another than a task's own, and that of its own.
+    fn cpuset_apart(&self, entry: &TaskEntry) -> Option<(CpusetRecord, Group)> {
+        let record = entry.record();
+        let cpuset = record.theirs.as_ref()?.cpuset.clone()?;
+        Some((cpuset, self.cgroup_location(&record)?))
+    }
+
     /// Puts the processes of a task where its cpuset is. Idempotent.
     pub(crate) async fn place(&self, entry: &TaskEntry) -> Result<()> {
-        let (theirs, group) = {
-            let record = entry.record();
-            (record.theirs.clone(), self.cgroup_location(&record))
-        };
-        let Some((CpusetRecord { path, cpus }, group)) = theirs.and_then(|leaf| leaf.cpuset).zip(group)
-        else {
-            return Ok(());
-        };
+        let Some((CpusetRecord { path, cpus }, group)) = self.cpuset_apart(entry) else { return Ok(()) };
         let cgroups = Arc::clone(&self.cgroups);
         blocking(move || {
             let other = Group::from_path(&path)?;
