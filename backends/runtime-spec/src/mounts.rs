@@ -334,7 +334,10 @@ fn propagated(
             }
             HostPropagation::Private => Err(Error::invalid(
                 "mounts",
-                format!("{destination} follows the host, but {} is on a private mount", source.display()),
+                format!(
+                    "{destination} follows the host, but {} is on a private mount: `mount --make-rshared` makes it a shared one",
+                    source.display()
+                ),
             )),
         },
         Propagation::Bidirectional => match host(fs)? {
@@ -344,7 +347,10 @@ fn propagated(
             }
             HostPropagation::Slave | HostPropagation::Private => Err(Error::invalid(
                 "mounts",
-                format!("{destination} is bidirectional, but {} is not on a shared mount", source.display()),
+                format!(
+                    "{destination} is bidirectional, but {} is not on a shared mount: `mount --make-rshared` makes it one",
+                    source.display()
+                ),
             )),
         },
     }

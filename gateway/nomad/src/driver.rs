@@ -19,6 +19,7 @@ use switchyard_core::gateway::Scope;
 use switchyard_core::table::{Sandbox, Task};
 use switchyard_core::turns::Turns;
 use switchyard_core::{Error, Result};
+use switchyard_process::Stat;
 use switchyard_proto::nomad::drivers::proto as nomad;
 use tonic::metadata::MetadataMap;
 use tonic::{Request, Response, Status, Streaming};
@@ -27,7 +28,7 @@ use crate::events::Events;
 use crate::identity;
 use crate::images::{Images, Keep};
 use crate::reconcile::Seen;
-use crate::session::{Session, Sessions};
+use crate::session::{Session, Sessions, caller};
 use crate::status::{ending, status, unknown_task};
 use crate::{fingerprint, to_proto};
 
@@ -81,7 +82,7 @@ impl Driver {
             sessions,
             turns: Turns::default(),
             events: Events::default(),
-            seen: Seen::default(),
+            seen: Seen::new(Stat::of(std::process::id().cast_signed()).map(|stat| stat.id.started)),
         };
         Self { shared: Arc::new(shared) }
     }
@@ -115,6 +116,21 @@ impl Driver {
     /// The session of a call.
     fn session(&self, metadata: &MetadataMap) -> Result<Arc<Session>> {
         self.shared.sessions.of(metadata)
+    }
+
+    /// Notes which agent calls by a session: the owner of this allocation, whose network it needs if that is ours.
+    fn heard(
+        &self,
+        session: &Session,
+        metadata: &MetadataMap,
+        alloc_dir: &str,
+        node_id: &str,
+        alloc_id: &str,
+    ) {
+        let seen = &self.shared.seen;
+        seen.life(&session.id, caller(metadata));
+        seen.agent(&session.id, identity::Agent::new(alloc_dir, node_id));
+        seen.network(&session.id, &identity::network_name(alloc_id));
     }
 
     /// Waits until tasks are known, and notes that the session of a call knows this one.
@@ -205,9 +221,10 @@ impl nomad::driver_server::Driver for Driver {
         &self,
         request: Request<nomad::StartTaskRequest>,
     ) -> Answer<nomad::StartTaskResponse> {
-        let session = self.session(request.metadata()).map_err(|error| status(&error))?;
-        let task =
-            request.into_inner().task.ok_or_else(|| status(&Error::invalid("task", "it is missing")))?;
+        let (metadata, _, request) = request.into_parts();
+        let session = self.session(&metadata).map_err(|error| status(&error))?;
+        let task = request.task.ok_or_else(|| status(&Error::invalid("task", "it is missing")))?;
+        self.heard(&session, &metadata, &task.alloc_dir, &task.node_id, &task.alloc_id);
         self.shared.scope.recovered().await;
         answer(self.start(session, task).await)
     }
@@ -221,7 +238,7 @@ impl nomad::driver_server::Driver for Driver {
         let id = if config.id.is_empty() { &task_id } else { &config.id };
         self.about(&metadata, id).await;
         if let Ok(session) = self.session(&metadata) {
-            self.shared.seen.agent(&session.id, identity::Agent::new(&config.alloc_dir, &config.node_id));
+            self.heard(&session, &metadata, &config.alloc_dir, &config.node_id, &config.alloc_id);
         }
         answer(self.recover(id))
     }
@@ -298,9 +315,13 @@ impl nomad::driver_server::Driver for Driver {
         &self,
         request: Request<nomad::CreateNetworkRequest>,
     ) -> Answer<nomad::CreateNetworkResponse> {
-        let nomad::CreateNetworkRequest { alloc_id, hostname } = request.into_inner();
+        let (metadata, _, nomad::CreateNetworkRequest { alloc_id, hostname }) = request.into_parts();
+        let session = self.session(&metadata).ok();
+        if let Some(session) = &session {
+            self.shared.seen.life(&session.id, caller(&metadata));
+        }
         self.shared.scope.recovered().await;
-        answer(self.make_network(&alloc_id, &hostname).await)
+        answer(self.make_network(session.as_deref(), &alloc_id, &hostname).await)
     }
 
     async fn destroy_network(
@@ -309,7 +330,7 @@ impl nomad::driver_server::Driver for Driver {
     ) -> Answer<nomad::DestroyNetworkResponse> {
         let nomad::DestroyNetworkRequest { alloc_id, isolation_spec: _ } = request.into_inner();
         self.shared.scope.recovered().await;
-        answer(self.remove_network(alloc_id).await)
+        answer(self.remove_network(&alloc_id).await)
     }
 }
 

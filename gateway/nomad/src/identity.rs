@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
 use prost::Message;
@@ -90,9 +90,15 @@ impl Record {
         Self { ports, own_network, ..self }
     }
 
-    /// The record of the network of an allocation.
-    pub(crate) fn network(alloc_id: &str, hostname: &str) -> Self {
-        Self { alloc_id: alloc_id.to_owned(), hostname: hostname.to_owned(), ..Self::default() }
+    /// The record of the network of an allocation, with the agent that it belongs to as far as that is known.
+    pub(crate) fn network(alloc_id: &str, hostname: &str, agent: Option<&Agent>) -> Self {
+        Self {
+            alloc_id: alloc_id.to_owned(),
+            hostname: hostname.to_owned(),
+            alloc_dir: agent.map(|agent| agent.dir_of(alloc_id).display().to_string()).unwrap_or_default(),
+            node_id: agent.map(|agent| agent.node_id.clone()).unwrap_or_default(),
+            ..Self::default()
+        }
     }
 
     /// As the core keeps it.
@@ -123,6 +129,11 @@ impl Agent {
             return None;
         }
         Some(Self { allocs, node_id: node_id.to_owned() })
+    }
+
+    /// Where the agent has this allocation.
+    pub(crate) fn dir_of(&self, alloc_id: &str) -> PathBuf {
+        Path::new(&self.allocs).join(alloc_id)
     }
 }
 
@@ -182,13 +193,13 @@ pub(crate) fn meta(record: &Record, planned: &Meta, now: SystemTime) -> Meta {
 }
 
 /// What the core keeps with the network of an allocation.
-pub(crate) fn network_meta(alloc_id: &str, hostname: &str, now: SystemTime) -> Meta {
+pub(crate) fn network_meta(alloc_id: &str, hostname: &str, agent: Option<&Agent>, now: SystemTime) -> Meta {
     Meta {
         owner: Owner::Nomad,
         name: network_name(alloc_id),
         labels: BTreeMap::from([(ALLOC_LABEL.to_owned(), alloc_id.to_owned())]),
         created_at: now,
-        record: Record::network(alloc_id, hostname).encode(),
+        record: Record::network(alloc_id, hostname, agent).encode(),
     }
 }
 
@@ -222,7 +233,7 @@ mod tests {
     #[test]
     fn a_record_survives_being_kept_and_holds_no_value_of_the_environment() {
         let (record, now) = (Record::new(&request()), SystemTime::UNIX_EPOCH);
-        let meta = meta(&record, &network_meta("3a7c", "", now), now);
+        let meta = meta(&record, &network_meta("3a7c", "", None, now), now);
         assert_eq!((Record::of(&meta), meta.name.as_str()), (record, "3a7c/web/0123abcd"));
         assert!(!meta.record.windows(7).any(|part| part == b"hunter2"));
     }
@@ -237,7 +248,7 @@ mod tests {
     #[test]
     fn a_record_of_another_version_says_nothing() {
         let (record, now) = (Record::new(&request()), SystemTime::UNIX_EPOCH);
-        let mut meta = meta(&record, &network_meta("3a7c", "", now), now);
+        let mut meta = meta(&record, &network_meta("3a7c", "", None, now), now);
         meta.record[0] = 9;
         assert_eq!(Record::of(&meta), Record::default());
         meta.record.clear();
@@ -252,6 +263,19 @@ mod tests {
         assert_ne!(one, Agent::new("/opt/a/alloc/1", "m"));
         assert_eq!(Agent::new("", "n"), None);
         assert_eq!(Agent::new("alloc", "n"), None);
+    }
+
+    #[test]
+    fn the_record_of_a_network_says_whose_it_is_if_that_is_known() {
+        let agent = Agent::new("/opt/nomad/alloc/other", "n");
+        let meta = network_meta("3a7c", "web", agent.as_ref(), SystemTime::UNIX_EPOCH);
+        let record = Record::of(&meta);
+        assert_eq!(
+            (record.agent(), record.alloc_id.as_str(), record.hostname.as_str()),
+            (agent, "3a7c", "web")
+        );
+        let meta = network_meta("3a7c", "web", None, SystemTime::UNIX_EPOCH);
+        assert_eq!(Record::of(&meta).agent(), None);
     }
 
     #[test]

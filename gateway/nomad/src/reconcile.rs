@@ -1,10 +1,12 @@
-//! Tasks that no agent knows any more: found by what the sessions that are open have named, and taken away.
+//! Tasks and networks that no agent knows any more: found by what the sessions that are open have named, and taken away.
 //!
 //! A task is only looked at while the agent it belongs to is here, as its session has shown by a start or a recovery, and has had time
-//! to take up what it knows. So an agent that is away for long, or one of another node's directory, loses nothing.
+//! to take up what it knows. So an agent that is away for long, or one of another node's directory, loses nothing. The network of an
+//! allocation is left behind in ordinary life as well: an agent that was killed between the end of the tasks and its removal does not
+//! ask for that any more.
 
 use std::collections::{HashMap, HashSet};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use switchyard_core::table::Sandbox;
@@ -15,92 +17,17 @@ use crate::identity::{Agent, Record, is_network};
 use crate::plugin_config::GcConfig;
 use crate::session::Session;
 
+mod seen;
+
+pub(crate) use seen::Seen;
+
 /// Between two looks at which sessions are open.
 const LOOK: Duration = Duration::from_secs(5);
-
-/// What the sessions have named.
-#[derive(Debug, Default)]
-pub(crate) struct Seen {
-    sessions: Mutex<HashMap<String, Named>>,
-}
-
-/// What one session has named.
-#[derive(Debug, Default, Clone)]
-struct Named {
-    /// Since when each agent is known to be behind it; it is one, as a rule.
-    agents: HashMap<Agent, Instant>,
-    tasks: HashSet<String>,
-}
 
 /// When something was last done for the sessions that are open.
 #[derive(Debug, Default)]
 struct Tended {
     swept: HashMap<String, Instant>,
-}
-
-// === impl Seen ===
-
-impl Seen {
-    fn lock(&self) -> MutexGuard<'_, HashMap<String, Named>> {
-        self.sessions.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// A session has named this task.
-    pub(crate) fn task(&self, session: &str, id: &str) {
-        let mut sessions = self.lock();
-        match sessions.get_mut(session) {
-            Some(named) if named.tasks.contains(id) => {}
-            Some(named) => {
-                named.tasks.insert(id.to_owned());
-            }
-            None => {
-                sessions.entry(session.to_owned()).or_default().tasks.insert(id.to_owned());
-            }
-        }
-    }
-
-    /// A session has shown which agent is behind it.
-    pub(crate) fn agent(&self, session: &str, agent: Option<Agent>) {
-        if let Some(agent) = agent {
-            let mut sessions = self.lock();
-            sessions.entry(session.to_owned()).or_default().agents.entry(agent).or_insert_with(Instant::now);
-        }
-    }
-
-    /// An agent does not want this task any more.
-    pub(crate) fn forget(&self, id: &str) {
-        self.lock().values_mut().for_each(|named| {
-            named.tasks.remove(id);
-        });
-    }
-
-    /// Forgets sessions that are not open, and tasks that are gone.
-    fn keep(&self, open: &[Arc<Session>], exists: impl Fn(&str) -> bool) {
-        let mut sessions = self.lock();
-        sessions.retain(|id, _| open.iter().any(|session| session.id == *id));
-        for named in sessions.values_mut() {
-            named.tasks.retain(|id| exists(id));
-        }
-    }
-
-    /// Whether this task is one that no agent knows, as far as this session can tell.
-    fn is_dangling(
-        &self,
-        session: &str,
-        sandbox: &Sandbox,
-        grace: Duration,
-        now: (Instant, SystemTime),
-    ) -> bool {
-        let name = &sandbox.meta.name;
-        let age = now.1.duration_since(sandbox.meta.created_at).unwrap_or_default();
-        let Some(agent) = Record::of(&sandbox.meta).agent() else { return false };
-        let sessions = self.lock();
-        let here = sessions.get(session).and_then(|named| named.agents.get(&agent));
-        !is_network(name)
-            && age >= grace
-            && here.is_some_and(|since| now.0.saturating_duration_since(*since) >= grace)
-            && !sessions.values().any(|named| named.tasks.contains(name))
-    }
 }
 
 // === impl Driver ===
@@ -147,30 +74,93 @@ impl Driver {
         let gc = &session.config.gc;
         let grace = gc.dangling.creation_grace;
         let now = (Instant::now(), SystemTime::now());
+        let mut gone = HashSet::new();
         for sandbox in sandboxes {
-            if !self.seen().is_dangling(&session.id, sandbox, grace, now) {
-                continue;
+            if self.seen().is_dangling(&session.id, sandbox, grace, now) && self.sweep_task(gc, sandbox).await
+            {
+                gone.insert(sandbox.meta.name.as_str());
             }
-            let name = &sandbox.meta.name;
-            // Those that have ended may be kept for a look.
-            let ended =
-                self.scope().task_named(name).is_ok_and(|task| task.is_some_and(|t| !t.state.may_run()));
-            if !gc.container && ended {
-                continue;
+        }
+        for sandbox in sandboxes.iter().filter(|sandbox| is_network(&sandbox.meta.name)) {
+            if self.is_dangling_network(session, sandbox, sandboxes, &gone, now).await {
+                self.sweep_network(gc, sandbox).await;
             }
-            if gc.dangling.dry_run {
-                tracing::info!(task = name, "a task that no agent knows is left alone: dry_run is set");
-                continue;
+        }
+    }
+
+    /// Whether it is gone.
+    async fn sweep_task(&self, gc: &GcConfig, sandbox: &Sandbox) -> bool {
+        let name = &sandbox.meta.name;
+        // Those that have ended may be kept for a look.
+        let ended = self.scope().task_named(name).is_ok_and(|task| task.is_some_and(|t| !t.state.may_run()));
+        if !gc.container && ended {
+            return false;
+        }
+        if gc.dangling.dry_run {
+            tracing::info!(task = name, "a task that no agent knows is left alone: dry_run is set");
+            return false;
+        }
+        tracing::warn!(task = name, "a task that no agent knows is taken away");
+        let gc = GcConfig { container: true, ..gc.clone() };
+        let taken = self.take_away(name, true, &gc).await;
+        if let Err(error) = &taken {
+            tracing::warn!(task = name, error = error.report(), "a task that no agent knows is still there");
+        }
+        taken.is_ok()
+    }
+
+    /// Whether no agent knows the network of an allocation: it goes with the tasks in it that nobody knows; one without tasks is looked
+    /// at by itself.
+    async fn is_dangling_network(
+        &self,
+        session: &Session,
+        sandbox: &Sandbox,
+        sandboxes: &[Arc<Sandbox>],
+        gone: &HashSet<&str>,
+        now: (Instant, SystemTime),
+    ) -> bool {
+        let grace = session.config.gc.dangling.creation_grace;
+        let record = Record::of(&sandbox.meta);
+        let of_alloc = |other: &&Arc<Sandbox>| {
+            !is_network(&other.meta.name) && Record::of(&other.meta).alloc_id == record.alloc_id
+        };
+        let mut tasks = sandboxes.iter().filter(of_alloc).peekable();
+        if tasks.peek().is_some() {
+            return seen::is_old(sandbox, grace, now.1)
+                && !self.seen().knows_network(&sandbox.meta.name)
+                && tasks.all(|task| gone.contains(task.meta.name.as_str()));
+        }
+        let Some(owner) = self.owner(session, &record).await else { return false };
+        self.seen().is_dangling_network(&session.id, sandbox, &owner, grace, now)
+    }
+
+    /// The agent that a network belongs to: as it was known when it was made, or the one of this session that has a directory of the
+    /// allocation.
+    async fn owner(&self, session: &Session, record: &Record) -> Option<Agent> {
+        if let Some(agent) = record.agent() {
+            return Some(agent);
+        }
+        for agent in self.seen().agents(&session.id) {
+            if tokio::fs::try_exists(agent.dir_of(&record.alloc_id)).await.unwrap_or(false) {
+                return Some(agent);
             }
-            tracing::warn!(task = name, "a task that no agent knows is taken away");
-            let gc = GcConfig { container: true, ..gc.clone() };
-            if let Err(error) = self.take_away(name, true, &gc).await {
-                tracing::warn!(
-                    task = name,
-                    error = error.report(),
-                    "a task that no agent knows is still there"
-                );
-            }
+        }
+        None
+    }
+
+    async fn sweep_network(&self, gc: &GcConfig, sandbox: &Sandbox) {
+        let name = &sandbox.meta.name;
+        if gc.dangling.dry_run {
+            tracing::info!(network = name, "a network that no agent knows is left alone: dry_run is set");
+            return;
+        }
+        tracing::warn!(network = name, "the network of an allocation that no agent knows is taken away");
+        if let Err(error) = self.take_network_away(name.clone()).await {
+            tracing::warn!(
+                network = name,
+                error = error.report(),
+                "a network that no agent knows is still there"
+            );
         }
     }
 }

@@ -4,12 +4,16 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use switchyard_core::{Error, Result};
+use switchyard_process::ProcessId;
 use tonic::metadata::MetadataMap;
 
 use crate::plugin_config::PluginConfig;
 
 /// The key under which the metadata of a call name its session.
 pub(crate) const SESSION_KEY: &str = "switchyard-session";
+
+/// The key under which the metadata of a call name the process that made it, as the launcher's socket tells it.
+pub(crate) const CALLER_KEY: &str = "switchyard-caller";
 
 /// One launcher, for as long as it lives. Tasks outlive it.
 #[derive(Debug, Clone)]
@@ -44,6 +48,11 @@ pub(crate) struct Sessions {
 pub(crate) struct Held {
     sessions: Sessions,
     id: String,
+}
+
+/// The process that made a call; `None` if the launcher could not tell.
+pub(crate) fn caller(metadata: &MetadataMap) -> Option<ProcessId> {
+    metadata.get(CALLER_KEY)?.to_str().ok()?.parse().ok()
 }
 
 // === impl Sessions ===

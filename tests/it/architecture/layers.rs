@@ -30,7 +30,7 @@ const LAYERS: [(&str, &[&str]); 19] = [
     ("switchyard-fake", &["switchyard-core"]),
     ("switchyard-logkeeper", &["switchyard-steps"]),
     ("switchyard-namespaces", &["switchyard-core", "switchyard-steps"]),
-    ("switchyard-nomad", &["switchyard-core", "switchyard-proto"]),
+    ("switchyard-nomad", &["switchyard-core", "switchyard-process", "switchyard-proto"]),
     ("switchyard-process", &[]),
     ("switchyard-proto", &[]),
     ("switchyard-registry", &[]),

@@ -4,30 +4,55 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::SystemTime;
 
-use switchyard_core::spec::{CgroupPlacement, IpcMode, SandboxNetwork, SandboxPid, SandboxSpec, UtsMode};
+use switchyard_core::spec::{
+    CgroupPlacement, IpcMode, Meta, SandboxNetwork, SandboxPid, SandboxSpec, UtsMode,
+};
 use switchyard_core::{Error, Result};
 use switchyard_proto::nomad::drivers::proto as nomad;
 
 use super::Driver;
 use crate::identity::{network_meta, network_name};
+use crate::session::Session;
 use crate::to_proto;
 
 impl Driver {
-    /// Makes the namespace of an allocation; the agent connects it. Idempotent.
+    /// Makes the namespace of an allocation; the agent connects it. Idempotent. Cancel-safe: the work goes on.
     ///
     /// # Errors
     /// `InvalidArgument`; those of [`Scope::create_sandbox`](switchyard_core::gateway::Scope::create_sandbox). Nothing is left.
     pub(super) async fn make_network(
         &self,
+        session: Option<&Session>,
         alloc_id: &str,
         hostname: &str,
     ) -> Result<nomad::CreateNetworkResponse> {
         if alloc_id.is_empty() {
             return Err(Error::invalid("alloc_id", "it is missing"));
         }
+        let name = network_name(alloc_id);
+        let mut agents = session.map(|session| self.shared.seen.agents(&session.id)).unwrap_or_default();
+        let agent = agents.pop().filter(|_| agents.is_empty());
+        if let Some(session) = session {
+            self.shared.seen.network(&session.id, &name);
+        }
+        let spec = network(network_meta(alloc_id, hostname, agent.as_ref(), SystemTime::now()), hostname);
+        let (driver, what) = (self.clone(), format!("network of allocation {alloc_id}"));
+        let work = Box::pin(async move {
+            let _turn = driver.shared.turns.take(name.clone()).await;
+            driver.make_namespace(&name, spec).await
+        });
+        let made = self.shared.scope.see_through(what, work).await?;
+        if let Some(session) = session {
+            // It was not there yet when it was named first.
+            self.shared.seen.network(&session.id, &network_name(alloc_id));
+        }
+        Ok(made)
+    }
+
+    /// Whoever calls this has the turn of the name.
+    async fn make_namespace(&self, name: &str, spec: SandboxSpec) -> Result<nomad::CreateNetworkResponse> {
         let scope = &self.shared.scope;
-        let held = scope.sandbox_named(&network_name(alloc_id))?;
-        if let Some(sandbox) = held {
+        if let Some(sandbox) = scope.sandbox_named(name)? {
             if sandbox.state.is_ready() {
                 let isolation_spec = Some(to_proto::isolation(&sandbox));
                 return Ok(nomad::CreateNetworkResponse { isolation_spec, created: false });
@@ -35,7 +60,7 @@ impl Driver {
             // It broke, as by a restart of the node.
             scope.remove_sandbox(&sandbox.id.to_string()).await?;
         }
-        let sandbox = scope.create_sandbox(network(alloc_id, hostname)).await?;
+        let sandbox = scope.create_sandbox(spec).await?;
         let isolation_spec = Some(to_proto::isolation(&sandbox));
         Ok(nomad::CreateNetworkResponse { isolation_spec, created: true })
     }
@@ -44,19 +69,36 @@ impl Driver {
     ///
     /// # Errors
     /// Those of [`Scope::remove_sandbox`](switchyard_core::gateway::Scope::remove_sandbox); it can be tried again.
-    pub(super) async fn remove_network(&self, alloc_id: String) -> Result<nomad::DestroyNetworkResponse> {
-        let scope = &self.shared.scope;
-        if let Some(sandbox) = scope.sandbox_named(&network_name(&alloc_id))? {
-            scope.remove_sandbox(&sandbox.id.to_string()).await?;
-        }
-        Ok(nomad::DestroyNetworkResponse {})
+    pub(super) async fn remove_network(&self, alloc_id: &str) -> Result<nomad::DestroyNetworkResponse> {
+        let name = network_name(alloc_id);
+        self.shared.seen.forget(&name);
+        self.take_network_away(name).await.map(|()| nomad::DestroyNetworkResponse {})
+    }
+
+    /// Takes the network of this name away, unless an agent asks for it meanwhile. Idempotent. Cancel-safe: the work goes on.
+    ///
+    /// # Errors
+    /// As [`Driver::remove_network`].
+    pub(crate) async fn take_network_away(&self, name: String) -> Result<()> {
+        let (driver, what) = (self.clone(), format!("removal of {name}"));
+        let work = async move {
+            let _turn = driver.shared.turns.take(name.clone()).await;
+            let scope = &driver.shared.scope;
+            match scope.sandbox_named(&name)? {
+                Some(sandbox) if !driver.shared.seen.knows_network(&name) => {
+                    scope.remove_sandbox(&sandbox.id.to_string()).await
+                }
+                Some(_) | None => Ok(()),
+            }
+        };
+        self.shared.scope.see_through(what, work).await
     }
 }
 
 /// A namespace with loopback alone.
-fn network(alloc_id: &str, hostname: &str) -> SandboxSpec {
+fn network(meta: Meta, hostname: &str) -> SandboxSpec {
     SandboxSpec {
-        meta: network_meta(alloc_id, hostname, SystemTime::now()),
+        meta,
         handler: String::new(),
         hostname: hostname.to_owned(),
         network: SandboxNetwork::Isolated,

@@ -40,7 +40,6 @@ impl Driver {
         request: nomad::TaskConfig,
     ) -> Result<nomad::StartTaskResponse> {
         identity::check(&request)?;
-        self.shared.seen.agent(&session.id, identity::Agent::new(&request.alloc_dir, &request.node_id));
         self.shared.seen.task(&session.id, &request.id);
         let record = Record::new(&request);
         let task = match self.cleared(&record).await? {

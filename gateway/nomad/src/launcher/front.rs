@@ -3,8 +3,10 @@
 use std::convert::Infallible;
 use std::task::{Context, Poll};
 
+use switchyard_process::ProcessId;
 use tonic::body::Body;
 use tonic::codegen::{Service, http};
+use tonic::transport::server::UdsConnectInfo;
 use tower::ServiceExt;
 
 use super::answers::Answers;
@@ -14,7 +16,7 @@ use super::known::{Whose, whose};
 use super::link::Link;
 use super::steady::{HOLD, Steady, broken};
 use super::{Launch, Role};
-use crate::session::SESSION_KEY;
+use crate::session::{CALLER_KEY, SESSION_KEY};
 
 /// The services of a plugin.
 #[derive(Debug, Clone)]
@@ -61,6 +63,10 @@ async fn forward(link: Link, call: Call) -> http::Response<Body> {
     let session: &[u8] = up.session.as_bytes();
     let session = http::HeaderValue::from_bytes(session).expect("what is metadata is a header");
     head.headers.insert(SESSION_KEY, session);
+    head.headers.remove(CALLER_KEY);
+    if let Some(caller) = caller(&head.extensions) {
+        head.headers.insert(CALLER_KEY, caller);
+    }
     match up.channel.oneshot(http::Request::from_parts(head, body)).await {
         Ok(response) => response.map(|body| Body::new(Steady::new(body))),
         Err(error) => {
@@ -69,4 +75,10 @@ async fn forward(link: Link, call: Call) -> http::Response<Body> {
             refuse(broken())
         }
     }
+}
+
+/// The process that holds the other end of the connection; it is another one after a restart of the agent.
+fn caller(extensions: &http::Extensions) -> Option<http::HeaderValue> {
+    let pid = extensions.get::<UdsConnectInfo>()?.peer_cred?.pid()?;
+    http::HeaderValue::try_from(ProcessId::of(pid)?.to_string()).ok()
 }

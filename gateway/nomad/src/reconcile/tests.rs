@@ -6,12 +6,18 @@ use switchyard_core::backend::SandboxDetails;
 use switchyard_core::id::{Owner, SandboxId};
 use switchyard_core::spec::Meta;
 use switchyard_core::state::SandboxState;
+use switchyard_process::ProcessId;
 
+use super::seen::Seen;
 use super::*;
 use crate::identity::network_meta;
 
 const GRACE: Duration = Duration::from_secs(300);
 const ID: &str = "3a7c/web/0123abcd";
+const NETWORK: &str = "network/3a7c";
+
+/// When the daemon began.
+const BEGAN: u64 = 1000;
 
 fn sandbox(age: Duration) -> Sandbox {
     let record = Record { id: ID.into(), alloc_dir: "/opt/nomad/alloc/3a7c".into(), ..Record::default() };
@@ -35,13 +41,39 @@ fn agent() -> Option<Agent> {
     Agent::new("/opt/nomad/alloc/else", "")
 }
 
+/// An agent that began so long after the daemon.
+fn life(after: u64) -> Option<ProcessId> {
+    Some(ProcessId { pid: 7, started: BEGAN + after })
+}
+
+fn open(id: &str) -> Arc<Session> {
+    Arc::new(Session {
+        id: id.into(),
+        driver: "switchyard".into(),
+        config: Arc::default(),
+        processors: crate::session::Processors::default(),
+    })
+}
+
+fn network(age: Duration) -> Sandbox {
+    let meta = network_meta("3a7c", "", agent().as_ref(), SystemTime::now() - age);
+    Sandbox { meta: Arc::new(meta), ..sandbox(age) }
+}
+
+#[track_caller]
+fn check_network(seen: &Seen, expected: bool, why: &str) {
+    let agent = agent().expect("it has a directory");
+    let dangling = seen.is_dangling_network("1", &network(GRACE * 2), &agent, GRACE, later());
+    assert_eq!(dangling, expected, "{why}");
+}
+
 fn later() -> (Instant, SystemTime) {
     (Instant::now() + GRACE, SystemTime::now())
 }
 
 #[test]
 fn a_task_that_no_session_has_named_is_dangling_once_its_agent_is_here_for_a_while() {
-    let seen = Seen::default();
+    let seen = Seen::new(Some(BEGAN));
     let old = sandbox(GRACE * 2);
     assert!(!seen.is_dangling("1", &old, GRACE, later()), "its agent is not here");
     seen.agent("1", agent());
@@ -53,7 +85,7 @@ fn a_task_that_no_session_has_named_is_dangling_once_its_agent_is_here_for_a_whi
 
 #[test]
 fn a_task_that_any_session_has_named_is_known_until_it_is_destroyed() {
-    let seen = Seen::default();
+    let seen = Seen::new(Some(BEGAN));
     let old = sandbox(GRACE * 2);
     seen.agent("1", agent());
     seen.task("2", ID);
@@ -64,26 +96,85 @@ fn a_task_that_any_session_has_named_is_known_until_it_is_destroyed() {
 
 #[test]
 fn a_session_that_has_ended_knows_nothing_any_more() {
-    let seen = Seen::default();
+    let seen = Seen::new(Some(BEGAN));
     seen.agent("1", agent());
     seen.task("2", ID);
-    let one = Session {
-        id: "1".into(),
-        driver: "switchyard".into(),
-        config: Arc::default(),
-        processors: crate::session::Processors::default(),
-    };
-    seen.keep(&[Arc::new(one)], |_| true);
+    seen.keep(&[open("1")], |_| true);
     assert!(seen.is_dangling("1", &sandbox(GRACE * 2), GRACE, later()));
 }
 
 #[test]
 fn an_agent_of_another_directory_is_no_reason_and_neither_is_a_network_or_what_says_nothing() {
-    let seen = Seen::default();
+    let seen = Seen::new(Some(BEGAN));
     seen.agent("1", Agent::new("/srv/nomad/alloc/3a7c", ""));
     assert!(!seen.is_dangling("1", &sandbox(GRACE * 2), GRACE, later()));
     seen.agent("1", agent());
     let network =
-        Sandbox { meta: Arc::new(network_meta("3a7c", "", SystemTime::UNIX_EPOCH)), ..sandbox(GRACE) };
+        Sandbox { meta: Arc::new(network_meta("3a7c", "", None, SystemTime::UNIX_EPOCH)), ..sandbox(GRACE) };
     assert!(!seen.is_dangling("1", &network, GRACE, later()));
+}
+
+#[test]
+fn a_network_that_an_agent_has_not_asked_for_in_all_its_present_life_is_dangling() {
+    let seen = Seen::new(Some(BEGAN));
+    check_network(&seen, false, "its agent is not here");
+    seen.life("1", life(1));
+    seen.agent("1", agent());
+    check_network(&seen, true, "nobody knows it");
+    let agent = agent().expect("it has a directory");
+    let young = network(GRACE / 2);
+    assert!(!seen.is_dangling_network("1", &young, &agent, GRACE, later()), "it is young");
+    let now = (Instant::now(), SystemTime::now());
+    assert!(
+        !seen.is_dangling_network("1", &network(GRACE * 2), &agent, GRACE, now),
+        "the agent has just come"
+    );
+    seen.network("1", NETWORK);
+    check_network(&seen, false, "it is asked for");
+    seen.forget(NETWORK);
+    check_network(&seen, true, "it is not needed any more");
+}
+
+#[test]
+fn a_network_is_left_alone_while_the_daemon_may_not_have_heard_that_it_is_needed() {
+    let seen = Seen::new(Some(BEGAN));
+    seen.agent("1", agent());
+    check_network(&seen, false, "who calls is not known");
+    seen.life("1", life(0));
+    check_network(&seen, false, "the agent was there before the daemon");
+    let seen = Seen::new(None);
+    seen.life("1", life(1));
+    seen.agent("1", agent());
+    check_network(&seen, false, "it is not known when the daemon began");
+}
+
+#[test]
+fn a_plugin_that_comes_back_to_the_same_agent_knows_its_networks_and_a_new_agent_does_not() {
+    let seen = Seen::new(Some(BEGAN));
+    seen.life("0", life(1));
+    seen.network("0", NETWORK);
+    seen.keep(&[], |_| true);
+    seen.life("1", life(1));
+    seen.agent("1", agent());
+    seen.keep(&[open("1")], |_| true);
+    check_network(&seen, false, "the plugin alone was killed");
+    // The agent reattaches to its plugin.
+    seen.life("1", life(2));
+    let agent = agent().expect("it has a directory");
+    assert!(seen.agents("1").is_empty(), "it has to show itself, and gets its time, again");
+    seen.agent("1", Some(agent));
+    check_network(&seen, true, "its first life needed it");
+    seen.network("1", NETWORK);
+    check_network(&seen, false, "so does its second");
+}
+
+#[test]
+fn what_a_caller_that_nobody_knows_has_asked_for_is_needed() {
+    let seen = Seen::new(Some(BEGAN));
+    seen.network("0", NETWORK);
+    seen.life("1", life(1));
+    seen.agent("1", agent());
+    check_network(&seen, false, "somebody asked for it");
+    seen.keep(&[open("1")], |_| false);
+    check_network(&seen, true, "that one was another of the same name");
 }

@@ -1,0 +1,101 @@
+//! Networks of allocations that nobody asks for any more: gone with the tasks in them, or by themselves.
+
+use switchyard_process::ProcessId;
+
+use super::*;
+use crate::plugin_config::{DanglingConfig, GcConfig};
+use crate::session::CALLER_KEY;
+
+/// Two more looks at what is left.
+const LOOKS: Duration = Duration::from_secs(20);
+
+/// A life of an agent, which began after this process did.
+fn life(number: i32) -> String {
+    ProcessId { pid: number, started: u64::MAX }.to_string()
+}
+
+/// A call of this life of the agent, by this session.
+fn by<T>(session: &str, number: i32, message: T) -> Request<T> {
+    let mut request = Request::new(message);
+    request.metadata_mut().insert(SESSION_KEY, session.parse().expect("it is ASCII"));
+    request.metadata_mut().insert(CALLER_KEY, life(number).parse().expect("it is ASCII"));
+    request
+}
+
+/// One that looks often, and gives no time.
+fn hasty_config() -> PluginConfig {
+    let (period, creation_grace) = (Duration::ZERO, Duration::ZERO);
+    let dangling = DanglingConfig { period, creation_grace, ..Default::default() };
+    PluginConfig { gc: GcConfig { dangling, ..Default::default() }, ..Default::default() }
+}
+
+async fn hasty() -> Lab {
+    let lab = lab_with(hasty_config()).await;
+    let driver = lab.driver.clone();
+    tokio::spawn(async move { driver.tend().await });
+    lab
+}
+
+impl Lab {
+    async fn create_network(&self, session: &str, number: i32, alloc: &str) -> bool {
+        let message = nomad::CreateNetworkRequest { alloc_id: alloc.into(), hostname: String::new() };
+        let made = self.driver.create_network(by(session, number, message)).await.expect("it can be made");
+        made.into_inner().created
+    }
+
+    /// A task of this allocation, started by this life of the agent, which shows itself so.
+    async fn start_in(&self, session: &str, number: i32, alloc: &str) {
+        let mut task = self.request("00000001", &["serve"]);
+        task.alloc_dir = task.alloc_dir.replace(ALLOC, alloc);
+        (task.id, task.alloc_id) = (format!("{alloc}/web/00000001"), alloc.to_owned());
+        for part in ["alloc/logs", "web/local", "web/secrets"] {
+            std::fs::create_dir_all(self.dir.path().join(alloc).join(part)).expect("there is room");
+        }
+        let message = nomad::StartTaskRequest { task: Some(task) };
+        self.driver.start_task(by(session, number, message)).await.expect("it starts");
+    }
+
+    /// What there is, by its names.
+    async fn left(&self) -> Vec<String> {
+        tokio::time::sleep(LOOKS).await;
+        let sandboxes = self.driver.scope().sandboxes().expect("they are known");
+        let mut names: Vec<String> = sandboxes.iter().map(|sandbox| sandbox.meta.name.clone()).collect();
+        names.sort();
+        names
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_network_that_the_next_life_of_its_agent_does_not_ask_for_is_taken_away() {
+    let lab = hasty().await;
+    assert!(lab.create_network(SESSION, 1, "a").await);
+    assert!(lab.create_network(SESSION, 1, "b").await);
+    lab.start_in(SESSION, 1, "other").await;
+    let all = ["network/a", "network/b", "other/web/00000001"];
+    assert_eq!(lab.left().await, all, "the agent waits before it starts the next task there");
+
+    // The agent was killed, and reattaches; of the first allocation there is nothing but its directory.
+    std::fs::create_dir_all(lab.dir.path().join("a")).expect("there is room");
+    assert!(!lab.create_network(SESSION, 2, "b").await);
+    assert_eq!(lab.left().await, all, "which agent it is has not been shown");
+    lab.start_in(SESSION, 2, "other").await;
+    assert_eq!(lab.left().await, ["network/b", "other/web/00000001"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_network_goes_with_the_tasks_in_it_that_no_agent_knows() {
+    let lab = hasty().await;
+    assert!(lab.create_network(SESSION, 1, "a").await);
+    lab.start_in(SESSION, 1, "a").await;
+    assert_eq!(lab.left().await, ["a/web/00000001", "network/a"]);
+
+    // The agent has lost its state, and begins anew with another plugin.
+    let Lab { fake, gateway, driver, sessions, open, dir } = lab;
+    drop(open);
+    let config = hasty_config();
+    let open = sessions.open(Session { id: "next".into(), ..session(config) });
+    let lab = Lab { fake, gateway, driver, sessions, open, dir };
+    assert!(lab.create_network("next", 2, "b").await);
+    lab.start_in("next", 2, "b").await;
+    assert_eq!(lab.left().await, ["b/web/00000001", "network/b"]);
+}
