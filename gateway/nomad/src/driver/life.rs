@@ -27,8 +27,10 @@ impl Driver {
                     .context(unknown_task(id).to_string()))
             }
             TaskState::Removing { .. } => Err(unknown_task(id)),
-            TaskState::Created
-            | TaskState::Starting
+            // An agent has a handle of what has begun: this is what is left of it, and no wait for it would ever end.
+            TaskState::Created => Err(Error::not_found("it has not begun since the node was started")
+                .context(unknown_task(id).to_string())),
+            TaskState::Starting
             | TaskState::Running { .. }
             | TaskState::Stopping { .. }
             | TaskState::Exited { .. }

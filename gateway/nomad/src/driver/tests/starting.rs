@@ -57,6 +57,9 @@ async fn a_task_that_a_predecessor_made_and_did_not_start_is_started() {
     let lab = lab.restarted().await;
     start.abort();
     drop(held);
+    // Who has a handle was told that it ran: it does not, and nobody would ever start it.
+    let error = lab.recover(&request).await.expect_err("it has not begun");
+    assert!(error.message().starts_with("task not found for given id"), "{error:?}");
     lab.start(&request).await.expect("it starts");
     assert_eq!((lab.fake.count(Method::CreateTask), lab.fake.tasks().len()), (0, 1));
 }
