@@ -119,17 +119,10 @@ impl Driver {
     }
 
     /// Notes which agent calls by a session: the owner of this allocation, whose network it needs if that is ours.
-    fn heard(
-        &self,
-        session: &Session,
-        metadata: &MetadataMap,
-        alloc_dir: &str,
-        node_id: &str,
-        alloc_id: &str,
-    ) {
+    fn heard(&self, session: &Session, metadata: &MetadataMap, alloc_dir: &str, alloc_id: &str) {
         let seen = &self.shared.seen;
         seen.life(&session.id, caller(metadata));
-        seen.agent(&session.id, identity::Agent::new(alloc_dir, node_id));
+        seen.agent(&session.id, identity::Agent::new(alloc_dir));
         seen.network(&session.id, &identity::network_name(alloc_id));
     }
 
@@ -224,7 +217,7 @@ impl nomad::driver_server::Driver for Driver {
         let (metadata, _, request) = request.into_parts();
         let session = self.session(&metadata).map_err(|error| status(&error))?;
         let task = request.task.ok_or_else(|| status(&Error::invalid("task", "it is missing")))?;
-        self.heard(&session, &metadata, &task.alloc_dir, &task.node_id, &task.alloc_id);
+        self.heard(&session, &metadata, &task.alloc_dir, &task.alloc_id);
         self.shared.scope.recovered().await;
         answer(self.start(session, task).await)
     }
@@ -238,7 +231,7 @@ impl nomad::driver_server::Driver for Driver {
         let id = if config.id.is_empty() { &task_id } else { &config.id };
         self.about(&metadata, id).await;
         if let Ok(session) = self.session(&metadata) {
-            self.heard(&session, &metadata, &config.alloc_dir, &config.node_id, &config.alloc_id);
+            self.heard(&session, &metadata, &config.alloc_dir, &config.alloc_id);
         }
         answer(self.recover(id))
     }

@@ -59,11 +59,11 @@ pub(crate) struct Record {
     pub(crate) own_network: bool,
 }
 
-/// Tells agents apart: by the directory in which each keeps its allocations, and by its node.
+/// Tells agents apart: by the directory in which each keeps its allocations. Its node's name does not count: an agent that has lost all its
+/// state is another node in the same place.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct Agent {
     allocs: String,
-    node_id: String,
 }
 
 // === records ===
@@ -96,7 +96,6 @@ impl Record {
             alloc_id: alloc_id.to_owned(),
             hostname: hostname.to_owned(),
             alloc_dir: agent.map(|agent| agent.dir_of(alloc_id).display().to_string()).unwrap_or_default(),
-            node_id: agent.map(|agent| agent.node_id.clone()).unwrap_or_default(),
             ..Self::default()
         }
     }
@@ -117,18 +116,18 @@ impl Record {
 
     /// The agent that the task belongs to; `None` if that is not known.
     pub(crate) fn agent(&self) -> Option<Agent> {
-        Agent::new(&self.alloc_dir, &self.node_id)
+        Agent::new(&self.alloc_dir)
     }
 }
 
 impl Agent {
     /// The agent that has the directory of this allocation.
-    pub(crate) fn new(alloc_dir: &str, node_id: &str) -> Option<Self> {
+    pub(crate) fn new(alloc_dir: &str) -> Option<Self> {
         let allocs = Path::new(alloc_dir).parent()?.to_str()?.to_owned();
         if allocs.is_empty() {
             return None;
         }
-        Some(Self { allocs, node_id: node_id.to_owned() })
+        Some(Self { allocs })
     }
 
     /// Where the agent has this allocation.
@@ -256,18 +255,17 @@ mod tests {
     }
 
     #[test]
-    fn agents_are_told_apart_by_the_directory_of_their_allocations_and_their_node() {
-        let one = Agent::new("/opt/a/alloc/1", "n");
-        assert_eq!(one, Agent::new("/opt/a/alloc/2", "n"));
-        assert_ne!(one, Agent::new("/opt/b/alloc/1", "n"));
-        assert_ne!(one, Agent::new("/opt/a/alloc/1", "m"));
-        assert_eq!(Agent::new("", "n"), None);
-        assert_eq!(Agent::new("alloc", "n"), None);
+    fn agents_are_told_apart_by_the_directory_of_their_allocations() {
+        let one = Agent::new("/opt/a/alloc/1");
+        assert_eq!(one, Agent::new("/opt/a/alloc/2"));
+        assert_ne!(one, Agent::new("/opt/b/alloc/1"));
+        assert_eq!(Agent::new(""), None);
+        assert_eq!(Agent::new("alloc"), None);
     }
 
     #[test]
     fn the_record_of_a_network_says_whose_it_is_if_that_is_known() {
-        let agent = Agent::new("/opt/nomad/alloc/other", "n");
+        let agent = Agent::new("/opt/nomad/alloc/other");
         let meta = network_meta("3a7c", "web", agent.as_ref(), SystemTime::UNIX_EPOCH);
         let record = Record::of(&meta);
         assert_eq!(

@@ -38,7 +38,7 @@ fn sandbox(age: Duration) -> Sandbox {
 }
 
 fn agent() -> Option<Agent> {
-    Agent::new("/opt/nomad/alloc/else", "")
+    Agent::new("/opt/nomad/alloc/else")
 }
 
 /// An agent that began so long after the daemon.
@@ -106,7 +106,7 @@ fn a_session_that_has_ended_knows_nothing_any_more() {
 #[test]
 fn an_agent_of_another_directory_is_no_reason_and_neither_is_a_network_or_what_says_nothing() {
     let seen = Seen::new(Some(BEGAN));
-    seen.agent("1", Agent::new("/srv/nomad/alloc/3a7c", ""));
+    seen.agent("1", Agent::new("/srv/nomad/alloc/3a7c"));
     assert!(!seen.is_dangling("1", &sandbox(GRACE * 2), GRACE, later()));
     seen.agent("1", agent());
     let network =

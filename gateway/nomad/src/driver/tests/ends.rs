@@ -196,7 +196,11 @@ async fn a_task_that_no_agent_knows_any_more_is_taken_away_and_one_of_another_ag
     let forgotten = lab.running(&["serve"]).await;
     let mut foreign = lab.request("00000002", &["serve"]);
     foreign.id = "other/web/00000002".into();
-    foreign.node_id = "another-node".into();
+    let elsewhere = lab.dir.path().join("elsewhere").join(ALLOC);
+    for part in ["alloc/logs", "web/local", "web/secrets"] {
+        std::fs::create_dir_all(elsewhere.join(part)).expect("there is room");
+    }
+    foreign.alloc_dir = elsewhere.display().to_string();
     lab.start(&foreign).await.expect("it starts");
     // The agent loses its memory, comes back, and starts something else.
     lab.open = lab.sessions.open(Session { id: "between".into(), ..session(config.clone()) });
@@ -205,6 +209,7 @@ async fn a_task_that_no_agent_knows_any_more_is_taken_away_and_one_of_another_ag
     lab.open = lab.sessions.open(session(config));
     let mut known = lab.request("00000003", &["serve"]);
     known.id = "more/web/00000003".into();
+    known.node_id = "all-its-state-is-lost".into();
     lab.start(&known).await.expect("it starts");
     tokio::time::sleep(Duration::from_secs(600)).await;
     assert_eq!(lab.wait(&forgotten).await.expect_err("nobody knew it").code(), Code::NotFound);
