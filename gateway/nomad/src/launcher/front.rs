@@ -82,3 +82,21 @@ fn caller(extensions: &http::Extensions) -> Option<http::HeaderValue> {
     let pid = extensions.get::<UdsConnectInfo>()?.peer_cred?.pid()?;
     http::HeaderValue::try_from(ProcessId::of(pid)?.to_string()).ok()
 }
+
+#[cfg(test)]
+mod tests {
+    use tonic::transport::server::Connected;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn the_daemon_is_told_which_process_calls() {
+        let (ours, _theirs) = tokio::net::UnixStream::pair().unwrap();
+        let mut extensions = http::Extensions::new();
+        assert_eq!(caller(&extensions), None);
+        extensions.insert(ours.connect_info());
+        let own = ProcessId::of(std::process::id().cast_signed()).unwrap();
+        let told: ProcessId = caller(&extensions).unwrap().to_str().unwrap().parse().unwrap();
+        assert_eq!(told, own);
+    }
+}
