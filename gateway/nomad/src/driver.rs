@@ -118,12 +118,11 @@ impl Driver {
         self.shared.sessions.of(metadata)
     }
 
-    /// Notes which agent calls by a session: the owner of this allocation, whose network it needs if that is ours.
-    fn heard(&self, session: &Session, metadata: &MetadataMap, alloc_dir: &str, alloc_id: &str) {
+    /// Notes which agent calls by a session: the one that has this directory of an allocation.
+    fn heard(&self, session: &Session, metadata: &MetadataMap, alloc_dir: &str) {
         let seen = &self.shared.seen;
         seen.life(&session.id, caller(metadata));
         seen.agent(&session.id, identity::Agent::new(alloc_dir));
-        seen.network(&session.id, &identity::network_name(alloc_id));
     }
 
     /// Waits until tasks are known, and notes that the session of a call knows this one.
@@ -217,7 +216,7 @@ impl nomad::driver_server::Driver for Driver {
         let (metadata, _, request) = request.into_parts();
         let session = self.session(&metadata).map_err(|error| status(&error))?;
         let task = request.task.ok_or_else(|| status(&Error::invalid("task", "it is missing")))?;
-        self.heard(&session, &metadata, &task.alloc_dir, &task.alloc_id);
+        self.heard(&session, &metadata, &task.alloc_dir);
         self.shared.scope.recovered().await;
         answer(self.start(session, task).await)
     }
@@ -231,7 +230,7 @@ impl nomad::driver_server::Driver for Driver {
         let id = if config.id.is_empty() { &task_id } else { &config.id };
         self.about(&metadata, id).await;
         if let Ok(session) = self.session(&metadata) {
-            self.heard(&session, &metadata, &config.alloc_dir, &config.alloc_id);
+            self.heard(&session, &metadata, &config.alloc_dir);
         }
         answer(self.recover(id))
     }

@@ -145,7 +145,8 @@ impl Seen {
     }
 
     /// The same of a network of this agent's that no task is in. An agent asks for each that it needs when it begins, and may let long go
-    /// by between two tasks in it: only who has heard all that it has said in its present life can tell.
+    /// by between two tasks in it: only who has heard all that it has said in its present life can tell. What it says of tasks does not
+    /// count: it also asks for those of allocations that have ended.
     pub(super) fn is_dangling_network(
         &self,
         session: &str,

@@ -78,7 +78,14 @@ async fn a_network_that_the_next_life_of_its_agent_does_not_ask_for_is_taken_awa
     std::fs::create_dir_all(lab.dir.path().join("a")).expect("there is room");
     assert!(!lab.create_network(SESSION, 2, "b").await);
     assert_eq!(lab.left().await, all, "which agent it is has not been shown");
-    lab.start_in(SESSION, 2, "other").await;
+    // It also asks for tasks that ended long ago.
+    let config =
+        nomad::TaskConfig { id: "a/web/00000001".into(), alloc_id: "a".into(), ..lab.request("", &["x"]) };
+    let config = nomad::TaskConfig { alloc_dir: config.alloc_dir.replace(ALLOC, "a"), ..config };
+    let handle = Some(nomad::TaskHandle { version: 1, config: Some(config), ..Default::default() });
+    let message = nomad::RecoverTaskRequest { task_id: String::new(), handle };
+    let gone = lab.driver.recover_task(by(SESSION, 2, message)).await.expect_err("nobody started it");
+    assert_eq!(gone.code(), Code::NotFound);
     assert_eq!(lab.left().await, ["network/b", "other/web/00000001"]);
 }
 
