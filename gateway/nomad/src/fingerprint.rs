@@ -22,6 +22,9 @@ use crate::session::Session;
 /// Between two looks.
 const LOOK: Duration = Duration::from_secs(2);
 
+/// The same while the driver is not well: jobs that come meanwhile are not placed, and an agent's server may forget to look at them again.
+const LOOK_UNWELL: Duration = Duration::from_millis(200);
+
 /// After this long it is said again, though nothing has changed.
 const REPEAT: Duration = Duration::from_secs(30);
 
@@ -40,8 +43,9 @@ pub(crate) fn stream(
                 said = Some((now.clone(), Instant::now()));
                 return Some((Ok(now), (scope, session, ended, said)));
             }
+            let is_well = now.health() == HealthState::Healthy;
             tokio::select! {
-                () = tokio::time::sleep(LOOK) => {}
+                () = tokio::time::sleep(if is_well { LOOK } else { LOOK_UNWELL }) => {}
                 () = &mut ended => return None,
             }
         }
@@ -161,6 +165,22 @@ mod tests {
         assert_eq!(next().await, (HealthState::Healthy, Duration::ZERO));
         gateway.shut_down(Duration::from_secs(1)).await.expect("nothing is in flight");
         assert!(stream.next().await.is_none());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_driver_that_is_well_again_is_told_of_soon() {
+        let fake = Fake::new();
+        let gateway = Gateway::new(Arc::new(fake.clone()), Limits::default());
+        let mut stream = Box::pin(stream(gateway.scope(Owner::Nomad), session()));
+        let said = stream.next().await.expect("it is open").expect("it is no error");
+        assert_eq!(said.health(), HealthState::Unhealthy);
+        let before = Instant::now();
+        let (said, ()) = tokio::join!(stream.next(), async {
+            tokio::time::sleep(LOOK_UNWELL / 2).await;
+            gateway.recover().await.expect("the fake recovers");
+        });
+        assert_eq!(said.expect("it is open").expect("it is no error").health(), HealthState::Healthy);
+        assert_eq!(before.elapsed(), LOOK_UNWELL);
     }
 
     #[test]
