@@ -1,4 +1,4 @@
-//! What is so at the boot after a power cut: what was answered is there or told to have ended, and nothing else.
+//! What is so at the boot after a power cut or a restart: what was answered is there or told to have ended, and nothing else.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -12,11 +12,12 @@ use switchyard_tests::sweep;
 
 use crate::load::note;
 use crate::node::{GuestNode, LIMIT, property, shell_container};
+use crate::tasks::Tasks;
 
 /// Where containerd listens that the daemon has started.
 const CONTAINERD: &str = "/run/switchyard/containerd/containerd.sock";
-/// Where host-local writes down which addresses are given out.
-const ADDRESSES: &str = "/var/lib/cni/networks/guest";
+/// Where host-local writes down which addresses are given out: to pods, and to tasks of Nomad.
+const ADDRESSES: [&str; 2] = ["/var/lib/cni/networks/guest", "/var/lib/cni/networks/switchyard0"];
 /// Directories that have an entry for each sandbox or task.
 const BY_ID: [&str; 5] = [
     "/var/lib/switchyard/sandboxes",
@@ -64,7 +65,8 @@ pub(crate) fn run() -> ExitCode {
             wrong.push(format!("container {} ended before it started: {status:?}", container.id));
         }
     }
-    println!("after the cut: {} pods, {} containers", pods.len(), containers.len());
+    println!("from before: {} pods, {} containers", pods.len(), containers.len());
+    wrong.extend(Tasks::start(&node).after());
     for pod in &pods {
         for (what, answer) in
             [("stopped", node.cri.stop_pod(&pod.id)), ("removed", node.cri.remove_pod(&pod.id))]
@@ -173,7 +175,7 @@ impl Notes {
 /// What there is of pods when there are none.
 fn what_is_left() -> Vec<String> {
     let mut left = sweep::in_containerd(Path::new(CONTAINERD), sweep::NAMESPACE);
-    for dir in BY_ID.into_iter().chain([ADDRESSES]) {
+    for dir in BY_ID.into_iter().chain(ADDRESSES) {
         let names = fs::read_dir(dir).into_iter().flatten().flatten().map(|entry| entry.file_name());
         let names: BTreeSet<_> = names.map(|name| name.to_string_lossy().into_owned()).collect();
         let kept = |name: &String| name != "lock" && !name.starts_with("last_reserved_ip");

@@ -1,4 +1,4 @@
-//! Load for a power cut: pods and images come and go, and each thing that the daemon has answered is noted on the host.
+//! Load for a power cut: pods, tasks of Nomad and images come and go, and each thing that the daemon has answered is noted on the host.
 //!
 //! A note is with the host once it is written, and so outlives the guest. `begin` and `removing` are noted before a call,
 //! the others after its answer.
@@ -11,9 +11,12 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use switchyard_tests::image::{LayerBuilder, busybox, digest};
 
 use crate::node::GuestNode;
+use crate::tasks::{STAYS, Tasks};
 
 /// Clients that make and remove pods, at once.
 const CLIENTS: u64 = 3;
+/// The networks of the tasks of Nomad's; each has a client of its own.
+const NETWORKS: [&str; 2] = ["host", "bridge"];
 /// How long power may stay on; the host cuts it much earlier.
 const LIMIT: Duration = Duration::from_secs(600);
 /// The bytes of a file in each image.
@@ -28,17 +31,41 @@ pub(crate) fn note(text: &str) {
 
 pub(crate) fn run(seed: u64) -> ExitCode {
     let node = GuestNode::start();
+    let tasks = Tasks::start(&node);
     let boot = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+    // Power is cut amid the next starts, as a rule.
+    let standing = NETWORKS.map(|network| (network, tasks.begin_one(network)));
     println!("guest: load begins");
     std::thread::scope(|scope| {
         for client in 0..CLIENTS {
             let node = &node;
             scope.spawn(move || pods(node, &format!("{boot}-{client}"), seed.wrapping_add(client)));
         }
+        for (network, first) in standing {
+            let tasks = &tasks;
+            scope.spawn(move || tasks.load(network, first, LIMIT));
+        }
         scope.spawn(|| images(&node, boot));
     });
     println!("power was not cut within {LIMIT:?}");
     ExitCode::FAILURE
+}
+
+/// Leaves a pod and tasks of Nomad that run to the next boot, which is asked for in order.
+pub(crate) fn leave() -> ExitCode {
+    let node = GuestNode::start();
+    Tasks::start(&node).leave();
+    let config = node.pod_config("left");
+    let name = config.metadata.clone().unwrap_or_default().uid;
+    note(&format!("begin {name}"));
+    let pod = node.cri.run_pod(&config).unwrap_or_else(|status| panic!("RunPodSandbox: {status}"));
+    note(&format!("pod {name} {pod}"));
+    let made = node.cri.create(&pod, &node.container("main", STAYS), &config);
+    let id = made.unwrap_or_else(|status| panic!("CreateContainer: {status}"));
+    note(&format!("created {name} {id}"));
+    node.cri.start(&id).unwrap_or_else(|status| panic!("StartContainer: {status}"));
+    note(&format!("started {name} {id}"));
+    ExitCode::SUCCESS
 }
 
 /// Makes pods with one or two containers, some of them started or ended, and removes those of a while ago.

@@ -10,8 +10,10 @@ mod daemon;
 mod limits;
 mod load;
 mod node;
+mod nomad;
 mod pressure;
 mod quota;
+mod tasks;
 mod units;
 mod users;
 
@@ -59,7 +61,8 @@ fn main() -> ExitCode {
         }
         ["load", seed] => load::run(seed.parse().expect("the seed is a number")),
         ["after"] => after::run(),
-        _ => panic!("one of: facts [WORD...], smoke [WORD...], load SEED, after"),
+        ["leave"] => load::leave(),
+        _ => panic!("one of: facts [WORD...], smoke [WORD...], load SEED, after, leave"),
     }
 }
 
@@ -77,6 +80,7 @@ fn facts(only: &[&str]) -> ExitCode {
         users::FACTS,
         checkpoint::FACTS,
         quota::FACTS,
+        nomad::FACTS,
         clock::FACTS,
     ];
     let all = all.concat();

@@ -7,6 +7,7 @@ pub mod agent;
 pub mod cgroup;
 pub mod config;
 pub mod driver;
+pub mod place;
 pub mod plugin;
 pub mod runner;
 pub mod task;
@@ -15,6 +16,7 @@ mod pump;
 
 pub use agent::Agent;
 pub use driver::Driver;
+pub use place::Place;
 pub use plugin::Plugin;
 pub use runner::Runner;
 pub use task::Setup;

@@ -14,9 +14,9 @@ use tonic::{Code, Status};
 
 use super::config::encode;
 use super::driver::Driver;
+use super::place::Place;
 use super::plugin::{Plugin, Reattach};
 use crate::daemon::binary;
-use crate::root::PrivateRoot;
 
 /// How long an agent looks for the end of its plugin when a call has failed.
 const EXIT_LOOK: Duration = Duration::from_secs(3);
@@ -43,14 +43,14 @@ pub enum Fault {
 // === impl Agent ===
 
 impl Agent {
-    /// Starts an agent on the daemon of `root`, with this configuration of its plugin.
+    /// Starts an agent in a place, or on the daemon of a root, with this configuration of its plugin.
     ///
     /// # Panics
     /// When the agent would not start.
     #[track_caller]
     #[must_use]
-    pub fn start(root: &PrivateRoot, config: &Value) -> Self {
-        Self::start_with(root, &[], config)
+    pub fn start(place: impl Into<Place>, config: &Value) -> Self {
+        Self::start_with(place, &[], config)
     }
 
     /// As [`Agent::start`], with more arguments for the plugin.
@@ -59,9 +59,10 @@ impl Agent {
     /// As [`Agent::start`].
     #[track_caller]
     #[must_use]
-    pub fn start_with(root: &PrivateRoot, more: &[&str], config: &Value) -> Self {
-        let exe = install(root).join("switchyard");
-        let mut args = socket_args(root);
+    pub fn start_with(place: impl Into<Place>, more: &[&str], config: &Value) -> Self {
+        let place = place.into();
+        let exe = install(&place).join("switchyard");
+        let mut args = socket_args(&place);
         args.extend(more.iter().map(|word| (*word).to_owned()));
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
         let runtime = Arc::new(runtime.expect("a runtime can be made"));
@@ -169,27 +170,27 @@ pub struct Parts {
     runtime: Arc<Runtime>,
 }
 
-/// Puts the plugins into a plugin_dir below a root, as an operator does; gives the directory.
+/// Puts the plugins into a plugin_dir of a place, as an operator does; gives the directory.
 ///
 /// # Panics
 /// When that fails.
 #[track_caller]
 #[must_use]
-pub fn install(root: &PrivateRoot) -> PathBuf {
-    let dir = root.path().join("nomad-plugins");
+pub fn install(place: impl Into<Place>) -> PathBuf {
+    let dir = place.into().dir.join("nomad-plugins");
     let installed = Command::new(binary()).args(["nomad-plugin", "install"]).arg(&dir).output();
     let installed = installed.expect("the binary exists, so it starts");
     assert!(installed.status.success(), "{}", String::from_utf8_lossy(&installed.stderr));
     dir
 }
 
-/// The arguments that lead a plugin to the daemon of a root.
+/// The arguments that lead a plugin to the daemon of a place.
 ///
 /// # Panics
-/// When the root's path is no text.
+/// When the path of its socket is no text.
 #[must_use]
-pub fn socket_args(root: &PrivateRoot) -> Vec<String> {
-    let socket = root.run().join("nomad.sock");
+pub fn socket_args(place: impl Into<Place>) -> Vec<String> {
+    let socket = place.into().socket;
     vec!["--socket".to_owned(), socket.to_str().expect("the path is ASCII").to_owned()]
 }
 

@@ -16,9 +16,9 @@ use switchyard_proto::nomad::drivers::proto as nomad;
 use super::Agent;
 use super::cgroup::Leaf;
 use super::config::encode;
+use super::place::Place;
 use super::pump::{Eof, Pump};
 use crate::host::random_name;
-use crate::root::PrivateRoot;
 
 /// How long a task may take to say something.
 const SAY_LIMIT: Duration = Duration::from_secs(20);
@@ -42,18 +42,12 @@ impl Setup {
     /// When the configuration does not fit the schema, or files cannot be made.
     #[track_caller]
     #[must_use]
-    pub fn new(root: &PrivateRoot, agent: &Agent, name: &str, driver_config: &Value) -> Self {
+    pub fn new(place: impl Into<Place>, agent: &Agent, name: &str, driver_config: &Value) -> Self {
+        let place = place.into();
         let alloc = uuid();
-        let dir = root.path().join("nomad/alloc").join(&alloc);
+        let dir = place.dir.join("nomad/alloc").join(&alloc);
         let logs = dir.join("alloc/logs");
-        for below in ["alloc/data", "alloc/tmp", "alloc/logs"] {
-            fs::create_dir_all(dir.join(below)).expect("the root can be written");
-        }
-        for below in ["local", "secrets", "tmp"] {
-            fs::create_dir_all(dir.join(name).join(below)).expect("the root can be written");
-        }
-        let leaf = Leaf::make(&root.cgroup_name(), &alloc, name);
-        let (stdout, stderr) = (fifo(&logs, name, "stdout"), fifo(&logs, name, "stderr"));
+        let leaf = Leaf::make(&place.cgroup, &alloc, name);
         let config = nomad::TaskConfig {
             id: format!("{alloc}/{name}/{}", random_name()),
             name: name.to_owned(),
@@ -61,8 +55,8 @@ impl Setup {
             env: environment(&alloc, name),
             resources: Some(resources(&leaf.cpuset_cgroup)),
             alloc_dir: text(&dir),
-            stdout_path: text(&stdout),
-            stderr_path: text(&stderr),
+            stdout_path: text(&logs.join(format!(".{name}.stdout.fifo"))),
+            stderr_path: text(&logs.join(format!(".{name}.stderr.fifo"))),
             task_group_name: "group".to_owned(),
             job_name: "job".to_owned(),
             job_id: "job".to_owned(),
@@ -72,8 +66,45 @@ impl Setup {
             node_id: "9c4a2f6e-0000-4000-8000-000000000000".to_owned(),
             ..Default::default()
         };
-        let logs = Some((read(&stdout), read(&stderr)));
-        Self { config, dir, logs, leaf: Some(leaf) }
+        Self::of(config, leaf)
+    }
+
+    /// Prepares a task of an earlier life of the agent again, before another start or the end of it: what a restart of the node has
+    /// left is used.
+    ///
+    /// # Panics
+    /// As [`Setup::new`].
+    #[track_caller]
+    #[must_use]
+    pub fn again(place: impl Into<Place>, config: nomad::TaskConfig) -> Self {
+        let leaf = Leaf::make(&place.into().cgroup, &config.alloc_id, &config.name);
+        Self::of(config, leaf)
+    }
+
+    /// Makes the directories and the FIFOs that are not there, and reads the latter.
+    #[track_caller]
+    fn of(config: nomad::TaskConfig, leaf: Leaf) -> Self {
+        let dir = PathBuf::from(&config.alloc_dir);
+        for below in ["alloc/data", "alloc/tmp", "alloc/logs"] {
+            fs::create_dir_all(dir.join(below)).expect("the place can be written");
+        }
+        for below in ["local", "secrets", "tmp"] {
+            fs::create_dir_all(dir.join(&config.name).join(below)).expect("the place can be written");
+        }
+        for path in [&config.stdout_path, &config.stderr_path] {
+            if !Path::new(path).exists() {
+                mkfifo(Path::new(path), Mode::S_IRUSR | Mode::S_IWUSR).expect("root can make a FIFO");
+            }
+        }
+        let mut setup = Self { config, dir, logs: None, leaf: Some(leaf) };
+        setup.listen();
+        setup
+    }
+
+    /// Leaves all as it is, as the end of an agent does that is asked to stop.
+    pub fn leave(mut self) {
+        self.deafen();
+        std::mem::forget(self);
     }
 
     /// Its id.
@@ -191,12 +222,6 @@ fn resources(cpuset_cgroup: &str) -> nomad::Resources {
         ..Default::default()
     };
     nomad::Resources { allocated_resources: Some(allocated), linux_resources: Some(linux), ports: Vec::new() }
-}
-
-fn fifo(logs: &Path, task: &str, stream: &str) -> PathBuf {
-    let path = logs.join(format!(".{task}.{stream}.fifo"));
-    mkfifo(&path, Mode::S_IRUSR | Mode::S_IWUSR).expect("root can make a FIFO");
-    path
 }
 
 /// Reads a FIFO as logmon does; it stays open for whoever writes next.

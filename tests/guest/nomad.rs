@@ -1,0 +1,111 @@
+//! Tasks of Nomad: in the group of cgroup v2 that the agent has made, through a kill of the daemon, and when they take too much memory.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+use switchyard_proto::nomad::drivers::proto as nomad;
+use switchyard_tests::host::eventually;
+use switchyard_tests::nomad::{Agent, Place, Runner, Setup};
+
+use crate::Fact;
+use crate::daemon::kill_main;
+use crate::node::{GuestNode, LIMIT, run};
+
+pub(crate) const FACTS: &[Fact] = &[
+    ("tasks_of_nomad_are_in_the_group_of_the_agent_and_run_on_through_a_kill", tasks_are_in_the_group),
+    ("a_task_of_nomad_that_takes_too_much_memory_is_told_so_and_leaves_its_group", too_much_memory),
+];
+
+/// The memory of a task of the agent's.
+const LIMIT_BYTES: u64 = 64 << 20;
+/// Counts until it is told to end, and ends with 5.
+const COUNT: &str = "n=0; while [ ! -e /local/end ]; do n=$((n+1)); echo $n; sleep 0.05; done; exit 5";
+
+/// The place of the guest's agent: its group is the one that Nomad makes.
+pub(crate) fn place() -> Place {
+    Place {
+        dir: "/var/lib/guest-nomad".into(),
+        socket: "/run/switchyard/nomad.sock".into(),
+        cgroup: "nomad.slice".to_owned(),
+    }
+}
+
+/// An agent of the guest's daemon.
+pub(crate) fn agent() -> Agent {
+    Agent::start(place(), &json!({ "allow_runtimes": ["runc", "crun"] }))
+}
+
+/// A task that runs `sh -c script`, with more configuration.
+pub(crate) fn task(agent: &Agent, image: &str, script: &str, more: Value) -> Setup {
+    let mut config = json!({ "image": image, "command": "sh", "args": ["-c", script] });
+    let Value::Object(more) = more else { panic!("{more} is no block") };
+    config.as_object_mut().expect("it is one").extend(more);
+    Setup::new(place(), agent, "task", &config)
+}
+
+/// The group that the agent has made for a task.
+fn leaf(task: &nomad::TaskConfig) -> PathBuf {
+    let name = format!("nomad.slice/share.slice/{}.{}.scope", task.alloc_id, task.name);
+    Path::new("/sys/fs/cgroup").join(name)
+}
+
+fn file(task: &nomad::TaskConfig, name: &str) -> String {
+    let path = leaf(task).join(name);
+    let text = fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+    text.trim_end().to_owned()
+}
+
+fn tasks_are_in_the_group(node: &GuestNode) {
+    let agent = Arc::new(agent());
+    let mut task = task(&agent, &node.image(), COUNT, json!({}));
+    let started = agent.driver().start(&task.config).expect("it starts");
+    let runner = Runner::start(&agent, started.handle.expect("it has a handle"));
+    let seen = |task: &Setup| (file(&task.config, "cgroup.procs"), file(&task.config, "memory.max"));
+    let before = seen(&task);
+    assert!(!before.0.is_empty(), "nothing is in the group");
+    assert_eq!(before.1, LIMIT_BYTES.to_string());
+    let inside = agent.driver().exec(task.id(), &["cat", "/proc/self/cgroup"], LIMIT).expect("it runs");
+    // Its own namespace of groups begins there.
+    assert_eq!(inside.stdout, "0::/\n", "{inside:?}");
+    // systemd does not know of the group, and writes its own values again when units are loaded anew.
+    run(&["systemctl", "daemon-reload"]);
+    kill_main("switchyard");
+    node.wait_ready();
+    let so_far = task.stdout().len();
+    task.wait_stdout(|text| text.len() > so_far + 10);
+    let main = |procs: &str| procs.lines().next().map(str::to_owned);
+    let after = seen(&task);
+    assert_eq!((main(&after.0), after.1), (main(&before.0), before.1));
+    fs::write(task.task_dir().join("local/end"), "").expect("the disk can be written");
+    let ended = runner.join();
+    assert_eq!((ended.result.exit_code, ended.recovered), (5, 1), "{ended:?}");
+    let said = task.stdout();
+    assert!(said.lines().zip(1..).all(|(line, number)| *line == format!("{number}")), "{said}");
+    agent.driver().destroy(task.id(), true).expect("it can be destroyed");
+    task.remove_leaf();
+}
+
+fn too_much_memory(node: &GuestNode) {
+    let agent = agent();
+    let driver = agent.driver();
+    // The main process is killed, or a child of it.
+    let all = [
+        ("runc", "exec dd if=/dev/zero of=/dev/null bs=200M count=10", 137),
+        ("crun", "dd if=/dev/zero of=/dev/null bs=200M count=10; exit 9", 9),
+    ];
+    for (runtime, script, code) in all {
+        let more = json!({ "network_mode": "host", "runtime": runtime });
+        let mut task = task(&agent, &node.image(), script, more);
+        driver.start(&task.config).unwrap_or_else(|status| panic!("{runtime}: {status}"));
+        let result = driver.wait(task.id(), LIMIT).expect("it ends");
+        assert!(result.oom_killed, "{runtime}: {result:?}");
+        assert_eq!(result.exit_code, code, "{runtime}");
+        let group = leaf(&task.config);
+        assert!(eventually(LIMIT, || file(&task.config, "cgroup.procs").is_empty()), "{runtime}");
+        driver.destroy(task.id(), true).expect("it can be destroyed");
+        task.remove_leaf();
+        assert!(!group.exists(), "{runtime}");
+    }
+}
