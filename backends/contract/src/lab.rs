@@ -187,7 +187,6 @@ pub(crate) fn exit_of(task: &Task) -> &Exit {
         | TaskState::Starting
         | TaskState::Running { .. }
         | TaskState::Stopping { .. }
-        | TaskState::Removing { .. }
-        | TaskState::Unknown { .. } => panic!("it is {:?}, not exited", task.state),
+        | TaskState::Removing { .. } => panic!("it is {:?}, not exited", task.state),
     }
 }

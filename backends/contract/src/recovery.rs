@@ -80,8 +80,7 @@ pub async fn a_running_task_is_recovered_and_can_be_waited_for(fixture: &dyn Fix
         | TaskState::Starting
         | TaskState::Stopping { .. }
         | TaskState::Exited { .. }
-        | TaskState::Removing { .. }
-        | TaskState::Unknown { .. } => panic!("it is {:?}, not running", task.state),
+        | TaskState::Removing { .. } => panic!("it is {:?}, not running", task.state),
     }
     let early = tokio::time::timeout(Duration::from_millis(50), lab.backend.wait_task(made.id)).await;
     assert!(early.is_err(), "it ended with the daemon: {early:?}");
@@ -106,8 +105,7 @@ pub async fn an_exited_task_is_recovered_with_its_exit(fixture: &dyn Fixture) {
             | TaskState::Starting
             | TaskState::Running { .. }
             | TaskState::Stopping { .. }
-            | TaskState::Removing { .. }
-            | TaskState::Unknown { .. } => panic!("it is {:?}, not exited", task.state),
+            | TaskState::Removing { .. } => panic!("it is {:?}, not exited", task.state),
         }
         same_exit(&lab.wait(made.id).await, &exit);
     }

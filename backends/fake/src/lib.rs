@@ -198,14 +198,6 @@ impl Fake {
         let exit = Exit { code, finished_at: SystemTime::now(), cause: ExitCause::OomKilled };
         self.world.lock().end(task, exit)
     }
-
-    /// Makes `recover` say that nobody knows how this task is, until it ends.
-    ///
-    /// # Errors
-    /// `NotFound`.
-    pub fn lose(&self, task: TaskId, reason: &str) -> Result<()> {
-        self.world.lock().lose(task, reason)
-    }
 }
 
 // --- asking it what happened ---

@@ -62,8 +62,6 @@ pub(crate) struct FakeTask {
     pub(crate) stdin_open: bool,
     pub(crate) live: Live,
     pub(crate) state: TaskState,
-    /// What `recover` says instead of the state.
-    unknown: Option<String>,
     pub(crate) program: Program,
     pub(crate) end: watch::Sender<Option<Exit>>,
     timer: Option<AbortHandle>,
@@ -146,11 +144,9 @@ impl FakeTask {
             | TaskState::Starting
             | TaskState::Stopping { .. }
             | TaskState::Exited { .. }
-            | TaskState::Removing { .. }
-            | TaskState::Unknown { .. } => None,
+            | TaskState::Removing { .. } => None,
         };
         self.state = TaskState::Exited { started_at, exit: exit.clone() };
-        self.unknown = None;
         self.end.send_replace(Some(exit));
         if let Some(timer) = self.timer.take() {
             timer.abort();
@@ -290,7 +286,6 @@ impl State {
                 matches!(spec.stdio.output, Output::Log(_) | Output::Live),
             ),
             state: TaskState::Created,
-            unknown: None,
             program: Program::default(),
             end: watch::Sender::new(None),
             timer: None,
@@ -376,11 +371,6 @@ impl State {
         Ok(task.details.clone())
     }
 
-    pub(crate) fn lose(&mut self, id: TaskId, reason: &str) -> Result<()> {
-        self.tasks.get_mut(&id).ok_or_else(|| no_task(id))?.unknown = Some(reason.to_owned());
-        Ok(())
-    }
-
     pub(crate) fn everything(&self) -> Recovered {
         let sandboxes = self.sandboxes.iter().map(|(id, sandbox)| Sandbox {
             id: *id,
@@ -394,12 +384,7 @@ impl State {
             sandbox: task.sandbox,
             meta: Arc::clone(&task.meta),
             details: task.details.clone(),
-            state: match &task.unknown {
-                Some(reason) => {
-                    TaskState::Unknown { started_at: task.state.started_at(), reason: reason.clone() }
-                }
-                None => task.state.clone(),
-            },
+            state: task.state.clone(),
         });
         Recovered { sandboxes: sandboxes.collect(), tasks: tasks.collect(), unsettled: Vec::new() }
     }

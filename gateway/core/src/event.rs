@@ -44,8 +44,6 @@ pub enum EventKind {
     TaskStarted(TaskId),
     /// A task has ended, or never started.
     TaskExited(TaskId, Exit),
-    /// The gateway has lost contact with a task.
-    TaskUnknown(TaskId),
     /// A task is gone.
     TaskRemoved(TaskId),
 }

@@ -376,8 +376,7 @@ impl Scope {
             TaskState::Created
             | TaskState::Starting
             | TaskState::Exited { .. }
-            | TaskState::Removing { .. }
-            | TaskState::Unknown { .. } => Err(Error::failed_precondition(format!(
+            | TaskState::Removing { .. } => Err(Error::failed_precondition(format!(
                 "task {} is {}, not running",
                 task.id,
                 task.state.as_str()

@@ -5,7 +5,6 @@
 //!              │                   │                    │                  │
 //!              │                   └──failed──► Exited ◄┴────── exited ────┘
 //!              └────────────remove────────────────┴───────► Removing ──► (gone)
-//!           any of Created, Starting, Running, Stopping ──lost──► Unknown ──started/exited──► Running, Exited
 //!           Removing ──failed──► as before
 //!
 //! sandbox:  Ready ──stop──► Stopping ──stopped──► Stopped ──remove──► Removing ──► (gone)
@@ -97,13 +96,6 @@ pub enum TaskState {
         /// How it had ended, if it ever ran.
         exit: Option<Exit>,
     },
-    /// Contact is lost: it may run or not.
-    Unknown {
-        /// When it had started, if it ever did.
-        started_at: Option<SystemTime>,
-        /// Why.
-        reason: String,
-    },
 }
 
 /// What may happen to a task.
@@ -128,11 +120,6 @@ pub enum TaskEvent {
     RemoveRequested,
     /// Removal failed and may be tried again.
     RemoveFailed,
-    /// Contact is lost.
-    Lost {
-        /// Why.
-        reason: String,
-    },
 }
 
 /// The state of a sandbox.
@@ -199,9 +186,7 @@ impl TaskState {
         let illegal = IllegalTransition { state: self.as_str(), wanted: event.as_verb() };
         Ok(match (self, event) {
             (Self::Created, E::StartRequested) => Self::Starting,
-            (Self::Starting | Self::Unknown { .. }, E::Started { pid, at }) => {
-                Self::Running { pid, started_at: at }
-            }
+            (Self::Starting, E::Started { pid, at }) => Self::Running { pid, started_at: at },
             (Self::Starting, E::StartFailed(exit)) => Self::Exited { started_at: None, exit },
             (Self::Running { pid, started_at } | Self::Stopping { pid, started_at }, E::StopRequested) => {
                 Self::Stopping { pid, started_at }
@@ -209,10 +194,8 @@ impl TaskState {
             (Self::Running { started_at, .. } | Self::Stopping { started_at, .. }, E::Exited(exit)) => {
                 Self::Exited { started_at: Some(started_at), exit }
             }
-            (Self::Unknown { started_at, .. }, E::Exited(exit)) => Self::Exited { started_at, exit },
             // The first word on how it ended stands; a stop after the end has nothing to do.
-            (state @ Self::Exited { .. }, E::Exited(_) | E::StopRequested | E::Lost { .. }) => state,
-            (state @ Self::Unknown { .. }, E::StopRequested) => state,
+            (state @ Self::Exited { .. }, E::Exited(_) | E::StopRequested) => state,
             (Self::Created, E::RemoveRequested) => Self::Removing { started_at: None, exit: None },
             (Self::Exited { started_at, exit }, E::RemoveRequested) => {
                 Self::Removing { started_at, exit: Some(exit) }
@@ -222,13 +205,6 @@ impl TaskState {
                 Self::Exited { started_at, exit }
             }
             (Self::Removing { exit: None, .. }, E::RemoveFailed) => Self::Created,
-            (Self::Created | Self::Starting, E::Lost { reason }) => {
-                Self::Unknown { started_at: None, reason }
-            }
-            (Self::Running { started_at, .. } | Self::Stopping { started_at, .. }, E::Lost { reason }) => {
-                Self::Unknown { started_at: Some(started_at), reason }
-            }
-            (Self::Unknown { started_at, .. }, E::Lost { reason }) => Self::Unknown { started_at, reason },
             _ => return Err(illegal),
         })
     }
@@ -243,7 +219,6 @@ impl TaskState {
             Self::Stopping { .. } => "stopping",
             Self::Exited { .. } => "exited",
             Self::Removing { .. } => "removing",
-            Self::Unknown { .. } => "unknown",
         }
     }
 
@@ -255,8 +230,7 @@ impl TaskState {
             Self::Created
             | Self::Starting
             | Self::Exited { started_at: None, .. }
-            | Self::Removing { .. }
-            | Self::Unknown { .. } => false,
+            | Self::Removing { .. } => false,
         }
     }
 
@@ -265,11 +239,7 @@ impl TaskState {
     pub const fn pid(&self) -> Option<u32> {
         match self {
             Self::Running { pid, .. } | Self::Stopping { pid, .. } => Some(*pid),
-            Self::Created
-            | Self::Starting
-            | Self::Exited { .. }
-            | Self::Removing { .. }
-            | Self::Unknown { .. } => None,
+            Self::Created | Self::Starting | Self::Exited { .. } | Self::Removing { .. } => None,
         }
     }
 
@@ -278,9 +248,7 @@ impl TaskState {
     pub const fn started_at(&self) -> Option<SystemTime> {
         match self {
             Self::Running { started_at, .. } | Self::Stopping { started_at, .. } => Some(*started_at),
-            Self::Exited { started_at, .. }
-            | Self::Removing { started_at, .. }
-            | Self::Unknown { started_at, .. } => *started_at,
+            Self::Exited { started_at, .. } | Self::Removing { started_at, .. } => *started_at,
             Self::Created | Self::Starting => None,
         }
     }
@@ -295,7 +263,7 @@ impl TaskState {
     #[must_use]
     pub const fn may_run(&self) -> bool {
         match self {
-            Self::Starting | Self::Running { .. } | Self::Stopping { .. } | Self::Unknown { .. } => true,
+            Self::Starting | Self::Running { .. } | Self::Stopping { .. } => true,
             Self::Created | Self::Exited { .. } | Self::Removing { .. } => false,
         }
     }
@@ -311,7 +279,6 @@ impl TaskEvent {
             Self::Exited(_) => "have exited",
             Self::RemoveRequested => "be removed",
             Self::RemoveFailed => "fail to be removed",
-            Self::Lost { .. } => "be lost",
         }
     }
 }

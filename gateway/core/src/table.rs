@@ -316,7 +316,6 @@ impl Table {
             TaskState::Exited { exit, .. } if !matches!(before.state, TaskState::Removing { .. }) => {
                 Some(EventKind::TaskExited(id, exit.clone()))
             }
-            TaskState::Unknown { .. } => Some(EventKind::TaskUnknown(id)),
             TaskState::Created
             | TaskState::Starting
             | TaskState::Running { .. }

@@ -208,10 +208,7 @@ fn task_view(task: &Task) -> TaskView {
         TaskState::Exited { exit, .. } | TaskState::Removing { exit: Some(exit), .. } => {
             (None, Some(exit.code))
         }
-        TaskState::Created
-        | TaskState::Starting
-        | TaskState::Removing { exit: None, .. }
-        | TaskState::Unknown { .. } => (None, None),
+        TaskState::Created | TaskState::Starting | TaskState::Removing { exit: None, .. } => (None, None),
     };
     TaskView {
         id: task.id.to_string(),

@@ -61,8 +61,7 @@ pub(crate) fn inspected(sandbox: Option<&Sandbox>, task: &Task) -> nomad::Inspec
         | TaskState::Starting
         | TaskState::Running { .. }
         | TaskState::Stopping { .. }
-        | TaskState::Removing { exit: None, .. }
-        | TaskState::Unknown { .. } => None,
+        | TaskState::Removing { exit: None, .. } => None,
     };
     let time = |time: Option<SystemTime>| Some(time.map_or(NO_TIME, Timestamp::from));
     nomad::InspectTaskResponse {
@@ -97,7 +96,7 @@ const fn state(state: &TaskState) -> nomad::TaskState {
     match state {
         TaskState::Running { .. } | TaskState::Stopping { .. } => nomad::TaskState::Running,
         TaskState::Exited { .. } | TaskState::Removing { .. } => nomad::TaskState::Exited,
-        TaskState::Created | TaskState::Starting | TaskState::Unknown { .. } => nomad::TaskState::Unknown,
+        TaskState::Created | TaskState::Starting => nomad::TaskState::Unknown,
     }
 }
 

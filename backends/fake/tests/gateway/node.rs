@@ -99,8 +99,7 @@ impl Node {
             | TaskState::Starting
             | TaskState::Running { .. }
             | TaskState::Stopping { .. }
-            | TaskState::Removing { .. }
-            | TaskState::Unknown { .. } => panic!("it is {:?}, not exited", self.state(id)),
+            | TaskState::Removing { .. } => panic!("it is {:?}, not exited", self.state(id)),
         }
     }
 

@@ -136,33 +136,6 @@ async fn a_task_that_the_backend_has_lost_has_ended_with_an_unknown_code() {
     assert_eq!((exit.code, exit.cause), (LOST_CODE, ExitCause::Lost));
 }
 
-#[tokio::test(start_paused = true)]
-async fn a_task_of_which_nothing_is_known_can_be_stopped_and_removed() {
-    let node = Node::new().await;
-    let task = node.running(ENDLESS).await;
-    node.fake.lose(task.id, "its shim does not answer").unwrap();
-    let node = node.killed().await;
-    let id = task.id.to_string();
-    assert_eq!(node.state(task.id).as_str(), "unknown");
-    assert_eq!(refused(node.scope.signal_task(&id, Signal::TERM).await), ErrorKind::FailedPrecondition);
-    node.scope.stop_task(&id, Duration::from_secs(1)).await.unwrap();
-    assert_eq!(node.exit(task.id).code, 143);
-    node.scope.remove_task(&id).await.unwrap();
-    assert!(node.fake.tasks().is_empty());
-    node.agrees().await;
-}
-
-#[tokio::test]
-async fn a_task_of_which_nothing_is_known_goes_with_its_sandbox() {
-    let node = Node::new().await;
-    let task = node.running(&["ignore-term"]).await;
-    node.fake.lose(task.id, "its shim does not answer").unwrap();
-    let node = node.killed().await;
-    node.scope.remove_sandbox(&task.sandbox.to_string()).await.unwrap();
-    assert!(node.fake.leftovers().is_empty());
-    node.agrees().await;
-}
-
 #[tokio::test]
 async fn shutting_down_leaves_tasks_running() {
     let node = Node::new().await;

@@ -8,7 +8,6 @@ use switchyard_core::id::Owner;
 use switchyard_core::spec::{PidMode, Resources};
 use switchyard_core::{Error, ErrorKind};
 use switchyard_fake::Method;
-use tokio::time::Instant;
 
 use crate::node::{ENDLESS, Node, refused, task_spec, until};
 const LONG: Duration = Duration::from_secs(3600);
@@ -109,29 +108,6 @@ async fn a_stop_whose_signal_failed_sends_it_when_it_is_tried_again() {
     assert_eq!(refused(node.scope.stop_task(&id, LONG).await), ErrorKind::Unavailable);
     node.scope.stop_task(&id, LONG).await.unwrap();
     assert_eq!(node.exit(task.id).code, 143);
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_stop_of_an_unknown_task_ends_as_soon_as_the_task_does() {
-    let node = Node::new().await;
-    let task = node.running(ENDLESS).await;
-    node.fake.lose(task.id, "its shim does not answer").unwrap();
-    let node = node.killed().await;
-    let begun = Instant::now();
-    node.scope.stop_task(&task.id.to_string(), LONG).await.unwrap();
-    assert_eq!(begun.elapsed(), Duration::ZERO);
-}
-
-#[tokio::test(start_paused = true)]
-async fn an_unknown_task_that_ends_is_seen_to_end() {
-    let node = Node::new().await;
-    let task = node.running(ENDLESS).await;
-    node.fake.lose(task.id, "its shim does not answer").unwrap();
-    let node = node.killed().await;
-    node.fake.exit(task.id, 3).unwrap();
-    let id = task.id.to_string();
-    let exit = tokio::time::timeout(LONG, node.scope.wait_task(&id)).await.expect("nobody looks");
-    assert_eq!(exit.unwrap().code, 3);
 }
 
 #[tokio::test]

@@ -244,9 +244,7 @@ impl Gateway {
     async fn ask_to_stop(&self, id: TaskId, signal: Signal) -> Result<()> {
         let gateway = self.clone();
         let sent = || match self.shared.table.task(id) {
-            Some(task) if matches!(task.state, TaskState::Running { .. } | TaskState::Unknown { .. }) => {
-                Decision::Begin
-            }
+            Some(task) if matches!(task.state, TaskState::Running { .. }) => Decision::Begin,
             Some(_) | None => Decision::Answer(Ok(())),
         };
         let work = move || async move {
@@ -294,8 +292,7 @@ impl Gateway {
             | TaskState::Created
             | TaskState::Starting
             | TaskState::Running { .. }
-            | TaskState::Stopping { .. }
-            | TaskState::Unknown { .. } => Err(no_task(id)),
+            | TaskState::Stopping { .. } => Err(no_task(id)),
         }
     }
 
@@ -429,10 +426,7 @@ async fn update_task(gateway: Gateway, id: TaskId, update: TaskUpdate) -> Result
     let task = shared.table.task(id).ok_or_else(|| no_task(id))?;
     match task.state {
         TaskState::Created | TaskState::Running { .. } | TaskState::Stopping { .. } => {}
-        TaskState::Starting
-        | TaskState::Exited { .. }
-        | TaskState::Removing { .. }
-        | TaskState::Unknown { .. } => {
+        TaskState::Starting | TaskState::Exited { .. } | TaskState::Removing { .. } => {
             let state = task.state.as_str();
             return Err(Error::failed_precondition(format!("task {id} is {state}: its limits are fixed")));
         }

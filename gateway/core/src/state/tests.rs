@@ -24,7 +24,6 @@ fn task_event() -> impl Strategy<Value = TaskEvent> {
         exit.prop_map(TaskEvent::Exited),
         Just(TaskEvent::RemoveRequested),
         Just(TaskEvent::RemoveFailed),
-        Just(TaskEvent::Lost { reason: "gone".into() }),
     ]
 }
 
@@ -33,17 +32,15 @@ fn model(state: &str, event: &TaskEvent, ran: bool) -> Option<&'static str> {
     use TaskEvent as E;
     Some(match (state, event) {
         ("created", E::StartRequested) => "starting",
-        ("starting" | "unknown", E::Started { .. }) => "running",
+        ("starting", E::Started { .. }) => "running",
         ("starting", E::StartFailed(_)) => "exited",
         ("running" | "stopping", E::StopRequested) => "stopping",
-        ("running" | "stopping" | "unknown" | "exited", E::Exited(_)) => "exited",
-        ("exited", E::StopRequested | E::Lost { .. }) => "exited",
-        ("unknown", E::StopRequested) => "unknown",
+        ("running" | "stopping" | "exited", E::Exited(_)) => "exited",
+        ("exited", E::StopRequested) => "exited",
         ("created" | "exited", E::RemoveRequested) => "removing",
         ("removing", E::RemoveRequested | E::StopRequested | E::Exited(_)) => "removing",
         ("removing", E::RemoveFailed) if ran => "exited",
         ("removing", E::RemoveFailed) => "created",
-        ("created" | "starting" | "running" | "stopping" | "unknown", E::Lost { .. }) => "unknown",
         _ => return None,
     })
 }
@@ -77,7 +74,7 @@ proptest! {
                     prop_assert_eq!(started_at, &Some(at(1)));
                 }
                 TaskState::Removing { exit, .. } => prop_assert_eq!(exit.as_ref(), Some(&first)),
-                TaskState::Created | TaskState::Starting | TaskState::Running { .. } | TaskState::Stopping { .. } | TaskState::Unknown { .. } => {
+                TaskState::Created | TaskState::Starting | TaskState::Running { .. } | TaskState::Stopping { .. } => {
                     prop_assert!(false, "an exited task became {:?}", state);
                 }
             }
@@ -142,16 +139,4 @@ proptest! {
 fn a_refusal_names_the_state_and_the_wish() {
     let refused = TaskState::Created.apply(TaskEvent::StopRequested).unwrap_err();
     assert_eq!(refused.to_string(), "it is created: cannot stop");
-}
-
-#[test]
-fn a_task_out_of_sight_keeps_its_start() {
-    let lost = || TaskEvent::Lost { reason: "gone".into() };
-    let running = TaskState::Running { pid: 1, started_at: at(5) };
-    let unknown = running.apply(lost()).unwrap().apply(lost()).unwrap();
-    assert_eq!(unknown.started_at(), Some(at(5)));
-    let exit = Exit { code: 0, finished_at: at(9), cause: ExitCause::Exited };
-    let exited = unknown.apply(TaskEvent::Exited(exit)).unwrap();
-    assert_eq!(exited.started_at(), Some(at(5)));
-    assert_eq!(TaskState::Created.apply(lost()).unwrap().started_at(), None);
 }

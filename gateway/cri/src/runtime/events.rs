@@ -147,8 +147,7 @@ fn standing(home: &Household, at: SystemTime) -> Vec<Notice> {
     std::iter::once(notice(sandbox.to_string(), state)).chain(tasks).collect()
 }
 
-/// What an event is in CRI's words. A sandbox is made and started at once. A task out of sight counts as stopped: its status says that
-/// it is unknown, and whoever follows must look.
+/// What an event is in CRI's words. A sandbox is made and started at once.
 fn notices(event: Event) -> Vec<Notice> {
     use cri::ContainerEventType as Kind;
     let Event { at, owner: _, kind, sandbox: was } = event;
@@ -160,9 +159,7 @@ fn notices(event: Event) -> Vec<Notice> {
         EventKind::SandboxRemoved(id) => (id.to_string(), &[Kind::ContainerDeletedEvent][..]),
         EventKind::TaskCreated(id) => (id.to_string(), &[Kind::ContainerCreatedEvent][..]),
         EventKind::TaskStarted(id) => (id.to_string(), &[Kind::ContainerStartedEvent][..]),
-        EventKind::TaskExited(id, _) | EventKind::TaskUnknown(id) => {
-            (id.to_string(), &[Kind::ContainerStoppedEvent][..])
-        }
+        EventKind::TaskExited(id, _) => (id.to_string(), &[Kind::ContainerStoppedEvent][..]),
         EventKind::TaskRemoved(id) => (id.to_string(), &[Kind::ContainerDeletedEvent][..]),
     };
     // Every event tells its sandbox; without one a message would mean nothing to its readers.

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::SystemTime;
 
 use switchyard_core::backend::ResolvedUser;
-use switchyard_core::state::{Exit, ExitCause, LOST_CODE, TaskState};
+use switchyard_core::state::{Exit, ExitCause, TaskState};
 use switchyard_core::table::Task;
 use switchyard_proto::cri::v1 as cri;
 
@@ -32,7 +32,6 @@ pub(crate) const fn container_state(state: &TaskState) -> cri::ContainerState {
         TaskState::Exited { .. } | TaskState::Removing { exit: Some(_), .. } => {
             cri::ContainerState::ContainerExited
         }
-        TaskState::Unknown { .. } => cri::ContainerState::ContainerUnknown,
     }
 }
 
@@ -99,12 +98,6 @@ fn life(state: &TaskState) -> Life {
         TaskState::Exited { started_at, exit } | TaskState::Removing { started_at, exit: Some(exit) } => {
             ended(*started_at, exit)
         }
-        TaskState::Unknown { started_at, reason } => Life {
-            exit_code: LOST_CODE,
-            reason: "Unknown",
-            message: reason.clone(),
-            ..begun(started_at.map_or(0, nanoseconds))
-        },
     }
 }
 
@@ -207,9 +200,6 @@ mod tests {
             TaskState::Removing { started_at: Some(at(5)), exit: Some(exit(0, ExitCause::Exited)) };
         check(removing, (C::ContainerExited, 5, 9, 0, "Completed"));
         check(TaskState::Removing { started_at: None, exit: None }, (C::ContainerCreated, 0, 0, 0, ""));
-        let unknown = |started_at| TaskState::Unknown { started_at, reason: "gone".into() };
-        check(unknown(None), (C::ContainerUnknown, 0, 0, 255, "Unknown"));
-        check(unknown(Some(at(5))), (C::ContainerUnknown, 5, 0, 255, "Unknown"));
     }
 
     #[test]

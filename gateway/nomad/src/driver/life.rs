@@ -33,8 +33,7 @@ impl Driver {
             TaskState::Starting
             | TaskState::Running { .. }
             | TaskState::Stopping { .. }
-            | TaskState::Exited { .. }
-            | TaskState::Unknown { .. } => Ok(nomad::RecoverTaskResponse {}),
+            | TaskState::Exited { .. } => Ok(nomad::RecoverTaskResponse {}),
         }
     }
 

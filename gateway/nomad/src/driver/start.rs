@@ -199,11 +199,8 @@ fn found(sandbox: Option<&Sandbox>, task: Option<&Task>, digest: &[u8]) -> Found
     match task.state {
         TaskState::Running { .. }
         | TaskState::Stopping { .. }
-        | TaskState::Exited { started_at: Some(_), .. }
-        | TaskState::Unknown { started_at: Some(_), .. } => Found::Started,
+        | TaskState::Exited { started_at: Some(_), .. } => Found::Started,
         TaskState::Created | TaskState::Starting => Found::Made,
-        TaskState::Exited { started_at: None, .. }
-        | TaskState::Removing { .. }
-        | TaskState::Unknown { started_at: None, .. } => Found::Rest,
+        TaskState::Exited { started_at: None, .. } | TaskState::Removing { .. } => Found::Rest,
     }
 }

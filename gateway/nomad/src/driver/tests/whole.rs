@@ -36,7 +36,7 @@ async fn an_inspection_is_whole_in_every_state() {
     assert_eq!(running.completed_at.expect("it is set").seconds, NO_TIME);
     let task = lab.driver.task(&id).expect("it is there");
     let now = std::time::SystemTime::now();
-    let (exit, reason) = (Exit::lost(now), String::new());
+    let exit = Exit::lost(now);
     for state in [
         TaskState::Created,
         TaskState::Starting,
@@ -45,7 +45,6 @@ async fn an_inspection_is_whole_in_every_state() {
         TaskState::Exited { started_at: Some(now), exit: exit.clone() },
         TaskState::Removing { started_at: None, exit: None },
         TaskState::Removing { started_at: Some(now), exit: Some(exit) },
-        TaskState::Unknown { started_at: None, reason },
     ] {
         check_status(&to_proto::inspected(None, &Task { state, ..(*task).clone() }));
     }
