@@ -89,24 +89,6 @@ impl Reference {
         format!("{}@{digest}", self.name())
     }
 
-    /// The same image pinned to `digest`, without a tag.
-    #[must_use]
-    pub fn with_digest(&self, digest: Digest) -> Self {
-        Self { tag: None, digest: Some(digest), ..self.clone() }
-    }
-
-    /// The short form that people type: `busybox:latest`.
-    #[must_use]
-    pub fn familiar(&self) -> String {
-        let full = self.name();
-        let official = full.strip_prefix("docker.io/library/").filter(|name| !name.contains('/'));
-        let short = official.or_else(|| full.strip_prefix("docker.io/")).unwrap_or(&full);
-        // `docker.io/a.b/c` must stay long: `a.b/c` is on another registry.
-        let name =
-            if self.registry == DOCKER_HUB && split_registry(short).0 != DOCKER_HUB { &full } else { short };
-        format!("{name}{}", self.suffix())
-    }
-
     fn suffix(&self) -> String {
         let mut suffix = String::new();
         if let Some(tag) = &self.tag {
