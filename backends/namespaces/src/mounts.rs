@@ -30,43 +30,10 @@ pub struct Mount {
     pub mount_point: PathBuf,
     /// Options of this mount, comma-separated, such as `rw,nosuid`.
     pub options: String,
-    /// Where its mounts and unmounts go.
-    pub propagation: Propagation,
     /// Type of the file system, such as `ext4` or `nsfs`.
     pub fs_type: String,
     /// Device or other source, as the file system says it.
     pub source: OsString,
-}
-
-/// Whether mounts below a mount reach its copies in other places, and the other way round (mount_namespaces(7)).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Propagation {
-    /// Number of the peer group that gets and gives events: the mount is shared.
-    pub shared: Option<u32>,
-    /// Number of the peer group that only gives events: the mount is a slave.
-    pub master: Option<u32>,
-    /// Whether bind mounts of it are refused.
-    pub unbindable: bool,
-}
-
-impl Propagation {
-    /// Shared: fit as the source of a bidirectional mount.
-    #[must_use]
-    pub const fn is_shared(&self) -> bool {
-        self.shared.is_some()
-    }
-
-    /// Shared or slave: fit as the source of a mount that follows the host.
-    #[must_use]
-    pub const fn follows_host(&self) -> bool {
-        self.shared.is_some() || self.master.is_some()
-    }
-
-    /// Neither shared nor slave.
-    #[must_use]
-    pub const fn is_private(&self) -> bool {
-        !self.follows_host()
-    }
 }
 
 // === Reading ===
@@ -121,24 +88,11 @@ fn parse_line(line: &[u8]) -> Option<Mount> {
     let root = path(fields.next()?);
     let mount_point = path(fields.next()?);
     let options = string(fields.next()?);
-    let mut propagation = Propagation::default();
-    // Optional fields, of any number, end with a single dash. Unknown ones are to be ignored.
-    loop {
-        match fields.next()? {
-            b"-" => break,
-            b"unbindable" => propagation.unbindable = true,
-            field => {
-                if let Some(group) = field.strip_prefix(b"shared:") {
-                    propagation.shared = Some(number(group)?);
-                } else if let Some(group) = field.strip_prefix(b"master:") {
-                    propagation.master = Some(number(group)?);
-                }
-            }
-        }
-    }
+    // Optional fields, of any number, end with a single dash.
+    fields.find(|field| *field == b"-")?;
     let fs_type = string(fields.next()?);
     let source = OsString::from_vec(unescape(fields.next()?));
-    Some(Mount { id, parent, root, mount_point, options, propagation, fs_type, source })
+    Some(Mount { id, parent, root, mount_point, options, fs_type, source })
 }
 
 fn number(field: &[u8]) -> Option<u32> {
@@ -174,27 +128,6 @@ pub fn mount_points_under(dir: &Path) -> Result<Vec<PathBuf>, Error> {
         return Ok(Vec::new());
     };
     Ok(mount_table()?.into_iter().map(|m| m.mount_point).filter(|point| point.starts_with(&dir)).collect())
-}
-
-/// The propagation of the mount that holds `path` (symlinks followed).
-///
-/// # Errors
-/// [`Error::File`] if `path` cannot be opened; [`Error::MountInfo`] if its mount is not in the table.
-pub fn propagation_of(path: &Path) -> Result<Propagation, Error> {
-    // The kernel knows which of several stacked mounts holds the file; the longest matching path would be a guess.
-    let file = OpenOptions::new()
-        .read(true)
-        .custom_flags(libc::O_PATH | libc::O_CLOEXEC)
-        .open(path)
-        .map_err(Error::file("open", path))?;
-    let info = PathBuf::from(format!("/proc/thread-self/fdinfo/{}", file.as_raw_fd()));
-    let text = fs::read_to_string(&info).map_err(Error::file("read", &info))?;
-    let id = text.lines().find_map(|line| line.strip_prefix("mnt_id:")?.trim().parse::<u32>().ok());
-    mount_table()?
-        .into_iter()
-        .find(|mount| Some(mount.id) == id)
-        .map(|mount| mount.propagation)
-        .ok_or_else(|| Error::MountInfo { line: format!("no line for the mount of {}", path.display()) })
 }
 
 // === Removing ===

@@ -32,7 +32,6 @@ fn a_line_is_read_in_full() {
         root: "/a b".into(),
         mount_point: "/mnt/c\\d".into(),
         options: "rw,noatime".to_owned(),
-        propagation: Propagation { shared: Some(7), master: Some(1), unbindable: false },
         fs_type: "ext3".to_owned(),
         source: "/dev/root".into(),
     };
@@ -41,12 +40,7 @@ fn a_line_is_read_in_full() {
 
 #[test]
 fn a_line_cut_short_is_an_error_that_shows_it() {
-    for line in [
-        "36 35 98:0 / /mnt rw shared:7",
-        "36 35",
-        "x 35 98:0 / / rw - ext3 a b",
-        "36 35 98:0 / / rw shared:x - ext3 a b",
-    ] {
+    for line in ["36 35 98:0 / /mnt rw shared:7", "36 35", "x 35 98:0 / / rw - ext3 a b"] {
         let error = parse_mountinfo(line.as_bytes()).unwrap_err();
         assert!(error.to_string().contains(line), "{error}");
     }
@@ -62,26 +56,6 @@ fn mount_points_with_odd_names_are_found() {
         assert_eq!(mount_points_under(&odd).unwrap(), [odd.clone(), odd.join("in")]);
         assert_eq!(mount_points_under(temp).unwrap().len(), 3);
         assert!(mount_points_under(&temp.join("missing/deep")).unwrap().is_empty());
-    });
-}
-
-#[test]
-fn propagation_is_that_of_the_holding_mount() {
-    in_private_mounts(|temp| {
-        let (a, b) = (temp.join("a"), temp.join("b"));
-        tmpfs(&a);
-        fs::create_dir(a.join("sub")).unwrap();
-        assert!(propagation_of(&a.join("sub")).unwrap().is_private());
-        change(&a, MsFlags::MS_SHARED);
-        assert!(propagation_of(&a.join("sub")).unwrap().is_shared());
-        bind(&a, &b);
-        change(&b, MsFlags::MS_SLAVE);
-        let slave = propagation_of(&b).unwrap();
-        assert!(!slave.is_shared() && slave.follows_host());
-        // The newest of two mounts on one spot decides.
-        tmpfs(&b);
-        assert!(propagation_of(&b).unwrap().is_private());
-        assert!(matches!(propagation_of(&temp.join("missing")), Err(Error::File { .. })));
     });
 }
 
