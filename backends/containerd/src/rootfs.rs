@@ -7,10 +7,10 @@ use std::time::SystemTime;
 
 use containerd_client::services::v1::snapshots as snap;
 use containerd_client::types::Mount;
+use switchyard_core::Result;
 use switchyard_core::spec::UserSpec;
-use switchyard_core::{Error, Result};
 use switchyard_runtime_spec::ResolvedUser;
-use switchyard_runtime_spec::user;
+use switchyard_runtime_spec::user::{self, Accounts};
 use switchyard_steps::{Step, reach};
 
 use crate::client::{Client, QUICK, call, gone_is_done};
@@ -21,13 +21,6 @@ use crate::text::{blocking, io_error, make_dir};
 /// Views of images begin so; what a killed predecessor left is found by it.
 pub(crate) fn view_prefix(client: &Client) -> String {
     format!("switchyard-view-{}-", client.instance())
-}
-
-/// The account files of an image.
-#[derive(Debug, Default)]
-struct Accounts {
-    passwd: Vec<u8>,
-    group: Vec<u8>,
 }
 
 /// Reads images through short-lived views of their snapshots, and remembers their account files.
@@ -61,7 +54,7 @@ impl Rootfs {
             Some(top) if user::needs_rootfs(spec, image_user) => self.accounts(snapshotter, top).await?,
             Some(_) | None => Arc::default(),
         };
-        user::resolve(spec, image_user, &accounts.passwd, &accounts.group)
+        user::resolve(spec, image_user, &accounts)
     }
 
     async fn accounts(&self, snapshotter: &str, top: &str) -> Result<Arc<Accounts>> {
@@ -69,16 +62,7 @@ impl Rootfs {
         if let Some(accounts) = known {
             return Ok(accounts);
         }
-        let read = |root: &Path| {
-            let file = |name: &str| {
-                user::read_in_root(root, Path::new(name)).map_err(|fault| {
-                    Error::failed_precondition(format!("/{name} of the image cannot be read"))
-                        .with_source(fault)
-                })
-            };
-            Ok(Accounts { passwd: file("etc/passwd")?, group: file("etc/group")? })
-        };
-        let accounts = Arc::new(self.with_view(snapshotter, top, read).await?);
+        let accounts = Arc::new(self.with_view(snapshotter, top, Accounts::read).await?);
         let mut remembered = self.accounts.lock().unwrap_or_else(PoisonError::into_inner);
         if remembered.len() >= REMEMBERED {
             remembered.clear();

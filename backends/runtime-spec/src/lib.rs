@@ -9,7 +9,7 @@
 //! - [`build::build`] makes the spec of a task, [`infra::build`] that of a sandbox's own process.
 //! - [`process::exec_process`] makes a further process from the stored spec of a task.
 //! - [`resources::linux_resources`] makes the limits; an update of a running task uses it too.
-//! - [`user::resolve_in`] looks the user up in the image, without leaving its root file system.
+//! - [`user::resolve`] looks the user up in the account files of the image, which are read without leaving its root file system.
 //!
 //! Every spec says `ociVersion` 1.0.2: what it uses is understood by all runtimes from runc 1.0 and crun 1.0 on.
 //! A request that can never work is refused with the name of its field; what a node cannot do but the task can live

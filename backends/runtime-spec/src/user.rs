@@ -57,26 +57,32 @@ pub fn needs_rootfs(spec: &UserSpec, image_user: &str) -> bool {
     }
 }
 
-/// Resolves the user with the files of an image whose root file system is at `rootfs`. No link in it leads out.
-///
-/// Blocks on the file system. A file that is missing counts as empty.
-///
-/// # Errors
-/// `InvalidArgument`, naming `user`, for a user or group that cannot be found; `FailedPrecondition` for a file of the
-/// image that cannot be read.
-pub fn resolve_in(rootfs: &Path, spec: &UserSpec, image_user: &str) -> Result<ResolvedUser> {
-    if !needs_rootfs(spec, image_user) {
-        return resolve(spec, image_user, b"", b"");
-    }
-    let read = |name: &str| {
-        read_in_root(rootfs, Path::new(name)).map_err(|error| {
-            Error::failed_precondition(format!("/{name} of the image cannot be read")).with_source(error)
-        })
-    };
-    resolve(spec, image_user, &read("etc/passwd")?, &read("etc/group")?)
+/// The files of an image that say who its users are.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Accounts {
+    /// What is in `/etc/passwd`.
+    pub passwd: Vec<u8>,
+    /// What is in `/etc/group`.
+    pub group: Vec<u8>,
 }
 
-/// Resolves the user with the contents of the two files.
+impl Accounts {
+    /// Reads them from an image whose root file system is at `rootfs`. No link in it leads out; a file that is missing counts as empty.
+    /// Blocks on the file system.
+    ///
+    /// # Errors
+    /// `FailedPrecondition` for a file of the image that cannot be read.
+    pub fn read(rootfs: &Path) -> Result<Self> {
+        let file = |name: &str| {
+            read_in_root(rootfs, Path::new(name)).map_err(|error| {
+                Error::failed_precondition(format!("/{name} of the image cannot be read")).with_source(error)
+            })
+        };
+        Ok(Self { passwd: file("etc/passwd")?, group: file("etc/group")? })
+    }
+}
+
+/// Resolves the user with the account files of its image; they may be empty where [`needs_rootfs`] says so.
 ///
 /// - A number that `/etc/passwd` does not have keeps group 0; a name that it does not have is an error.
 /// - With [`GroupPolicy::Merge`] the user gets the groups in which `/etc/group` names it, with
@@ -85,7 +91,8 @@ pub fn resolve_in(rootfs: &Path, spec: &UserSpec, image_user: &str) -> Result<Re
 ///
 /// # Errors
 /// `InvalidArgument`, naming `user`.
-pub fn resolve(spec: &UserSpec, image_user: &str, passwd: &[u8], group: &[u8]) -> Result<ResolvedUser> {
+pub fn resolve(spec: &UserSpec, image_user: &str, files: &Accounts) -> Result<ResolvedUser> {
+    let Accounts { passwd, group } = files;
     let Wanted { user, group: wanted_group } = wanted(spec, image_user)?;
     let account = match &user {
         Id::Number(uid) => accounts(passwd).find(|account| account.uid == *uid),
@@ -223,11 +230,8 @@ fn number(text: &str) -> Option<u32> {
     text.trim().parse().ok().filter(|number| *number != u32::MAX)
 }
 
-/// The content of a file below `rootfs`, every link taken as inside it; empty if there is none. Blocks on the file system.
-///
-/// # Errors
-/// What the file system says; also for what is no regular file, or larger than [`MAX_FILE_BYTES`].
-pub fn read_in_root(rootfs: &Path, path: &Path) -> io::Result<Vec<u8>> {
+/// The content of a file below `rootfs`, every link taken as inside it; empty if there is none.
+fn read_in_root(rootfs: &Path, path: &Path) -> io::Result<Vec<u8>> {
     let root = open(rootfs, OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC, Mode::empty())?;
     let Some(place) = place_in_root(&root, path)? else { return Ok(Vec::new()) };
     // The image may have put a device or a FIFO there: look before it is opened for reading.

@@ -31,9 +31,13 @@ fn name(text: &str) -> Option<UserRef> {
     Some(UserRef::Name(text.to_owned()))
 }
 
+fn accounts() -> Accounts {
+    Accounts { passwd: PASSWD.to_vec(), group: GROUP.to_vec() }
+}
+
 #[track_caller]
 fn check(spec: &UserSpec, image: &str, uid: u32, gid: u32, groups: &[u32]) {
-    let user = resolve(spec, image, PASSWD, GROUP).unwrap();
+    let user = resolve(spec, image, &accounts()).unwrap();
     assert_eq!((user.uid, user.gid, user.additional_gids.as_slice()), (uid, gid, groups));
 }
 
@@ -75,10 +79,10 @@ fn groups_of_the_request_are_added_and_strict_drops_the_images() {
 #[test]
 fn unknown_names_and_impossible_numbers_are_refused() {
     for bad in ["bob", "alice:nobody", "broken line", "4294967295", "99999999999", "big", "0:4294967296"] {
-        let error = resolve(&spec(name(bad)), "", PASSWD, GROUP).unwrap_err();
+        let error = resolve(&spec(name(bad)), "", &accounts()).unwrap_err();
         assert!(error.to_string().starts_with("user: "), "{error}");
     }
-    assert!(resolve(&spec(Some(UserRef::Uid(u32::MAX))), "", PASSWD, GROUP).is_err());
+    assert!(resolve(&spec(Some(UserRef::Uid(u32::MAX))), "", &accounts()).is_err());
 }
 
 #[test]
@@ -101,17 +105,19 @@ fn links_of_the_image_do_not_lead_out_of_it() {
     symlink("/real", etc.join("passwd")).unwrap();
     symlink("../../../../../../etc/group", etc.join("group")).unwrap();
     // The second link leads to itself inside, which is an error and not the host's file.
-    assert!(resolve_in(dir.path(), &spec(name("web")), "").is_err());
+    assert!(Accounts::read(dir.path()).is_err());
     std::fs::remove_file(etc.join("group")).unwrap();
-    let user = resolve_in(dir.path(), &spec(name("web")), "").unwrap();
+    let user = resolve(&spec(name("web")), "", &Accounts::read(dir.path()).unwrap()).unwrap();
     assert_eq!((user.uid, user.gid), (77, 78));
 }
 
 #[test]
 fn an_image_without_the_files_still_runs_by_number() {
     let dir = tempfile::tempdir().unwrap();
-    assert_eq!(resolve_in(dir.path(), &spec(None), "5:6").unwrap().gid, 6);
-    assert!(resolve_in(dir.path(), &spec(name("web")), "").is_err());
+    let none = Accounts::read(dir.path()).unwrap();
+    assert_eq!(none, Accounts::default());
+    assert_eq!(resolve(&spec(None), "5:6", &none).unwrap().gid, 6);
+    assert!(resolve(&spec(name("web")), "", &none).is_err());
 }
 
 #[test]
@@ -120,11 +126,11 @@ fn a_fifo_or_a_huge_file_in_the_image_holds_nobody_up() {
     std::fs::create_dir(dir.path().join("etc")).unwrap();
     let passwd = dir.path().join("etc/passwd");
     nix::unistd::mkfifo(&passwd, Mode::S_IRWXU).unwrap();
-    let error = resolve_in(dir.path(), &spec(None), "").unwrap_err();
+    let error = Accounts::read(dir.path()).unwrap_err();
     assert!(error.report().contains("/etc/passwd of the image cannot be read"), "{error:?}");
     std::fs::remove_file(&passwd).unwrap();
     File::create(&passwd).unwrap().set_len(MAX_FILE_BYTES + 1).unwrap();
-    assert!(resolve_in(dir.path(), &spec(None), "").unwrap_err().report().contains("larger"));
+    assert!(Accounts::read(dir.path()).unwrap_err().report().contains("larger"));
 }
 
 proptest! {
@@ -134,14 +140,16 @@ proptest! {
         group in "([a-z:0-9,\n]|\\PC){0,120}",
         user in "\\PC{0,12}",
     ) {
-        let _ = resolve(&spec(Some(UserRef::Name(user.clone()))), "", &passwd, group.as_bytes());
-        let _ = resolve(&spec(None), &user, group.as_bytes(), &passwd);
+        let mut accounts = Accounts { passwd, group: group.into_bytes() };
+        let _ = resolve(&spec(Some(UserRef::Name(user.clone()))), "", &accounts);
+        std::mem::swap(&mut accounts.passwd, &mut accounts.group);
+        let _ = resolve(&spec(None), &user, &accounts);
     }
 
     #[test]
     fn every_group_comes_once_and_the_primary_one_first(gids in prop::collection::vec(0_u32..6, 0..8), gid in 0_u32..6) {
         let asked = UserSpec { user: name("alice"), gid: Some(gid), supplemental: gids.clone(), ..Default::default() };
-        let user = resolve(&asked, "", PASSWD, GROUP).unwrap();
+        let user = resolve(&asked, "", &accounts()).unwrap();
         prop_assert_eq!(user.additional_gids[0], gid);
         let distinct: std::collections::BTreeSet<u32> = user.additional_gids.iter().copied().collect();
         prop_assert_eq!(distinct.len(), user.additional_gids.len());
