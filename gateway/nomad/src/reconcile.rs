@@ -130,22 +130,27 @@ impl Driver {
                 && !self.seen().knows_network(&sandbox.meta.name)
                 && tasks.all(|task| gone.contains(task.meta.name.as_str()));
         }
-        let Some(owner) = self.owner(session, &record).await else { return false };
+        let Some(owner) = self.owner(session, &record, sandboxes).await else { return false };
         self.seen().is_dangling_network(&session.id, sandbox, &owner, grace, now)
     }
 
     /// The agent that a network belongs to: as it was known when it was made, or the one of this session that has a directory of the
-    /// allocation.
-    async fn owner(&self, session: &Session, record: &Record) -> Option<Agent> {
+    /// allocation, or else the only one that the node has.
+    async fn owner(&self, session: &Session, record: &Record, sandboxes: &[Arc<Sandbox>]) -> Option<Agent> {
         if let Some(agent) = record.agent() {
             return Some(agent);
         }
-        for agent in self.seen().agents(&session.id) {
+        let mut agents = self.seen().agents(&session.id);
+        for agent in &agents {
             if tokio::fs::try_exists(agent.dir_of(&record.alloc_id)).await.unwrap_or(false) {
-                return Some(agent);
+                return Some(agent.clone());
             }
         }
-        None
+        let only = agents.pop().filter(|_| agents.is_empty())?;
+        let of_tasks = sandboxes.iter().filter_map(|sandbox| Record::of(&sandbox.meta).agent());
+        let mut all =
+            self.sessions().into_iter().flat_map(|session| self.seen().agents(&session.id)).chain(of_tasks);
+        all.all(|agent| agent == only).then_some(only)
     }
 
     async fn sweep_network(&self, gc: &GcConfig, sandbox: &Sandbox) {

@@ -1,5 +1,7 @@
 //! Networks of allocations that nobody asks for any more: gone with the tasks in them, or by themselves.
 
+use std::path::Path;
+
 use switchyard_process::ProcessId;
 
 use super::*;
@@ -45,11 +47,20 @@ impl Lab {
 
     /// A task of this allocation, started by this life of the agent, which shows itself so.
     async fn start_in(&self, session: &str, number: i32, alloc: &str) {
+        self.start_below(self.dir.path(), session, number, alloc).await;
+    }
+
+    /// The same by an agent that has its allocations elsewhere.
+    async fn start_elsewhere(&self, session: &str, number: i32, alloc: &str) {
+        self.start_below(&self.dir.path().join("elsewhere"), session, number, alloc).await;
+    }
+
+    async fn start_below(&self, allocs: &Path, session: &str, number: i32, alloc: &str) {
         let mut task = self.request("00000001", &["serve"]);
-        task.alloc_dir = task.alloc_dir.replace(ALLOC, alloc);
+        task.alloc_dir = allocs.join(alloc).display().to_string();
         (task.id, task.alloc_id) = (format!("{alloc}/web/00000001"), alloc.to_owned());
         for part in ["alloc/logs", "web/local", "web/secrets"] {
-            std::fs::create_dir_all(self.dir.path().join(alloc).join(part)).expect("there is room");
+            std::fs::create_dir_all(allocs.join(alloc).join(part)).expect("there is room");
         }
         let message = nomad::StartTaskRequest { task: Some(task) };
         self.driver.start_task(by(session, number, message)).await.expect("it starts");
@@ -105,4 +116,19 @@ async fn a_network_goes_with_the_tasks_in_it_that_no_agent_knows() {
     assert!(lab.create_network("next", 2, "b").await);
     lab.start_in("next", 2, "b").await;
     assert_eq!(lab.left().await, ["b/web/00000001", "network/b"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_network_without_a_trace_of_its_agent_is_that_of_the_only_one() {
+    for is_alone in [true, false] {
+        let lab = hasty().await;
+        assert!(lab.create_network(SESSION, 1, "a").await);
+        let _other = lab.sessions.open(Session { id: "other".into(), ..session(PluginConfig::default()) });
+        if !is_alone {
+            lab.start_in("other", 3, "foreign").await;
+        }
+        lab.start_elsewhere(SESSION, 2, "b").await;
+        let left = lab.left().await;
+        assert_eq!(left.contains(&"network/a".to_owned()), !is_alone, "{left:?}");
+    }
 }
