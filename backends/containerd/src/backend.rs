@@ -377,6 +377,10 @@ impl Backend for Containerd {
 
     async fn remove_sandbox(&self, id: SandboxId) -> Result<()> {
         self.inner.remove_sandbox(id).await
+    async fn begin_removal(&self, id: SandboxId) -> Result<()> {
+        self.inner.begin_removal(id).await
+    }
+
     }
 
     async fn start_sandbox(&self, id: SandboxId, spec: &SandboxSpec) -> Result<SandboxDetails> {

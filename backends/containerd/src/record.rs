@@ -53,6 +53,7 @@ pub(crate) enum Phase {
     Ready,
     Stopped,
     Starting,
+    Removing,
 }
 
 impl Phase {
@@ -62,11 +63,12 @@ impl Phase {
             Self::Ready => "ready",
             Self::Stopped => "stopped",
             Self::Starting => "starting",
+            Self::Removing => "removing",
         }
     }
 
     pub(crate) fn parse(text: &str) -> Option<Self> {
-        let all = [Self::Creating, Self::Ready, Self::Stopped, Self::Starting];
+        let all = [Self::Creating, Self::Ready, Self::Stopped, Self::Starting, Self::Removing];
         all.into_iter().find(|phase| phase.as_str() == text)
     }
 }

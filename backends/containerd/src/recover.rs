@@ -177,6 +177,9 @@ impl Inner {
         match found.and_then(|found| self.place_sandbox(id, found, process)) {
             Ok(Placed::Stands(sandbox)) => {
                 finding.homes.insert(id, Home::Stands);
+                if self.sandbox(id).is_ok_and(|entry| entry.doomed) {
+                    finding.recovered.removals.push(id);
+                }
                 finding.recovered.sandboxes.push(*sandbox);
             }
             Ok(Placed::Unfinished(entry)) => {
@@ -199,7 +202,7 @@ impl Inner {
             Process::None | Process::Created | Process::Stopped(_) => None,
         };
         self.adopt_groups(id, &entry);
-        if phase == Phase::Starting {
+        if matches!(phase, Phase::Starting | Phase::Removing) {
             // containerd may still be at its infra process.
             self.inherited().insert(id.to_string());
         }

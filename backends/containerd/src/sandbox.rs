@@ -15,7 +15,7 @@ use switchyard_core::spec::{
     CgroupPlacement, IpcMode, SandboxNetwork, SandboxPid, SandboxSpec, SelinuxLabel, UtsMode,
 };
 use switchyard_core::sysctl::{SysctlName, SysctlNamespace};
-use switchyard_core::{Error, ErrorKind, Result};
+use switchyard_core::{Error, Result};
 use switchyard_namespaces::{self as namespaces, Ns, Want};
 use switchyard_runtime_spec::{Namespace, SandboxFacts, SandboxUsers};
 
@@ -49,6 +49,8 @@ pub(crate) struct SandboxEntry {
     pub(crate) pid: Option<u32>,
     /// Its process has ended, and its network and namespaces are released: only files are left.
     pub(crate) released: bool,
+    /// It is on record that it is to be removed.
+    pub(crate) doomed: bool,
 }
 
 impl SandboxEntry {
@@ -152,7 +154,8 @@ impl Inner {
             groups: Vec::new(),
             note: String::new(),
         };
-        let mut entry = SandboxEntry { record, dirs: self.layout.sandbox(id), pid: None, released: false };
+        let mut entry =
+            SandboxEntry { record, dirs: self.layout.sandbox(id), pid: None, released: false, doomed: false };
         // Refuses a cgroup parent that cannot be one before anything is made.
         self.cgroup_of(&entry, &id.to_string())?;
         entry.record.groups = self.claim_groups(id, &entry)?;
@@ -305,7 +308,7 @@ impl Inner {
         let (mut record, dirs) = (entry.record.clone(), entry.dirs.clone());
         record.note = hex::encode(note);
         self.mark_sandbox(id, &record, Phase::Ready).await?;
-        let amended = SandboxEntry { record, dirs, pid: entry.pid, released: entry.released };
+        let amended = SandboxEntry { record, dirs, ..*entry };
         self.sandboxes().insert(id, Arc::new(amended));
         self.faults.reach(Step::SandboxAmended)
     }
@@ -322,15 +325,26 @@ impl Inner {
     pub(crate) async fn stop_sandbox(&self, id: SandboxId) -> Result<()> {
         let Ok(entry) = self.sandbox(id) else { return Ok(()) };
         self.release_sandbox(id, Some(&entry)).await?;
-        match self.mark_sandbox(id, &entry.record, Phase::Stopped).await {
-            Err(error) if error.kind() == ErrorKind::NotFound => {}
-            other => other?,
+        if !entry.doomed {
+            gone_is_done(self.mark_sandbox(id, &entry.record, Phase::Stopped).await)?;
         }
         self.faults.reach(Step::SandboxStopped)?;
         let (record, dirs) = (entry.record.clone(), entry.dirs.clone());
-        let stopped = SandboxEntry { record, dirs, pid: None, released: true };
+        let stopped = SandboxEntry { record, dirs, pid: None, released: true, doomed: entry.doomed };
         self.sandboxes().insert(id, Arc::new(stopped));
         Ok(())
+    }
+
+    /// Puts on record that a sandbox is to be removed.
+    pub(crate) async fn begin_removal(&self, id: SandboxId) -> Result<()> {
+        let Ok(entry) = self.sandbox(id) else { return Ok(()) };
+        if entry.doomed {
+            return Ok(());
+        }
+        gone_is_done(self.mark_sandbox(id, &entry.record, Phase::Removing).await)?;
+        let (record, dirs) = (entry.record.clone(), entry.dirs.clone());
+        self.sandboxes().insert(id, Arc::new(SandboxEntry { record, dirs, doomed: true, ..*entry }));
+        self.faults.reach(Step::SandboxDoomed)
     }
 
     /// Ends what runs for a sandbox and gives its network and namespaces back. Idempotent. Without an entry, what it may have

@@ -131,6 +131,7 @@ macro_rules! contract_tests {
             recovery::nothing_is_recovered_from_nothing;
             recovery::a_ready_sandbox_is_recovered_as_it_was;
             recovery::a_stopped_sandbox_is_recovered_as_stopped;
+            recovery::a_removal_that_was_begun_is_recovered_as_one;
             recovery::a_created_task_is_recovered_as_it_was_and_can_be_started;
             recovery::a_running_task_is_recovered_and_can_be_waited_for;
             recovery::an_exited_task_is_recovered_with_its_exit;

@@ -46,6 +46,31 @@ pub async fn a_stopped_sandbox_is_recovered_as_stopped(fixture: &dyn Fixture) {
     lab.backend.stop_sandbox(made.id).await.expect("stop again");
 }
 
+/// It is told of with all that is in it, until it is gone or made ready again.
+pub async fn a_removal_that_was_begun_is_recovered_as_one(fixture: &dyn Fixture) {
+    let (mut lab, sandbox) = Lab::with_sandbox(fixture).await;
+    let (running, _) = lab.running(sandbox.id, "running", ENDLESS).await;
+    let other = lab.sandbox("other").await;
+    lab.backend.begin_removal(sandbox.id).await.expect("begin");
+    lab.backend.begin_removal(sandbox.id).await.expect("begin again");
+    let found = lab.reopen().await;
+    assert_eq!(found.removals, [sandbox.id]);
+    assert!(!sandbox_in(&found, sandbox.id).state.is_ready());
+    assert!(task_in(&found, running.id).state.is_running());
+    lab.kill(running.id).await;
+    lab.backend.remove_task(running.id).await.expect("remove the task");
+    lab.backend.stop_sandbox(sandbox.id).await.expect("stop");
+    assert_eq!(lab.reopen().await.removals, [sandbox.id]);
+    lab.backend.start_sandbox(sandbox.id, &sandbox.spec).await.expect("start");
+    let found = lab.reopen().await;
+    assert!(found.removals.is_empty() && sandbox_in(&found, sandbox.id).state.is_ready());
+    lab.backend.begin_removal(other.id).await.expect("begin");
+    lab.backend.stop_sandbox(other.id).await.expect("stop");
+    lab.backend.remove_sandbox(other.id).await.expect("remove");
+    lab.backend.begin_removal(other.id).await.expect("what does not exist has gone");
+    assert!(lab.reopen().await.removals.is_empty());
+}
+
 /// Id, labels, record, image, limits, stop signal; then it can be started.
 pub async fn a_created_task_is_recovered_as_it_was_and_can_be_started(fixture: &dyn Fixture) {
     let (mut lab, sandbox) = Lab::with_sandbox(fixture).await;

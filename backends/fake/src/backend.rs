@@ -59,6 +59,14 @@ impl Backend for Fake {
         std::future::pending().await
     }
 
+    async fn begin_removal(&self, id: SandboxId) -> Result<()> {
+        let effect = || {
+            self.world.lock().begin_removal(id);
+            Ok(())
+        };
+        self.session.act(Method::BeginRemoval, id, effect).await
+    }
+
     async fn remove_sandbox(&self, id: SandboxId) -> Result<()> {
         self.session.act(Method::RemoveSandbox, id, || self.world.lock().remove_sandbox(id)).await
     }

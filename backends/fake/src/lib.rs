@@ -240,6 +240,12 @@ impl Fake {
         self.world.lock().sandboxes.keys().copied().collect()
     }
 
+    /// Those of them whose removal was begun.
+    #[must_use]
+    pub fn doomed(&self) -> Vec<SandboxId> {
+        self.world.lock().doomed()
+    }
+
     /// The tasks there are.
     #[must_use]
     pub fn tasks(&self) -> Vec<TaskId> {

@@ -27,6 +27,8 @@ pub enum Method {
     RemoveVolume,
     /// [`Backend::set_ranges`](switchyard_core::backend::Backend::set_ranges).
     SetRanges,
+    /// [`Backend::begin_removal`](switchyard_core::backend::Backend::begin_removal).
+    BeginRemoval,
     /// [`Backend::remove_sandbox`](switchyard_core::backend::Backend::remove_sandbox).
     RemoveSandbox,
     /// [`Backend::create_task`](switchyard_core::backend::Backend::create_task).
@@ -146,6 +148,7 @@ impl Method {
             | Self::AmendSandbox
             | Self::StartSandbox
             | Self::RemoveVolume
+            | Self::BeginRemoval
             | Self::RemoveSandbox
             | Self::CreateTask
             | Self::StartTask

@@ -50,6 +50,8 @@ pub(crate) struct FakeSandbox {
     pub(crate) handler: String,
     pub(crate) details: SandboxDetails,
     stopped: bool,
+    /// Its removal was begun.
+    doomed: bool,
     pub(crate) reads: u64,
 }
 
@@ -67,6 +69,21 @@ pub(crate) struct FakeTask {
     timer: Option<AbortHandle>,
     pub(crate) annotations: BTreeMap<String, String>,
     pub(crate) reads: u64,
+}
+
+// === impl FakeSandbox ===
+
+impl FakeSandbox {
+    /// What `recover` says.
+    fn state(&self) -> SandboxState {
+        if self.stopped {
+            SandboxState::Stopped
+        } else if self.doomed {
+            SandboxState::Unknown { reason: "its removal was cut off".to_owned() }
+        } else {
+            SandboxState::Ready
+        }
+    }
 }
 
 // === impl World ===
@@ -193,6 +210,7 @@ impl State {
             handler: spec.handler.clone(),
             details: details.clone(),
             stopped: false,
+            doomed: false,
             reads: 0,
         };
         self.sandboxes.insert(id, sandbox);
@@ -215,9 +233,15 @@ impl State {
     pub(crate) fn start_sandbox(&mut self, id: SandboxId) -> Result<SandboxDetails> {
         let pid = self.next_pid();
         let sandbox = self.sandboxes.get_mut(&id).ok_or_else(|| no_sandbox(id))?;
-        sandbox.stopped = false;
+        (sandbox.stopped, sandbox.doomed) = (false, false);
         sandbox.details.pid = sandbox.details.pid.map(|_| pid);
         Ok(sandbox.details.clone())
+    }
+
+    pub(crate) fn begin_removal(&mut self, id: SandboxId) {
+        if let Some(sandbox) = self.sandboxes.get_mut(&id) {
+            sandbox.doomed = true;
+        }
     }
 
     pub(crate) fn remove_sandbox(&mut self, id: SandboxId) -> Result<()> {
@@ -377,7 +401,7 @@ impl State {
             meta: Arc::clone(&sandbox.meta),
             handler: sandbox.handler.clone(),
             details: sandbox.details.clone(),
-            state: if sandbox.stopped { SandboxState::Stopped } else { SandboxState::Ready },
+            state: sandbox.state(),
         });
         let tasks = self.tasks.iter().map(|(id, task)| Task {
             id: *id,
@@ -386,7 +410,17 @@ impl State {
             details: task.details.clone(),
             state: task.state.clone(),
         });
-        Recovered { sandboxes: sandboxes.collect(), tasks: tasks.collect(), unsettled: Vec::new() }
+        Recovered {
+            sandboxes: sandboxes.collect(),
+            tasks: tasks.collect(),
+            unsettled: Vec::new(),
+            removals: self.doomed(),
+        }
+    }
+
+    /// The sandboxes whose removal was begun.
+    pub(crate) fn doomed(&self) -> Vec<SandboxId> {
+        self.sandboxes.iter().filter(|(_, sandbox)| sandbox.doomed).map(|(id, _)| *id).collect()
     }
 }
 

@@ -83,6 +83,13 @@ pub trait Backend: Send + Sync + 'static {
     /// `Unavailable` if contact is lost: call it again. `NotFound` if there is no such sandbox.
     async fn wait_sandbox(&self, id: SandboxId) -> Result<String>;
 
+    /// Puts on record that a sandbox is to go with all that is in it, before its removal begins: from now on a recovery gives it among
+    /// [`Recovered::removals`], unless it is started again. Idempotent; what does not exist has gone.
+    ///
+    /// # Errors
+    /// It is not on record; the removal can go on all the same.
+    async fn begin_removal(&self, id: SandboxId) -> Result<()>;
+
     /// Removes what is left of a stopped sandbox whose tasks are gone. Idempotent.
     ///
     /// # Errors
@@ -355,6 +362,8 @@ pub struct Recovered {
     pub tasks: Vec<Task>,
     /// Those of them that a predecessor was starting, and the runtime may still be at; they count as created until that is known.
     pub unsettled: Vec<TaskId>,
+    /// Those sandboxes whose removal a predecessor had begun; they are to be removed.
+    pub removals: Vec<SandboxId>,
 }
 
 /// Usage of a sandbox.

@@ -78,7 +78,7 @@ struct Shared {
     lost: sight::Lost,
     /// Starts, updates and removals of one task come one after the other.
     task_turns: Turns<TaskId>,
-    /// A note, a start and a stop of one sandbox come one after the other.
+    /// A note, a start, a stop and the word that it is to be removed come one after the other for one sandbox.
     sandbox_turns: Turns<SandboxId>,
 }
 
@@ -167,7 +167,7 @@ impl Gateway {
         let watched: Vec<_> =
             recovered.tasks.iter().filter(|task| task.state.may_run()).map(|task| task.id).collect();
         let sandboxes = recovered.sandboxes.clone();
-        let unsettled = recovered.unsettled.clone();
+        let (unsettled, removals) = (recovered.unsettled.clone(), recovered.removals.clone());
         self.shared.table.load(recovered);
         for id in unsettled {
             // Nobody else can have a turn yet: requests for this task wait from the first on.
@@ -178,6 +178,9 @@ impl Gateway {
         }
         for id in watched {
             self.watch_exit(id);
+        }
+        for id in removals {
+            self.finish_removal(id);
         }
         self.shared.recovered.send_replace(true);
         Ok(())

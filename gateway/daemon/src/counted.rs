@@ -125,6 +125,10 @@ impl Backend for Counted {
         self.inner.start_sandbox(id, spec).await
     }
 
+    async fn begin_removal(&self, id: SandboxId) -> Result<()> {
+        self.inner.begin_removal(id).await
+    }
+
     async fn remove_sandbox(&self, id: SandboxId) -> Result<()> {
         self.inner.remove_sandbox(id).await
     }

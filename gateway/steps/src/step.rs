@@ -67,6 +67,8 @@ steps! {
         SandboxStopped,
         /// What its frontend put down is on record.
         SandboxAmended,
+        /// It is on record that it is to be removed.
+        SandboxDoomed,
         /// A removal has deleted its files.
         SandboxFilesGone,
         /// A removal has deleted the cgroups that were made for it.

@@ -63,7 +63,10 @@ pub(super) const ENDED: &[Amid] = &[
             (SandboxStopped, 1),
         ],
     },
-    Amid { run: remove_pod, at: &[(SandboxFilesGone, 1), (SandboxGroupsGone, 1), (SandboxForgotten, 1)] },
+    Amid {
+        run: remove_pod,
+        at: &[(SandboxDoomed, 1), (SandboxFilesGone, 1), (SandboxGroupsGone, 1), (SandboxForgotten, 1)],
+    },
     Amid {
         run: start_pod,
         at: &[(SandboxStarting, 1), (PluginAdded, 2), (InfraCreated, 1), (SandboxMarked, 1)],

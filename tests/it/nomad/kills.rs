@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use serde_json::json;
 use switchyard_steps::Step::{self, *};
+use switchyard_tests::host::eventually;
 use switchyard_tests::node::Node;
 use switchyard_tests::nomad::agent::Fault;
 use switchyard_tests::nomad::{Agent, Driver, Setup};
@@ -35,8 +36,8 @@ const STARTS: [Step; 11] = [
 
 /// Where the end of a task may be cut off, and its removal.
 const ENDS: [Step; 2] = [TaskExitRecorded, TaskDeleted];
-const REMOVALS: [Step; 5] =
-    [TaskSnapshotGone, TaskFilesGone, TaskForgotten, SandboxFilesGone, SandboxForgotten];
+const REMOVALS: [Step; 6] =
+    [SandboxDoomed, TaskSnapshotGone, TaskFilesGone, TaskForgotten, SandboxFilesGone, SandboxForgotten];
 
 /// Makes a call as an agent does: when the plugin ends over it, once more on a new one.
 fn as_agent<T>(agent: &Agent, call: impl Fn(&Driver) -> Result<T, Status>) -> T {
@@ -122,6 +123,28 @@ fn a_removal_that_a_kill_cut_off_is_done_by_the_same_request() {
         task.remove_leaf();
         drop(task);
         node.assert_clean();
+    }
+}
+
+#[test]
+fn a_removal_that_a_kill_cut_off_is_finished_although_nobody_asks_again() {
+    let node = Node::start();
+    let agent = Arc::new(Agent::start(node.root(), &json!({})));
+    for step in REMOVALS {
+        // One that runs yet, and one that has ended.
+        for script in ["echo begun; exec sleep 1000", "echo begun"] {
+            let mut task = shell(&node, &agent, script);
+            agent.driver().start(&task.config).expect("it starts");
+            task.wait_stdout(|text| text.contains("begun"));
+            let cut_off = amid(&node, step, || agent.driver().destroy(task.id(), true));
+            let fault = agent.fault(cut_off.expect_err("nobody answers"));
+            assert!(matches!(fault, Fault::PluginShutdown), "{step:?}: {fault:?}");
+            let driver = agent.dispense();
+            assert!(eventually(RUN, || driver.inspect(task.id()).is_err()), "{step:?}: it is still there");
+            task.remove_leaf();
+            drop(task);
+            node.assert_clean();
+        }
     }
 }
 

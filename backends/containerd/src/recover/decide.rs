@@ -195,6 +195,7 @@ pub(super) fn sandbox_fate(facts: SandboxFacts) -> Option<SandboxState> {
         Phase::Creating => None,
         Phase::Stopped => Some(SandboxState::Stopped),
         Phase::Starting => broken("its start was cut off"),
+        Phase::Removing => broken("its removal was cut off"),
         Phase::Ready if !facts.pinned => broken("its namespaces are gone, as after a reboot"),
         Phase::Ready if !facts.infra => broken("its infra process has ended"),
         Phase::Ready => Some(SandboxState::Ready),
@@ -310,6 +311,8 @@ mod tests {
         );
         let cut = sandbox_fate(SandboxFacts { phase: Phase::Starting, ..facts });
         assert!(matches!(cut, Some(SandboxState::Unknown { .. })));
+        let leaving = sandbox_fate(SandboxFacts { phase: Phase::Removing, ..facts });
+        assert_eq!(leaving.map(|state| state.as_str()), Some("unknown"));
         assert_eq!(sandbox_fate(SandboxFacts { phase: Phase::Creating, ..facts }), None);
     }
 }

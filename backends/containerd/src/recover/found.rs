@@ -46,7 +46,8 @@ impl Inner {
         let phase = Phase::parse(phase)
             .ok_or_else(|| Error::internal(format!("sandbox {id} is in the unknown phase {phase:?}")))?;
         let record: SandboxRecord = record::decode(&container.id, &container.extensions)?;
-        let entry = SandboxEntry { dirs: self.layout.sandbox(id), pid: None, record, released: false };
+        let (dirs, doomed) = (self.layout.sandbox(id), phase == Phase::Removing);
+        let entry = SandboxEntry { dirs, pid: None, record, released: false, doomed };
         Ok(FoundSandbox { phase, entry })
     }
 

@@ -32,7 +32,7 @@ impl Inner {
         }
         let (mut record, dirs) = (stopped.record.clone(), stopped.dirs.clone());
         record.boot.clone_from(&self.boot);
-        let mut entry = SandboxEntry { record, dirs, pid: None, released: false };
+        let mut entry = SandboxEntry { record, dirs, pid: None, released: false, doomed: false };
         entry.record.groups = self.claim_groups(id, &entry)?;
         let started = async {
             self.mark_sandbox(id, &entry.record, Phase::Starting).await?;

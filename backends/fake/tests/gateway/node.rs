@@ -64,11 +64,18 @@ impl Node {
         Self { fake, gateway, scope }
     }
 
-    /// Kills the daemon at this very moment, and starts another.
+    /// Kills the daemon at this very moment, and starts another, which has finished what removals it has found.
     pub(crate) async fn killed(self) -> Self {
         let fake = self.fake.reopen();
         drop(self);
-        Self::over(fake).await
+        let node = Self::over(fake).await;
+        for _ in 0..10_000 {
+            if node.fake.doomed().is_empty() {
+                return node;
+            }
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        panic!("removals are not finished: {:?}", node.fake.doomed());
     }
 
     pub(crate) async fn sandbox(&self) -> Arc<Sandbox> {

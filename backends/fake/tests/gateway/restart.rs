@@ -137,6 +137,59 @@ async fn a_task_that_the_backend_has_lost_has_ended_with_an_unknown_code() {
 }
 
 #[tokio::test]
+async fn a_removal_that_was_begun_is_finished_whoever_asks_again_or_nobody() {
+    for method in [Method::StopSandbox, Method::RemoveTask, Method::RemoveSandbox] {
+        let node = Node::new().await;
+        let task = node.running(&["ignore-term"]).await;
+        let hold = node.fake.hold(method);
+        let (scope, id) = (node.scope.clone(), task.sandbox.to_string());
+        let mut removal = pin!(scope.remove_sandbox(&id));
+        assert!(poll!(&mut removal).is_pending());
+        hold.arrived(1).await;
+        let fake = node.fake.reopen();
+        drop(node);
+        hold.release();
+        // It fails first, as with a containerd that is away.
+        fake.fail_next(method, Error::unavailable("away"));
+        let node = Node::over(fake).await;
+        until(|| node.fake.leftovers().is_empty()).await;
+        node.agrees().await;
+    }
+}
+
+#[tokio::test]
+async fn a_removal_that_goes_on_after_a_restart_is_joined_by_who_asks_for_it() {
+    let node = Node::new().await;
+    let sandbox = node.sandbox().await.id;
+    let hold = node.fake.hold(Method::StopSandbox);
+    let (scope, id) = (node.scope.clone(), sandbox.to_string());
+    let mut removal = pin!(scope.remove_sandbox(&id));
+    assert!(poll!(&mut removal).is_pending());
+    hold.arrived(1).await;
+    let fake = node.fake.reopen();
+    drop(node);
+    hold.release();
+    let node = Node::over(fake).await;
+    assert_eq!(node.fake.doomed(), [sandbox]);
+    node.scope.remove_sandbox(&id).await.unwrap();
+    assert!(node.fake.leftovers().is_empty());
+    node.agrees().await;
+}
+
+#[tokio::test]
+async fn a_removal_whose_record_fails_ends_what_runs_all_the_same() {
+    let node = Node::new().await;
+    let task = node.running(ENDLESS).await;
+    node.fake.fail_next(Method::BeginRemoval, Error::unavailable("containerd is away"));
+    let removed = node.scope.remove_sandbox(&task.sandbox.to_string()).await;
+    assert_eq!(refused(removed), ErrorKind::Unavailable);
+    assert!(!node.fake.runs(task.id));
+    node.scope.remove_sandbox(&task.sandbox.to_string()).await.unwrap();
+    assert!(node.fake.leftovers().is_empty());
+    node.agrees().await;
+}
+
+#[tokio::test]
 async fn shutting_down_leaves_tasks_running() {
     let node = Node::new().await;
     let task = node.running(ENDLESS).await;

@@ -108,13 +108,44 @@ impl Scope {
             Err(error) if error.kind() == crate::ErrorKind::NotFound => return Ok(()),
             Err(error) => return Err(error),
         };
-        let gateway = self.gateway.clone();
-        let work = move || remove_sandbox(gateway, id);
-        self.gateway.shared.sandbox_ops.run(Op::Remove(id), b"", || Decision::Begin, work).await
+        self.gateway.remove_sandbox(id).await
     }
 }
 
 impl Gateway {
+    /// Goes on with a removal that a predecessor had begun, until it is done, the sandbox has been made ready again, or the gateway shuts
+    /// down. Who asks for the same joins it.
+    pub(super) fn finish_removal(&self, id: SandboxId) {
+        let gateway = self.clone();
+        self.shared.tracker.spawn(async move {
+            let shared: &Shared = &gateway.shared;
+            let (mut pause, mut told) = (shared.limits.retry_min, false);
+            tracing::info!(sandbox.id = %id, "a removal that a predecessor had begun goes on");
+            while let Err(error) = gateway.remove_sandbox(id).await {
+                if told {
+                    tracing::debug!(sandbox.id = %id, error = error.report(), "a removal does not get on yet");
+                } else {
+                    tracing::warn!(sandbox.id = %id, error = error.report(), "a removal does not get on: it is tried until it does");
+                    told = true;
+                }
+                tokio::select! {
+                    () = tokio::time::sleep(pause) => {}
+                    () = shared.shutdown.cancelled() => return,
+                }
+                pause = (pause * 2).min(shared.limits.retry_max);
+                if shared.table.sandbox(id).is_some_and(|sandbox| sandbox.state.is_ready()) {
+                    return;
+                }
+            }
+        });
+    }
+
+    async fn remove_sandbox(&self, id: SandboxId) -> Result<()> {
+        let gateway = self.clone();
+        let work = move || remove_sandbox(gateway, id);
+        self.shared.sandbox_ops.run(Op::Remove(id), b"", || Decision::Begin, work).await
+    }
+
     /// Watches a sandbox that has a process of its own, until it breaks, is no longer ready, or the gateway shuts down.
     pub(super) fn watch_sandbox(&self, sandbox: &Sandbox) {
         if sandbox.details.pid.is_none() || !sandbox.state.is_ready() {
@@ -188,8 +219,8 @@ async fn stop_sandbox(gateway: Gateway, id: SandboxId) -> Result<()> {
     if matches!(sandbox.state, SandboxState::Stopped | SandboxState::Removing) {
         return Ok(());
     }
-    // From here on nothing is put down about it.
-    drop(shared.sandbox_turns.take(id).await);
+    // From here on nothing is put down about it, nor that it is to be removed, until it is stopped.
+    let _turn = shared.sandbox_turns.take(id).await;
     // From here on no task can be added; those being made come to their end and undo themselves.
     let settled = shared.new_tasks.all_settled(|key| key.sandbox == id);
     if tokio::time::timeout(shared.limits.kill, settled).await.is_err() {
@@ -242,7 +273,15 @@ async fn remove_sandbox(gateway: Gateway, id: SandboxId) -> Result<()> {
     if shared.table.sandbox(id).is_none() {
         return Ok(());
     }
+    shared.table.apply_sandbox(id, SandboxEvent::StopRequested)?;
+    let marked = {
+        // A stop in flight comes first: it would put the sandbox down as stopped.
+        let _turn = shared.sandbox_turns.take(id).await;
+        shared.backend.begin_removal(id).await
+    };
+    // What can be done is done, although nobody would go on with it after a restart.
     gateway.stop_sandbox(id).await?;
+    marked.map_err(|error| error.context(format!("remove sandbox {id}")))?;
     shared.table.apply_sandbox(id, SandboxEvent::RemoveRequested)?;
     let tasks = shared.table.tasks_of(id);
     let removals = tasks.iter().map(|task| gateway.remove_task(task.id));
