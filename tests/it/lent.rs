@@ -18,6 +18,7 @@ use tokio::io::AsyncReadExt;
 mod bridge;
 mod fifos;
 mod leaf;
+mod places;
 mod wishes;
 
 /// A world with its image, and short ways to make things in it.

@@ -342,7 +342,9 @@ impl TaskRecord {
     pub(crate) fn images(&self) -> Vec<(String, String)> {
         let view = |record: &StagedRecord| match record {
             StagedRecord::Image { key, top: Some(top), .. } => Some((key.clone(), top.clone())),
-            StagedRecord::Image { top: None, .. } | StagedRecord::Path { .. } => None,
+            StagedRecord::Image { top: None, .. }
+            | StagedRecord::Path { .. }
+            | StagedRecord::Beneath { .. } => None,
         };
         self.staged.iter().filter_map(view).collect()
     }

@@ -368,7 +368,10 @@ impl State {
     fn volume_image(&self, mount: &Mount) -> Option<ImageId> {
         match &mount.source {
             MountSource::Image { reference, .. } => self.images.find(reference).map(|local| local.id.clone()),
-            MountSource::Host { .. } | MountSource::Volume { .. } | MountSource::Tmpfs { .. } => None,
+            MountSource::Host { .. }
+            | MountSource::Beneath { .. }
+            | MountSource::Volume { .. }
+            | MountSource::Tmpfs { .. } => None,
         }
     }
 
@@ -428,7 +431,10 @@ impl State {
 fn volume(mount: &Mount) -> Option<String> {
     match &mount.source {
         MountSource::Volume { name } => Some(name.clone()),
-        MountSource::Host { .. } | MountSource::Image { .. } | MountSource::Tmpfs { .. } => None,
+        MountSource::Host { .. }
+        | MountSource::Beneath { .. }
+        | MountSource::Image { .. }
+        | MountSource::Tmpfs { .. } => None,
     }
 }
 

@@ -14,6 +14,10 @@ use nix::mount::{MntFlags, MsFlags, mount, umount2};
 
 use crate::error::Error;
 
+mod held;
+
+pub use held::Held;
+
 /// How many mounts on one spot, or passes over a tree, are taken away before giving up.
 const MAX_TRIES: usize = 64;
 

@@ -210,6 +210,7 @@ fn of_request(number: usize, mount: &spec::Mount, input: &Input<'_>, made: &mut 
     if destination == "/" {
         return Err(Error::invalid("mounts", "the root itself cannot be a destination"));
     }
+    check_propagation(mount, &destination)?;
     let readonly_option = readonly_option(&destination, *readonly, *recursive_readonly, *propagation, input)?;
     match source {
         MountSource::Host { path, missing } => {
@@ -230,17 +231,24 @@ fn of_request(number: usize, mount: &spec::Mount, input: &Input<'_>, made: &mut 
             }
             Ok(bind(destination, text, list))
         }
-        MountSource::Image { .. } if *propagation != Propagation::Private => {
-            Err(Error::invalid("mounts", format!("the image at {destination} can only be private")))
+        MountSource::Beneath { .. } if *id_mapped => Err(Error::unimplemented(format!(
+            "mounts: ids cannot be mapped at {destination}, where tasks can change what is there"
+        ))),
+        MountSource::Beneath { root, path } => {
+            let place = root.join(path);
+            let flag = propagated(&destination, &place, *propagation, input.fs, made)?;
+            if *selinux_relabel {
+                made.relabel.push(place);
+            }
+            let list = bind_options(&destination, flag, readonly_option, extra)?;
+            let source = text::utf8("mounts", staged(number, &destination, input)?)?.to_owned();
+            Ok(bind(destination, source, list))
         }
         MountSource::Image { .. } => {
             let access = if *readonly { readonly_option } else { "ro" };
             let list = bind_options(&destination, "rprivate", access, extra)?;
             let source = text::utf8("mounts", staged(number, &destination, input)?)?.to_owned();
             Ok(bind(destination, source, list))
-        }
-        MountSource::Volume { name } if *propagation != Propagation::Private => {
-            Err(Error::invalid("mounts", format!("the volume {name} at {destination} can only be private")))
         }
         MountSource::Volume { .. } => {
             let list = bind_options(&destination, "rprivate", readonly_option, extra)?;
@@ -251,29 +259,41 @@ fn of_request(number: usize, mount: &spec::Mount, input: &Input<'_>, made: &mut 
             Ok(bind(destination, text::utf8("mounts", source)?.to_owned(), list))
         }
         MountSource::Tmpfs { size_bytes, mode } => {
-            if *propagation != Propagation::Private {
-                return Err(Error::invalid(
-                    "mounts",
-                    format!("the tmpfs at {destination} can only be private"),
-                ));
-            }
-            if *mode > 0o7777 {
-                return Err(Error::invalid(
-                    "mounts",
-                    format!("{mode:o} is no mode for the tmpfs at {destination}"),
-                ));
-            }
-            let mut list = options(&["nosuid", "nodev", "rprivate", readonly_option]);
-            list.push(format!("mode={mode:04o}"));
-            if *size_bytes > 0 {
-                list.push(format!("size={size_bytes}"));
-            }
-            for option in extra {
-                list.push(checked_option(&destination, option, false)?);
-            }
-            Ok(Mount { destination, kind: "tmpfs".to_owned(), source: "tmpfs".to_owned(), options: list })
+            tmpfs(destination, *size_bytes, *mode, readonly_option, extra)
         }
     }
+}
+
+/// Refuses a mount that is to be shared where there is nothing of the host to share.
+fn check_propagation(mount: &spec::Mount, destination: &str) -> Result<()> {
+    let what = match &mount.source {
+        MountSource::Host { .. } | MountSource::Beneath { .. } => return Ok(()),
+        MountSource::Image { .. } => format!("the image at {destination}"),
+        MountSource::Volume { name } => format!("the volume {name} at {destination}"),
+        MountSource::Tmpfs { .. } => format!("the tmpfs at {destination}"),
+    };
+    match mount.propagation {
+        Propagation::Private => Ok(()),
+        Propagation::HostToTask | Propagation::Bidirectional => {
+            Err(Error::invalid("mounts", format!("{what} can only be private")))
+        }
+    }
+}
+
+fn tmpfs(destination: String, size_bytes: u64, mode: u32, access: &str, extra: &[String]) -> Result<Mount> {
+    if mode > 0o7777 {
+        let text = format!("{mode:o} is no mode for the tmpfs at {destination}");
+        return Err(Error::invalid("mounts", text));
+    }
+    let mut list = options(&["nosuid", "nodev", "rprivate", access]);
+    list.push(format!("mode={mode:04o}"));
+    if size_bytes > 0 {
+        list.push(format!("size={size_bytes}"));
+    }
+    for option in extra {
+        list.push(checked_option(&destination, option, false)?);
+    }
+    Ok(Mount { destination, kind: "tmpfs".to_owned(), source: "tmpfs".to_owned(), options: list })
 }
 
 /// The options of a bind mount, the request's further ones last.

@@ -1,7 +1,8 @@
 //! What paths in a plan really lead to: a task can put links into its directories, and none of them may lead a mount out of there.
 //!
 //! The only part of a plan that touches files. The kernel itself keeps the way inside (`openat2` with `RESOLVE_BENEATH`): a link that
-//! leads out, also an absolute one, is an error.
+//! leads out, also an absolute one, is an error. What is found is mounted as it was found: a link that is put there afterwards is not
+//! followed ([`MountSource::Beneath`]).
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -11,31 +12,57 @@ use std::path::{Path, PathBuf};
 use nix::errno::Errno;
 use nix::fcntl::{OFlag, OpenHow, ResolveFlag, open, openat2};
 use nix::sys::stat::{Mode, mkdirat};
-use switchyard_core::spec::{MissingSource, MountSource};
+use switchyard_core::spec::{MissingSource, Mount, MountSource};
 use switchyard_core::{Error, Result};
 
 use crate::plan::{Plan, Within};
+
+/// Where the agent has its FIFOs for output, in the directory of the allocation.
+const LOGS: &str = "alloc/logs";
 
 /// How often a lookup is tried again that met a rename meanwhile.
 const ATTEMPTS: u32 = 16;
 
 /// Puts what they really lead to in the place of those sources of a plan that must lie in the directory of the allocation, and makes
-/// directories that are to be made. Blocks on the file system. Idempotent.
+/// directories that are to be made. Wherever the logs of the allocation are seen, they can be read only. Blocks on the file system.
+/// Idempotent.
 ///
 /// # Errors
 /// `InvalidArgument`, naming the key, for a source that is not there, or whose links lead out; what was made before stays.
 pub(crate) fn settle(plan: &mut Plan) -> Result<()> {
     for Within { mount, root, field } in &plan.within {
-        let mount = plan.task.mounts.get_mut(*mount).map(|mount| &mut mount.source);
-        let Some(MountSource::Host { path, missing }) = mount else { continue };
+        let Some(mount) = plan.task.mounts.get_mut(*mount) else { continue };
+        let MountSource::Host { path, missing } = &mount.source else { continue };
         let refused = |error: std::io::Error| {
             let why = format!("{} cannot be mounted: {}", path.display(), reason(&error));
             Error::invalid(field, why).with_source(error)
         };
-        *path = real(root, path, *missing).map_err(refused)?;
-        *missing = MissingSource::Fail;
+        let (root, path) = real(root, path, *missing).map_err(refused)?;
+        mount.source = MountSource::Beneath { root, path };
     }
+    keep_logs(&mut plan.task.mounts);
     Ok(())
+}
+
+/// Has nobody write where the agent has its FIFOs for output: it, and the runtime, would follow a link that a task puts there.
+fn keep_logs(mounts: &mut Vec<Mount>) {
+    let mut covers = Vec::new();
+    for mount in mounts.iter_mut() {
+        let MountSource::Beneath { root, path } = &mount.source else { continue };
+        if path.starts_with(LOGS) {
+            mount.readonly = true;
+        } else if let Ok(below) = Path::new(LOGS).strip_prefix(path) {
+            let source = MountSource::Beneath { root: root.clone(), path: LOGS.into() };
+            let destination = mount.destination.join(below);
+            covers.push(Mount { destination, source, readonly: true, ..mount.clone() });
+        }
+    }
+    for cover in covers {
+        // What is mounted there already hides them.
+        if !mounts.iter().any(|mount| mount.destination == cover.destination) {
+            mounts.push(cover);
+        }
+    }
 }
 
 /// Opens a file below a directory for reading; no link leads out. Blocks on the file system.
@@ -61,8 +88,8 @@ fn reason(error: &std::io::Error) -> &'static str {
     }
 }
 
-/// The path without links of what is at `path`, which is below `root` as a text.
-fn real(root: &Path, path: &Path, missing: MissingSource) -> std::io::Result<PathBuf> {
+/// The path without links of what is at `path`, which is below `root` as a text: that of the root, and the rest.
+fn real(root: &Path, path: &Path, missing: MissingSource) -> std::io::Result<(PathBuf, PathBuf)> {
     let root_fd = directory(root)?;
     let below = path.strip_prefix(root).map_err(|_| Errno::EXDEV)?;
     let below = if below.as_os_str().is_empty() { Path::new(".") } else { below };
@@ -72,7 +99,12 @@ fn real(root: &Path, path: &Path, missing: MissingSource) -> std::io::Result<Pat
         }
         (place, MissingSource::CreateDir | MissingSource::Fail) => place?,
     };
-    std::fs::read_link(format!("/proc/self/fd/{}", place.as_raw_fd()))
+    let [root, place] =
+        [&root_fd, &place].map(|held| std::fs::read_link(format!("/proc/self/fd/{}", held.as_raw_fd())));
+    let (root, place) = (root?, place?);
+    // It is moved away just now.
+    let below = place.strip_prefix(&root).map_err(|_| Errno::EXDEV)?.to_owned();
+    Ok((root, below))
 }
 
 fn directory(path: &Path) -> std::io::Result<OwnedFd> {

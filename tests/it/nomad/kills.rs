@@ -20,7 +20,7 @@ const RUN: Duration = Duration::from_secs(60);
 const ONCE: &str = "echo begun; while [ ! -e /local/end ]; do sleep 0.02; done; exit 5";
 
 /// Where a start may be cut off, in the order in which they are reached.
-const STARTS: [Step; 11] = [
+const STARTS: [Step; 13] = [
     SandboxRecorded,
     SandboxFiles,
     SandboxPinned,
@@ -29,7 +29,9 @@ const STARTS: [Step; 11] = [
     SandboxMarked,
     TaskRecorded,
     TaskPrepared,
+    TaskStaged,
     TaskCreated,
+    TaskUnstaged,
     TaskStarted,
     TaskMarked,
 ];

@@ -1,5 +1,5 @@
 //! What a runtime is to find on the host while it makes a container, and nobody needs afterwards: images that are volumes of the task,
-//! and paths and layers whose ids are mapped into the sandbox's user namespace.
+//! paths that tasks can put links into, and paths and layers whose ids are mapped into the sandbox's user namespace.
 //!
 //! All of it is mounted below one directory of the task right before its process is created, and unmounted right after: the container
 //! has its own copies then. A view of each image stays as long as the task, so that its files do.
@@ -11,8 +11,9 @@ use containerd_client::services::v1::snapshots as snap;
 use containerd_client::types::Mount;
 use serde::{Deserialize, Serialize};
 use switchyard_core::id::{Owner, TaskId};
-use switchyard_core::spec::{IMAGE_VOLUME_FAILED, MountSource, TaskSpec};
+use switchyard_core::spec::{IMAGE_VOLUME_FAILED, MountSource, Propagation, TaskSpec};
 use switchyard_core::{Error, Result};
+use switchyard_namespaces::mounts::Held;
 use switchyard_namespaces::tasks::unmount_tree;
 use switchyard_runtime_spec::{ImageVolume, SandboxUsers, user};
 
@@ -36,6 +37,17 @@ pub(crate) enum StagedRecord {
         /// The path.
         source: PathBuf,
     },
+    /// A path below a directory that tasks can write in, as it is when the task is started.
+    Beneath {
+        /// Its name in the directory.
+        at: String,
+        /// The directory that tasks can write in.
+        root: PathBuf,
+        /// The path below it.
+        path: PathBuf,
+        /// What is mounted there by the task is mounted on the host as well.
+        shared: bool,
+    },
     /// An image.
     Image {
         /// Its name in the directory.
@@ -57,14 +69,14 @@ struct Planned {
     inside: PathBuf,
 }
 
-impl StagedRecord {
-    /// The path of the host that it shows.
-    fn host_path(&self) -> Option<PathBuf> {
-        match self {
-            Self::Path { source, .. } => Some(source.clone()),
-            Self::Image { .. } => None,
-        }
-    }
+/// What is put at a place.
+enum Ready {
+    /// A path of the host, with its ids mapped.
+    Path(PathBuf),
+    /// What was held of a path; whether mounts in it are the host's as well.
+    Held(Held, bool),
+    /// Mounts.
+    Mounts(Vec<Mount>),
 }
 
 /// What is to be put in place for a task.
@@ -97,7 +109,9 @@ impl Staging {
             StagedRecord::Image { at, key, top: Some(_) } => {
                 Some((format!("containerd.io/gc.ref.snapshot.{snapshotter}/volume.{at}"), key.clone()))
             }
-            StagedRecord::Image { top: None, .. } | StagedRecord::Path { .. } => None,
+            StagedRecord::Image { top: None, .. }
+            | StagedRecord::Path { .. }
+            | StagedRecord::Beneath { .. } => None,
         };
         self.records.iter().filter_map(label).collect()
     }
@@ -149,6 +163,15 @@ impl Inner {
                         staging.places.insert(number, source);
                     }
                     staging.volumes.push((mount.destination.clone(), volume));
+                }
+                MountSource::Beneath { root, path } => {
+                    staging.records.push(StagedRecord::Beneath {
+                        at: number.to_string(),
+                        root: root.clone(),
+                        path: path.clone(),
+                        shared: mount.propagation == Propagation::Bidirectional,
+                    });
+                    staging.places.insert(number, at);
                 }
                 MountSource::Host { .. } | MountSource::Tmpfs { .. } => {}
             }
@@ -224,29 +247,15 @@ impl Inner {
             return Ok(rootfs);
         }
         self.unstage(entry).await?;
-        let mut work = Vec::with_capacity(records.len());
-        for record in records {
-            let mounts = match &record {
-                StagedRecord::Image { key, top: Some(_), .. } => {
-                    let request =
-                        snap::MountsRequest { snapshotter: entry.snapshotter.clone(), key: key.clone() };
-                    let what = format!("look up the mounts of snapshot {key}");
-                    call(&what, QUICK, self.client.snapshots().mounts(request)).await?.mounts
-                }
-                StagedRecord::Image { top: None, .. } | StagedRecord::Path { .. } => Vec::new(),
-            };
-            work.push((record, mounts));
-        }
+        let views = self.mounts_of_views(entry, &records).await?;
         let dir = entry.dirs.stage.clone();
         // A thread that hangs amid the mounting would go on once all is undone, so what may hang is looked at before.
-        let sources: Vec<PathBuf> = work.iter().filter_map(|(record, _)| record.host_path()).collect();
-        self.looks
-            .look(entry.sandbox, move || Ok(sources.iter().filter(|path| path.exists()).count()))
-            .await?;
+        let work =
+            self.looks.look(format!("sandbox {}", entry.sandbox), move || ready(records, views)).await?;
         let rootfs = blocking(move || {
             make_private(&dir)?;
-            for (record, mounts) in work {
-                put(&record, mounts, users.as_ref(), &dir)?;
+            for (at, ready) in work {
+                put(&at, ready, users.as_ref(), &dir)?;
             }
             match &users {
                 Some(users) => users::mapped(rootfs, users, &dir.join("root")),
@@ -256,6 +265,23 @@ impl Inner {
         .await?;
         self.faults.reach(Step::TaskStaged)?;
         Ok(rootfs)
+    }
+
+    /// What the views of images are mounted by, by their keys.
+    async fn mounts_of_views(
+        &self,
+        entry: &TaskEntry,
+        records: &[StagedRecord],
+    ) -> Result<HashMap<String, Vec<Mount>>> {
+        let mut views = HashMap::new();
+        for record in records {
+            let StagedRecord::Image { key, top: Some(_), .. } = record else { continue };
+            let request = snap::MountsRequest { snapshotter: entry.snapshotter.clone(), key: key.clone() };
+            let what = format!("look up the mounts of snapshot {key}");
+            let mounts = call(&what, QUICK, self.client.snapshots().mounts(request)).await?.mounts;
+            views.insert(key.clone(), mounts);
+        }
+        Ok(views)
     }
 
     /// Takes away what was put in place for the runtime. Idempotent.
@@ -274,24 +300,49 @@ pub(crate) async fn clear_stage(dir: &Path) -> Result<()> {
     remove_tree(dir).await
 }
 
+/// Takes hold of what is to be put in place, and looks whether the rest is there. Blocks on the host's file systems.
+fn ready(records: Vec<StagedRecord>, mut views: HashMap<String, Vec<Mount>>) -> Result<Vec<(String, Ready)>> {
+    let ready = |record| {
+        Ok(match record {
+            StagedRecord::Path { at, source } => {
+                // Whether it is there is told when it is mounted.
+                let _ = source.exists();
+                (at, Ready::Path(source))
+            }
+            StagedRecord::Beneath { at, root, path, shared } => {
+                let held = Held::beneath(&root, &path).map_err(|fault| {
+                    let source = root.join(path);
+                    let why = format!("{} is not what it was when it was looked at", source.display());
+                    Error::invalid("mounts", why).with_source(fault)
+                })?;
+                (at, Ready::Held(held, shared))
+            }
+            StagedRecord::Image { at, key, .. } => {
+                (at, Ready::Mounts(views.remove(&key).unwrap_or_default()))
+            }
+        })
+    };
+    records.into_iter().map(ready).collect()
+}
+
 /// Puts one thing in place.
-fn put(record: &StagedRecord, mounts: Vec<Mount>, users: Option<&SandboxUsers>, dir: &Path) -> Result<()> {
-    match record {
-        StagedRecord::Path { at, source } => {
+fn put(at: &str, ready: Ready, users: Option<&SandboxUsers>, dir: &Path) -> Result<()> {
+    let target = dir.join(at);
+    match ready {
+        Ready::Path(source) => {
             let Some(users) = users else {
                 return Err(Error::internal(format!("ids of {} cannot be mapped", source.display())));
             };
-            let target = dir.join(at);
             // A file is shown at a file.
             if source.is_dir() {
                 make(&target)?;
             } else {
                 std::fs::write(&target, []).map_err(|fault| io_error("write", &target, fault))?;
             }
-            users::map_ids(users, source, &target)
+            users::map_ids(users, &source, &target)
         }
-        StagedRecord::Image { at, .. } => {
-            let target = dir.join(at);
+        Ready::Held(held, shared) => held.show(&target, shared).map_err(from_namespaces),
+        Ready::Mounts(mounts) => {
             make(&target)?;
             let mounts = match users {
                 Some(users) => users::mapped(mounts, users, &dir.join(format!("layers-{at}"))),

@@ -105,6 +105,71 @@ fn unmounting_a_shared_bind_leaves_its_source_alone() {
     });
 }
 
+#[test]
+fn what_is_held_is_shown_whatever_is_put_in_its_place() {
+    in_private_mounts(|temp| {
+        let (root, outside, shown) = (temp.join("root"), temp.join("outside"), temp.join("shown"));
+        for dir in [root.join("a/dir"), outside.join("dir"), shown.clone()] {
+            fs::create_dir_all(dir).unwrap();
+        }
+        fs::write(root.join("a/dir/ours"), "").unwrap();
+        fs::write(root.join("a/file"), "ours").unwrap();
+        fs::write(outside.join("file"), "theirs").unwrap();
+        let dir = Held::beneath(&root, Path::new("a/dir")).unwrap();
+        let file = Held::beneath(&root, Path::new("a/file")).unwrap();
+        let all = Held::beneath(&root, Path::new("")).unwrap();
+        fs::rename(root.join("a"), root.join("b")).unwrap();
+        std::os::unix::fs::symlink(&outside, root.join("a")).unwrap();
+        dir.show(&shown.join("dir"), false).unwrap();
+        file.show(&shown.join("file"), false).unwrap();
+        all.show(&shown.join("all"), false).unwrap();
+        assert!(shown.join("dir/ours").exists());
+        assert_eq!(fs::read_to_string(shown.join("file")).unwrap(), "ours");
+        assert!(shown.join("all/b/dir/ours").exists());
+        unmount_tree(&shown).unwrap();
+        assert!(mount_points_under(&shown).unwrap().is_empty());
+        // And a link that is there already is not followed.
+        let error = Held::beneath(&root, Path::new("a/file")).unwrap_err();
+        assert!(
+            matches!(&error, Error::File { source, .. } if source.raw_os_error() == Some(libc::ELOOP)),
+            "{error:?}"
+        );
+        for out in ["../outside", "/etc", "b/../../outside"] {
+            assert!(matches!(Held::beneath(&root, Path::new(out)), Err(Error::Invalid { .. })), "{out}");
+        }
+    });
+}
+
+#[test]
+fn what_is_held_follows_its_source_or_shares_with_it() {
+    in_private_mounts(|temp| {
+        for shared in [false, true] {
+            let (source, shown) =
+                (temp.join(format!("source-{shared}")), temp.join(format!("shown-{shared}")));
+            tmpfs(&source);
+            change(&source, MsFlags::MS_SHARED);
+            tmpfs(&source.join("before"));
+            fs::create_dir_all(source.join("after")).unwrap();
+            fs::create_dir_all(source.join("inside")).unwrap();
+            fs::create_dir_all(&shown).unwrap();
+            fs::write(source.join("before/disk"), "").unwrap();
+            Held::beneath(&source, Path::new("")).unwrap().show(&shown.join("0"), shared).unwrap();
+            assert!(shown.join("0/before/disk").exists());
+            tmpfs(&source.join("after"));
+            tmpfs(&shown.join("0/inside"));
+            let mounts = mount_points_under(temp).unwrap();
+            assert!(mounts.contains(&shown.join("0/after")), "it follows its source");
+            assert_eq!(mounts.contains(&source.join("inside")), shared);
+            unmount_tree(&shown).unwrap();
+            let left = mount_points_under(&source).unwrap();
+            assert!(
+                left.contains(&source.join("before")) && left.contains(&source.join("after")),
+                "{left:?}"
+            );
+        }
+    });
+}
+
 proptest! {
     #[test]
     fn unescape_undoes_the_kernels_escapes(name in proptest::collection::vec(any::<u8>(), 0..40)) {

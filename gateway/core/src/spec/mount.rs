@@ -34,6 +34,14 @@ pub enum MountSource {
         /// What to do where nothing is there.
         missing: MissingSource,
     },
+    /// What is at a path below a directory of the host that processes of tasks can write in. No symbolic link below that directory is
+    /// followed, also none that is put there after it was looked at: what is not there any more when the task is started is not mounted.
+    Beneath {
+        /// Absolute path of the directory.
+        root: PathBuf,
+        /// Path below it, without `..`; empty for the directory itself.
+        path: PathBuf,
+    },
     /// The files of an image that the node has; they cannot be written.
     Image {
         /// The image, by any reference or id.

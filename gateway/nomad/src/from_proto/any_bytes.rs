@@ -53,6 +53,7 @@ pub(crate) fn check(bytes: &[u8]) {
     for mount in &spec.mounts {
         match &mount.source {
             MountSource::Host { path, .. } => assert!(path.starts_with(ALLOC_DIR), "{}", path.display()),
+            MountSource::Beneath { root, .. } => panic!("{}: nothing has been looked at", root.display()),
             MountSource::Tmpfs { .. } => {}
             MountSource::Volume { name } => panic!("{name}: volumes need the operator's leave"),
             MountSource::Image { reference, .. } => panic!("{reference}: nobody can ask for it"),

@@ -41,11 +41,14 @@ impl Alloc {
     /// What the volumes of a task lead to.
     fn settled(&self, volumes: &[&str]) -> Result<Vec<PathBuf>> {
         let plan = Plan::make(&self.task(volumes), &session(PluginConfig::default()))?;
-        let sources = plan.task.mounts.into_iter().skip(4).map(|mount| {
-            let MountSource::Host { path, missing: MissingSource::Fail } = mount.source else {
-                panic!("a source is not settled");
-            };
-            path
+        let asked = |mount: &Mount| mount.destination.components().count() == 2;
+        let own = ["/alloc", "/local", "/secrets"].map(PathBuf::from);
+        let more =
+            plan.task.mounts.into_iter().filter(asked).filter(|mount| !own.contains(&mount.destination));
+        let sources = more.map(|mount| {
+            let MountSource::Beneath { root, path } = mount.source else { panic!("a source is not settled") };
+            assert!(path.is_relative());
+            root.join(path)
         });
         Ok(sources.collect())
     }
@@ -99,8 +102,31 @@ fn links_are_looked_at_also_where_volumes_of_the_host_are_allowed() {
     // What the job itself names is the job's to name.
     let outside = format!("{}:/x", alloc.outside().display());
     let plan = Plan::make(&alloc.task(&[&outside]), &session).unwrap();
-    let MountSource::Host { path, .. } = &plan.task.mounts[4].source else { panic!("it is a path") };
-    assert_eq!(*path, alloc.outside());
+    let mut sources = plan.task.mounts.iter().map(|mount| &mount.source);
+    assert!(
+        sources.any(|source| matches!(source, MountSource::Host { path, .. } if *path == alloc.outside()))
+    );
+}
+
+#[test]
+fn logs_can_be_read_only_wherever_they_are_seen() {
+    let alloc = Alloc::new();
+    symlink("../../alloc/logs", alloc.path("web/local/logs")).unwrap();
+    fs::create_dir(alloc.path("alloc/logs/old")).unwrap();
+    let volumes = VolumesConfig { enabled: true, ..VolumesConfig::default() };
+    let session = session(PluginConfig { volumes, ..PluginConfig::default() });
+    let asked = ["../alloc:/shared", "local/logs:/l", "../alloc/logs/old:/o", "..:/all", "local:/mine"];
+    let plan = Plan::make(&alloc.task(&asked), &session).unwrap();
+    let of_alloc =
+        plan.task.mounts.iter().filter(|mount| matches!(mount.source, MountSource::Beneath { .. }));
+    let (readonly, writable): (Vec<&Mount>, Vec<_>) = of_alloc.partition(|mount| mount.readonly);
+    let places = |mounts: Vec<&Mount>| {
+        let mut places: Vec<_> = mounts.iter().map(|mount| mount.destination.display().to_string()).collect();
+        places.sort_unstable();
+        places
+    };
+    assert_eq!(places(readonly), ["/all/alloc/logs", "/alloc/logs", "/l", "/o", "/shared/logs"]);
+    assert_eq!(places(writable), ["/all", "/alloc", "/local", "/mine", "/secrets", "/shared"]);
 }
 
 #[test]
