@@ -13,6 +13,7 @@ use switchyard_core::backend::{
 };
 use switchyard_core::id::{Owner, SandboxId, TaskId};
 use switchyard_core::image::ImageStore;
+use switchyard_core::looks::{self, Looks};
 use switchyard_core::spec::{
     CgroupPlacement, CheckpointSpec, ExecSpec, SandboxSpec, Signal, Subnet, TaskSpec, TaskUpdate,
 };
@@ -38,7 +39,6 @@ use crate::layout::Layout;
 use crate::left_groups::LeftGroups;
 use crate::leftovers::Leftovers;
 use crate::lifeline::Held;
-use crate::looks::Looks;
 use crate::probe::Probes;
 use crate::quota::Projects;
 use crate::rootfs::Rootfs;
@@ -60,6 +60,8 @@ use setup::{cgroup_driver, instance};
 pub(crate) const RUNC_TYPE: &str = "io.containerd.runc.v2";
 /// Scopes and default slices of ours are called so.
 const CGROUP_PREFIX: &str = "switchyard";
+/// How many threads look at host paths at a time: a half of those that the daemon has, so that the rest of it goes on.
+const LOOKING: usize = 32;
 /// How long recovery waits for containerd before it says that it is away.
 const CONTACT_PATIENCE: Duration = Duration::from_secs(5);
 
@@ -209,7 +211,7 @@ impl Containerd {
             probes: Probes::default(),
             leftovers: Leftovers::default(),
             left_groups: LeftGroups::default(),
-            looks: Looks::default(),
+            looks: Looks::new(LOOKING, looks::LIMIT),
             making: Making::default(),
             silent: Silent::default(),
             lifelines: Lifelines::new(&settings.logkeeper, tracker.clone()),
@@ -375,12 +377,12 @@ impl Backend for Containerd {
         self.inner.wait_sandbox(id).await
     }
 
-    async fn remove_sandbox(&self, id: SandboxId) -> Result<()> {
-        self.inner.remove_sandbox(id).await
     async fn begin_removal(&self, id: SandboxId) -> Result<()> {
         self.inner.begin_removal(id).await
     }
 
+    async fn remove_sandbox(&self, id: SandboxId) -> Result<()> {
+        self.inner.remove_sandbox(id).await
     }
 
     async fn start_sandbox(&self, id: SandboxId, spec: &SandboxSpec) -> Result<SandboxDetails> {

@@ -36,7 +36,6 @@ mod layout;
 mod left_groups;
 mod leftovers;
 mod lifeline;
-mod looks;
 mod mount;
 mod options;
 mod probe;

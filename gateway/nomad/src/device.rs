@@ -20,8 +20,6 @@ mod to_proto;
 
 /// How long the first answer waits for the first look at the node. An agent waits for that answer when it starts.
 const FIRST: Duration = Duration::from_secs(2);
-/// Between two answers about use where the agent does not say.
-const INTERVAL: Duration = Duration::from_secs(1);
 
 /// Serves `hashicorp.nomad.plugins.device.DevicePlugin`, of all sessions.
 #[derive(Debug, Clone)]
@@ -113,8 +111,7 @@ impl DevicePlugin for DeviceService {
         &self,
         request: Request<nomad::StatsRequest>,
     ) -> Result<Response<Self::StatsStream>, Status> {
-        let asked = request.into_inner().collection_interval.and_then(|time| Duration::try_from(time).ok());
-        let interval = asked.filter(|interval| !interval.is_zero()).unwrap_or(INTERVAL);
+        let interval = crate::times::interval(request.into_inner().collection_interval);
         Ok(Response::new(Box::pin(self.stats(interval))))
     }
 }

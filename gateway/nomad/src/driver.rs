@@ -12,10 +12,10 @@
 
 use std::pin::Pin;
 use std::sync::Arc;
-use std::time::Duration;
 
 use futures::Stream;
 use switchyard_core::gateway::Scope;
+use switchyard_core::looks::{self, Looks};
 use switchyard_core::table::{Sandbox, Task};
 use switchyard_core::turns::Turns;
 use switchyard_core::{Error, Result};
@@ -30,6 +30,7 @@ use crate::images::{Images, Keep};
 use crate::reconcile::Seen;
 use crate::session::{Session, Sessions, caller};
 use crate::status::{ending, status, unknown_task};
+use crate::times::{duration, interval};
 use crate::{fingerprint, to_proto};
 
 mod exec;
@@ -54,7 +55,12 @@ struct Shared {
     keep: Arc<Keep>,
     events: Events,
     seen: Seen,
+    /// Looks at the directories of allocations, which may be on a file system that hangs.
+    looks: Arc<Looks>,
 }
+
+/// How many threads look at directories of allocations at a time: few of those that the daemon has.
+const LOOKING: usize = 8;
 
 /// The answers of a stream.
 type Answers<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
@@ -75,8 +81,10 @@ impl Driver {
     /// Somebody has to poll [`Driver::tend`] as well.
     pub(crate) fn new(scope: Scope, sessions: Sessions) -> Self {
         let keep = Arc::new(Keep::new(scope.clone()));
+        let looks = Arc::new(Looks::new(LOOKING, looks::LIMIT));
         let shared = Shared {
-            images: Images::new(scope.clone(), Arc::clone(&keep)),
+            images: Images::new(scope.clone(), Arc::clone(&keep), Arc::clone(&looks)),
+            looks,
             keep,
             scope,
             sessions,
@@ -147,11 +155,6 @@ impl Driver {
 /// What a call gives, as tonic wants it.
 fn answer<T>(result: Result<T>) -> Answer<T> {
     result.map(Response::new).map_err(|error| status(&error))
-}
-
-/// A length of time on the wire; what is negative or missing is none.
-fn duration(time: Option<prost_types::Duration>) -> Duration {
-    time.and_then(|time| Duration::try_from(time).ok()).unwrap_or_default()
 }
 
 #[tonic::async_trait]
@@ -285,7 +288,7 @@ impl nomad::driver_server::Driver for Driver {
         let processors = self.session(&metadata).map(|session| session.processors).unwrap_or_default();
         answer(self.task(&task_id).map(|task| -> Self::TaskStatsStream {
             let scope = self.shared.scope.clone();
-            Box::pin(stats::stream(scope, &task, duration(collection_interval), processors))
+            Box::pin(stats::stream(scope, &task, interval(collection_interval), processors))
         }))
     }
 

@@ -24,6 +24,9 @@ const VERSION: u8 = 1;
 /// How the names of sandboxes begin that are networks of allocations.
 const NETWORK: &str = "network/";
 
+/// The longest name of anything, in bytes: that of a task is one of a directory, and that of its start has two more parts.
+const NAME_MAX: usize = 1024;
+
 /// The label that names the allocation.
 const ALLOC_LABEL: &str = "com.hashicorp.nomad.alloc_id";
 
@@ -147,16 +150,30 @@ impl fmt::Display for Agent {
 /// Checks what a request must say for its task to be found again.
 ///
 /// # Errors
-/// `InvalidArgument`.
+/// `InvalidArgument`, naming the field.
 pub(crate) fn check(request: &nomad::TaskConfig) -> Result<()> {
-    let named = [("id", &request.id), ("name", &request.name), ("alloc_id", &request.alloc_id)];
-    for (field, value) in named {
-        if value.is_empty() {
-            return Err(Error::invalid(format!("task.{field}"), "it is missing"));
-        }
-    }
-    if request.id.starts_with(NETWORK) || request.id.contains('\0') {
+    check_name("task.id", &request.id)?;
+    check_name("task.name", &request.name)?;
+    check_name("task.alloc_id", &request.alloc_id)?;
+    if is_network(&request.id) {
         return Err(Error::invalid("task.id", format!("{:?} is no id of a task", request.id)));
+    }
+    Ok(())
+}
+
+/// Checks what an agent calls something by.
+///
+/// # Errors
+/// `InvalidArgument`, naming the field.
+pub(crate) fn check_name(field: &str, name: &str) -> Result<()> {
+    if name.is_empty() {
+        return Err(Error::invalid(field, "it is missing"));
+    }
+    if name.len() > NAME_MAX {
+        return Err(Error::invalid(field, format!("it is longer than {NAME_MAX} bytes")));
+    }
+    if name.chars().any(char::is_control) {
+        return Err(Error::invalid(field, format!("{name:?} has a character that is none to read")));
     }
     Ok(())
 }
@@ -284,6 +301,10 @@ mod tests {
             nomad::TaskConfig { name: String::new(), ..request() },
             nomad::TaskConfig { alloc_id: String::new(), ..request() },
             nomad::TaskConfig { id: "network/3a7c".into(), ..request() },
+            nomad::TaskConfig { id: "a/b/\0".into(), ..request() },
+            nomad::TaskConfig { id: "a".repeat(1025), ..request() },
+            nomad::TaskConfig { name: "we\nb".into(), ..request() },
+            nomad::TaskConfig { alloc_id: "\u{7f}".into(), ..request() },
         ] {
             assert_eq!(
                 check(&wrong).map_err(|error| error.kind()),

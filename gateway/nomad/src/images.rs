@@ -10,6 +10,7 @@ use std::time::Duration;
 use switchyard_core::gateway::Scope;
 use switchyard_core::id::Owner;
 use switchyard_core::image::{ImageId, PullProgress, PullRequest};
+use switchyard_core::looks::Looks;
 use switchyard_core::{Error, ErrorKind, Result};
 use tokio::time::Instant;
 
@@ -34,6 +35,7 @@ const TELL: Duration = Duration::from_secs(2 * 60);
 pub(crate) struct Images {
     scope: Scope,
     keep: Arc<Keep>,
+    looks: Arc<Looks>,
 }
 
 /// What was last seen of a pull, to tell whether it gets on.
@@ -46,11 +48,12 @@ struct Watch {
 }
 
 impl Images {
-    pub(crate) fn new(scope: Scope, keep: Arc<Keep>) -> Self {
-        Self { scope, keep }
+    pub(crate) fn new(scope: Scope, keep: Arc<Keep>, looks: Arc<Looks>) -> Self {
+        Self { scope, keep, looks }
     }
 
-    /// Sees to it that the node has an image that Nomad may use, and gives its id; archives are in `dir`. It will not be let go for now. Cancel-safe: a
+    /// Sees to it that the node has an image that Nomad may use, and gives its id; archives are in a directory
+    /// of `whose` allocation. It will not be let go for now. Cancel-safe: a
     /// pull that nobody else waits for stops.
     ///
     /// # Errors
@@ -58,13 +61,14 @@ impl Images {
     pub(crate) async fn get(
         &self,
         wish: &ImageWish,
-        dir: &Path,
+        (whose, dir): (String, &Path),
         handler: &str,
         config: &AuthConfig,
         teller: &Teller,
     ) -> Result<ImageId> {
         if let Some(path) = &wish.load {
-            let id = self.load(wish, path, dir, handler).await.map_err(|error| error.context("load"))?;
+            let id =
+                self.load(wish, path, (whose, dir), handler).await.map_err(|error| error.context("load"))?;
             self.keep.wanted(&id);
             return Ok(id);
         }
@@ -84,15 +88,21 @@ impl Images {
     }
 
     /// Takes the image out of an archive that the agent has put into the directory of the task.
-    async fn load(&self, wish: &ImageWish, path: &str, dir: &Path, handler: &str) -> Result<ImageId> {
+    async fn load(
+        &self,
+        wish: &ImageWish,
+        path: &str,
+        (whose, dir): (String, &Path),
+        handler: &str,
+    ) -> Result<ImageId> {
         let (root, path) = (dir.to_owned(), PathBuf::from(path));
-        let shown = path.display().to_string();
-        let opening = tokio::task::spawn_blocking(move || open_below(&root, &path));
-        let archive = opening.await.map_err(std::io::Error::other).flatten();
-        let archive = archive.map_err(|fault| {
-            Error::invalid("load", format!("{shown} cannot be read in the task's local directory"))
-                .with_source(fault)
-        })?;
+        let open = move || {
+            open_below(&root, &path).map_err(|fault| {
+                let why = format!("{} cannot be read in the task's local directory", path.display());
+                Error::invalid("load", why).with_source(fault)
+            })
+        };
+        let archive = self.looks.look(whose, open).await?;
         let loading = self.scope.load_image(archive, wish.reference.clone(), handler.to_owned());
         tokio::time::timeout(wish.timeout, loading).await.unwrap_or_else(|_| {
             Err(Error::deadline(format!("it did not end within image_pull_timeout, {:?}", wish.timeout)))
@@ -177,7 +187,7 @@ impl Watch {
         );
         let elapsed = (now - self.begun).as_secs();
         // At the speed so far.
-        if let Some(rest) = (bytes - bytes_done).saturating_mul(elapsed).checked_div(bytes_done) {
+        if let Some(rest) = bytes.saturating_sub(bytes_done).saturating_mul(elapsed).checked_div(bytes_done) {
             text.push_str(&format!(" - est {rest}s remaining"));
         }
         Some(text)

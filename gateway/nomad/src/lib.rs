@@ -42,6 +42,7 @@ mod session;
 mod sessions;
 mod status;
 mod task_config;
+mod times;
 mod to_proto;
 mod value;
 

@@ -14,6 +14,9 @@ use crate::duration;
 /// Deeper than any schema of ours. The decoder counts each level twice.
 const MAX_DEPTH: usize = 32;
 
+/// The longest configuration that is read, in bytes: what it is read into takes many times that.
+const MAX_BYTES: usize = 4 << 20;
+
 /// What a configuration, or a block in it, says.
 #[derive(Default)]
 pub(crate) struct Block {
@@ -25,10 +28,14 @@ impl Block {
     /// The configuration that these bytes are; none say nothing.
     ///
     /// # Errors
-    /// `InvalidArgument` if they are not one map of MessagePack.
+    /// `InvalidArgument` if they are not one map of MessagePack, or too many.
     pub(crate) fn decode(bytes: &[u8]) -> Result<Self> {
         if bytes.is_empty() {
             return Ok(Self::default());
+        }
+        if bytes.len() > MAX_BYTES {
+            let why = format!("it has {} bytes, and may have {MAX_BYTES}", bytes.len());
+            return Err(Error::invalid("config", why));
         }
         let mut rest = bytes;
         let value = rmpv::decode::read_value_with_max_depth(&mut rest, MAX_DEPTH)

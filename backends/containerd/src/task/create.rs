@@ -141,7 +141,7 @@ impl Inner {
         let (staged, cdi_dirs) = (plan.staging.places.clone(), self.settings.devices.cdi_spec_dirs.clone());
         let init = self.layout.infra().join(infra::PROGRAM);
         // Building looks at paths and devices of the host, which may block, on a dead network file system for ever.
-        let built = self.looks.look(sandbox_id, move || {
+        let built = self.looks.look(format!("sandbox {sandbox_id}"), move || {
             let id = id.to_string();
             build(&Input {
                 id: &id,

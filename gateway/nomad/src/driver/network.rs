@@ -4,14 +4,14 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::SystemTime;
 
+use switchyard_core::Result;
 use switchyard_core::spec::{
     CgroupPlacement, IpcMode, Meta, SandboxNetwork, SandboxPid, SandboxSpec, UtsMode,
 };
-use switchyard_core::{Error, Result};
 use switchyard_proto::nomad::drivers::proto as nomad;
 
 use super::Driver;
-use crate::identity::{network_meta, network_name};
+use crate::identity::{check_name, network_meta, network_name};
 use crate::session::Session;
 use crate::to_proto;
 
@@ -26,9 +26,7 @@ impl Driver {
         alloc_id: &str,
         hostname: &str,
     ) -> Result<nomad::CreateNetworkResponse> {
-        if alloc_id.is_empty() {
-            return Err(Error::invalid("alloc_id", "it is missing"));
-        }
+        check_name("alloc_id", alloc_id)?;
         let name = network_name(alloc_id);
         let mut agents = session.map(|session| self.shared.seen.agents(&session.id)).unwrap_or_default();
         let agent = agents.pop().filter(|_| agents.is_empty());

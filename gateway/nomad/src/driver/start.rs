@@ -6,7 +6,7 @@ use std::time::SystemTime;
 
 use switchyard_core::state::TaskState;
 use switchyard_core::table::{Sandbox, Task};
-use switchyard_core::{Error, ErrorKind, Result};
+use switchyard_core::{ErrorKind, Result};
 use switchyard_proto::nomad::drivers::proto as nomad;
 
 use super::Driver;
@@ -79,14 +79,11 @@ impl Driver {
         let mut tries = 0;
         loop {
             tries += 1;
-            let image = images.get(&plan.image, &local, &plan.sandbox.handler, auth, &teller).await?;
-            let made = async {
-                // While it came, another task of the allocation could plant links: paths are looked at anew.
-                let mut plan = self.planned(session, request).await?;
-                image.as_str().clone_into(&mut plan.task.image);
-                Box::pin(self.made(&record, plan)).await
-            };
-            match made.await {
+            let place = (allocation(&request.alloc_id), local.as_path());
+            let image = images.get(&plan.image, place, &plan.sandbox.handler, auth, &teller).await?;
+            let mut plan = plan.clone();
+            image.as_str().clone_into(&mut plan.task.image);
+            match Box::pin(self.made(&record, plan)).await {
                 // It was let go between the look and the making.
                 Err(error) if error.kind() == ErrorKind::NotFound && tries == 1 => {
                     tracing::debug!(
@@ -109,10 +106,8 @@ impl Driver {
     /// Plans off the threads that serve others: it looks at paths, which may be on a file system that hangs.
     async fn planned(&self, session: &Arc<Session>, request: &nomad::TaskConfig) -> Result<Plan> {
         let (session, request) = (Arc::clone(session), request.clone());
-        let planning = tokio::task::spawn_blocking(move || Plan::make(&request, &session));
-        planning
-            .await
-            .unwrap_or_else(|fault| Err(Error::internal("the plan of a task broke off").with_source(fault)))
+        let whose = allocation(&request.alloc_id);
+        self.shared.looks.look(whose, move || Plan::make(&request, &session)).await
     }
 
     /// Makes and starts what is planned; goes on when its caller has gone.
@@ -186,6 +181,11 @@ impl Driver {
         }
         Ok(None)
     }
+}
+
+/// Whose directories are looked at, as errors say.
+fn allocation(id: &str) -> String {
+    format!("allocation {id}")
 }
 
 /// What this sandbox and task, both under the id of a start, are to the request of this digest.

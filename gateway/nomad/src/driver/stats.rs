@@ -14,12 +14,6 @@ use tonic::Status;
 use crate::session::Processors;
 use crate::to_proto::{Sample, stats};
 
-/// Where an agent says nothing.
-const DEFAULT_INTERVAL: Duration = Duration::from_secs(1);
-
-/// The most often that files are read for one stream.
-const SHORTEST_INTERVAL: Duration = Duration::from_millis(100);
-
 struct Watch {
     scope: Scope,
     task: TaskId,
@@ -36,7 +30,6 @@ pub(super) fn stream(
     interval: Duration,
     processors: Processors,
 ) -> impl Stream<Item = Result<nomad::TaskStatsResponse, Status>> + Send + use<> {
-    let interval = if interval.is_zero() { DEFAULT_INTERVAL } else { interval.max(SHORTEST_INTERVAL) };
     let mut ticks = tokio::time::interval_at(Instant::now(), interval);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let (id, task) = (task.meta.name.clone(), task.id);

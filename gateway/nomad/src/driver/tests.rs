@@ -20,6 +20,7 @@ mod command;
 mod ends;
 mod left;
 mod starting;
+mod storm;
 mod whole;
 
 const ALLOC: &str = "3a7c11aa-0000-4000-8000-0123456789ab";

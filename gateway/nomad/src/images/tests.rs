@@ -35,12 +35,14 @@ async fn lab() -> Lab {
     let request = switchyard_proto::nomad::drivers::proto::TaskConfig::default();
     let teller = Events::default().teller("1", &request);
     let dir = tempfile::tempdir().expect("there is room");
-    Lab { fake, gateway, images: Images::new(scope, Arc::clone(&keep)), keep, teller, dir }
+    let looks = Arc::new(Looks::new(1, switchyard_core::looks::LIMIT));
+    Lab { fake, gateway, images: Images::new(scope, Arc::clone(&keep), looks), keep, teller, dir }
 }
 
 impl Lab {
     async fn get(&self, wish: &ImageWish) -> Result<ImageId> {
-        self.images.get(wish, self.dir.path(), "", &AuthConfig::default(), &self.teller).await
+        let place = ("allocation a".to_owned(), self.dir.path());
+        self.images.get(wish, place, "", &AuthConfig::default(), &self.teller).await
     }
 
     async fn has(&self) -> bool {

@@ -4,50 +4,42 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
-use switchyard_core::id::SandboxId;
-use switchyard_core::{Error, Result};
 use tokio::sync::Semaphore;
 
-use crate::text::blocking;
+use crate::error::{Error, Result};
 
 /// How long the host's file systems may take to be looked at.
-const LIMIT: Duration = Duration::from_secs(30);
-/// How many threads may look at a time: a half of those that the daemon has, so that the rest of it goes on.
-const THREADS: usize = 32;
+pub const LIMIT: Duration = Duration::from_secs(30);
 
 /// The looks that go on.
 #[derive(Debug)]
-pub(crate) struct Looks {
+pub struct Looks {
     threads: Arc<Semaphore>,
-    /// The looks that were given up; each is there until its thread returns.
-    given_up: Mutex<HashMap<SandboxId, Weak<()>>>,
+    /// The looks that were given up, by whom they were for; each is there until its thread returns.
+    given_up: Mutex<HashMap<String, Weak<()>>>,
     limit: Duration,
 }
 
-impl Default for Looks {
-    fn default() -> Self {
-        Self::new(THREADS, LIMIT)
-    }
-}
-
 impl Looks {
-    fn new(threads: usize, limit: Duration) -> Self {
+    /// At most so many threads look at a time, and each look may take so long.
+    #[must_use]
+    pub fn new(threads: usize, limit: Duration) -> Self {
         Self { threads: Arc::new(Semaphore::new(threads)), given_up: Mutex::default(), limit }
     }
 
-    /// Has a thread look at the host for a sandbox. Cancel-safe; the thread goes on until the host answers.
+    /// Has a thread look at the host for somebody, as `sandbox 3f…`. Cancel-safe; the thread goes on until the host answers.
     ///
     /// # Errors
-    /// `Unavailable` if it takes too long, and at once while such a look of the same sandbox has not returned: who asks again and again
+    /// `Unavailable` if it takes too long, and at once while such a look for the same one has not returned: who asks again and again
     /// takes one thread. What `look` gives.
-    pub(crate) async fn look<T: Send + 'static>(
+    pub async fn look<T: Send + 'static>(
         &self,
-        sandbox: SandboxId,
+        whose: String,
         look: impl FnOnce() -> Result<T> + Send + 'static,
     ) -> Result<T> {
-        if self.hangs(sandbox) {
+        if self.hangs(&whose) {
             return Err(Error::unavailable(format!(
-                "a file system of the host that sandbox {sandbox} mounts still hangs: look at its host paths"
+                "a file system of the host still hangs that {whose} needs: look at its host paths"
             )));
         }
         let returned = Arc::new(());
@@ -55,29 +47,32 @@ impl Looks {
         let looking = async {
             let turn = Arc::clone(&self.threads).acquire_owned().await;
             let turn = turn.map_err(|closed| Error::internal("look at the host").with_source(closed))?;
-            blocking(move || {
+            let looking = tokio::task::spawn_blocking(move || {
                 let _until_it_returns = (returned, turn);
                 look()
+            });
+            looking.await.unwrap_or_else(|fault| {
+                Err(Error::internal("a look at the host broke off").with_source(fault))
             })
-            .await
         };
         match tokio::time::timeout(self.limit, looking).await {
             Ok(answer) => answer,
             Err(_) => {
                 let mut given_up = self.given_up.lock().unwrap_or_else(PoisonError::into_inner);
                 given_up.retain(|_, returns| returns.strong_count() > 0);
-                given_up.insert(sandbox, returns);
-                Err(Error::unavailable(format!(
-                    "the host paths of sandbox {sandbox} could not be looked at within {:?}: does a file system hang?",
+                let error = Error::unavailable(format!(
+                    "the host paths of {whose} could not be looked at within {:?}: does a file system hang?",
                     self.limit
-                )))
+                ));
+                given_up.insert(whose, returns);
+                Err(error)
             }
         }
     }
 
-    fn hangs(&self, sandbox: SandboxId) -> bool {
+    fn hangs(&self, whose: &str) -> bool {
         let given_up = self.given_up.lock().unwrap_or_else(PoisonError::into_inner);
-        given_up.get(&sandbox).is_some_and(|returns| returns.strong_count() > 0)
+        given_up.get(whose).is_some_and(|returns| returns.strong_count() > 0)
     }
 }
 
@@ -85,35 +80,34 @@ impl Looks {
 mod tests {
     use std::sync::mpsc;
 
-    use switchyard_core::ErrorKind;
-
     use super::*;
+    use crate::ErrorKind;
 
     #[tokio::test]
-    async fn a_file_system_that_hangs_costs_one_thread_of_a_sandbox_and_no_more_than_the_half_of_all() {
+    async fn a_file_system_that_hangs_costs_one_thread_of_whoever_looks_and_no_more_than_there_are() {
         let looks = Looks::new(2, Duration::from_millis(50));
-        let [dead, other, third] = [(); 3].map(|()| SandboxId::random());
+        let [dead, other, third] = ["dead", "other", "third"].map(|name| move || format!("sandbox {name}"));
         let hang = || {
             let (answers, answer) = mpsc::channel::<()>();
             (answers, move || answer.recv().map_err(|_| Error::internal("it answers")))
         };
         let (answers, look) = hang();
-        let error = looks.look(dead, look).await.unwrap_err();
+        let error = looks.look(dead(), look).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Unavailable);
-        let error = looks.look(dead, || Ok(())).await.unwrap_err();
+        let error = looks.look(dead(), || Ok(())).await.unwrap_err();
         assert!(error.report().contains("still hangs"), "{}", error.report());
-        looks.look(other, || Ok(())).await.unwrap();
+        looks.look(other(), || Ok(())).await.unwrap();
 
         let (more_answers, look) = hang();
-        looks.look(other, look).await.unwrap_err();
-        let error = looks.look(third, || Ok(())).await.unwrap_err();
+        looks.look(other(), look).await.unwrap_err();
+        let error = looks.look(third(), || Ok(())).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Unavailable, "no thread is left for it");
 
         drop((answers, more_answers));
         let all = looks.threads.acquire_many(2).await.unwrap();
         drop(all);
-        for sandbox in [dead, other, third] {
-            looks.look(sandbox, || Ok(())).await.unwrap();
+        for whose in [dead(), other(), third()] {
+            looks.look(whose, || Ok(())).await.unwrap();
         }
     }
 }

@@ -1,0 +1,136 @@
+//! Calls about two starts of one task at the same time, in any order, given up at any moment, with faults of the runtime and kills of the
+//! daemon in between: there is never more than one task in the place, and nothing is left.
+
+use futures::future::join_all;
+use proptest::prelude::*;
+use switchyard_core::Error;
+use switchyard_fake::Method;
+
+use super::*;
+
+/// Far more than any round takes on a clock that only jumps.
+const PATIENCE: Duration = Duration::from_secs(3600);
+
+#[derive(Debug, Clone, Copy)]
+enum Deed {
+    Start,
+    Recover,
+    Wait,
+    Stop,
+    Signal,
+    Inspect,
+    Destroy,
+    Exit,
+}
+
+/// What is done, about which start, after how many milliseconds, and for how many more its caller has patience.
+type Asked = (Deed, bool, u64, Option<u64>);
+
+fn asked() -> impl Strategy<Value = Asked> {
+    let deed = prop_oneof![
+        4 => Just(Deed::Start),
+        1 => Just(Deed::Recover),
+        1 => Just(Deed::Wait),
+        2 => Just(Deed::Stop),
+        1 => Just(Deed::Signal),
+        1 => Just(Deed::Inspect),
+        2 => Just(Deed::Destroy),
+        1 => Just(Deed::Exit),
+    ];
+    (deed, any::<bool>(), 0..12_u64, prop::option::of(0..8_u64))
+}
+
+fn fault() -> impl Strategy<Value = Method> {
+    prop_oneof![
+        Just(Method::CreateSandbox),
+        Just(Method::BeginRemoval),
+        Just(Method::StopSandbox),
+        Just(Method::RemoveSandbox),
+        Just(Method::CreateTask),
+        Just(Method::StartTask),
+        Just(Method::SignalTask),
+        Just(Method::RemoveTask),
+        Just(Method::Pull),
+    ]
+}
+
+/// Does one thing. What it comes to depends on the others; the round is judged as a whole.
+async fn perform(lab: &Lab, (deed, second, pause, patience): Asked) {
+    let request = lab.request(if second { "00000002" } else { "00000001" }, &["serve"]);
+    let id = request.id.clone();
+    let work = async {
+        tokio::time::sleep(Duration::from_millis(pause)).await;
+        match deed {
+            Deed::Start => drop(lab.start(&request).await),
+            Deed::Recover => drop(lab.recover(&request).await),
+            // A task may go on for ever: this waiter leaves.
+            Deed::Wait => drop(tokio::time::timeout(Duration::from_secs(60), lab.wait(&id)).await),
+            Deed::Stop => drop(lab.stop(&id, "", 1).await),
+            Deed::Signal => {
+                let message = nomad::SignalTaskRequest { task_id: id, signal: "SIGHUP".into() };
+                drop(lab.driver.signal_task(call(message)).await);
+            }
+            Deed::Inspect => drop(lab.inspect(&id).await),
+            Deed::Destroy => drop(lab.destroy(&id, true).await),
+            Deed::Exit => drop(lab.driver.task(&id).map(|task| lab.fake.exit(task.id, 1))),
+        }
+    };
+    match patience {
+        None => work.await,
+        Some(more) => drop(tokio::time::timeout(Duration::from_millis(pause + more), work).await),
+    }
+}
+
+fn running(lab: &Lab) -> usize {
+    lab.fake.tasks().into_iter().filter(|task| lab.fake.runs(*task)).count()
+}
+
+/// Lets what was given up come to its end.
+async fn quiet(lab: &Lab) {
+    for _ in 0..10_000 {
+        assert!(running(lab) <= 1, "two tasks run in one place: {:?}", lab.fake.leftovers());
+        tokio::time::sleep(Duration::from_millis(1)).await;
+        if lab.fake.doomed().is_empty() {
+            return;
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 60, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn no_storm_of_calls_doubles_a_task_or_leaves_one(
+        rounds in prop::collection::vec(
+            (prop::collection::vec(asked(), 1..10), prop::collection::vec(fault(), 0..3), any::<bool>()),
+            1..5,
+        ),
+    ) {
+        let runtime =
+            tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build().expect("it can be made");
+        runtime.block_on(async {
+            let dir = lab().await.dir;
+            let mut lab = over(Fake::with_busybox().with_latency(Duration::from_millis(2)), PluginConfig::default(), dir).await;
+            for (deeds, faults, killed) in rounds {
+                for method in faults {
+                    lab.fake.fail_next(method, Error::unavailable("by chance"));
+                }
+                let all = join_all(deeds.into_iter().map(|deed| perform(&lab, deed)));
+                tokio::time::timeout(PATIENCE, all).await.expect("a call hangs");
+                quiet(&lab).await;
+                if killed {
+                    lab = lab.restarted().await;
+                    quiet(&lab).await;
+                }
+                assert_eq!(lab.fake.breaches(), Vec::<String>::new());
+            }
+            // Faults that nothing has met yet go with this one.
+            let lab = lab.restarted().await;
+            for start in ["00000001", "00000002"] {
+                lab.destroy(&lab.request(start, &["serve"]).id, true).await.expect("it can be destroyed");
+            }
+            quiet(&lab).await;
+            assert_eq!(lab.fake.leftovers(), Vec::<String>::new());
+        });
+    }
+}

@@ -1,0 +1,56 @@
+//! Lengths of time as they are on the wire.
+
+use std::time::Duration;
+
+/// Between two answers of a stream, where an agent says nothing, or nothing that can be.
+const USUAL: Duration = Duration::from_secs(1);
+
+/// The least and the most between two answers of a stream.
+const SHORTEST: Duration = Duration::from_millis(100);
+const LONGEST: Duration = Duration::from_secs(24 * 60 * 60);
+
+/// A length of time; what is negative or missing is none.
+pub(crate) fn duration(time: Option<prost_types::Duration>) -> Duration {
+    let prost_types::Duration { seconds, nanos } = time.unwrap_or_default();
+    // What prost itself has for this falls over the least number there is.
+    match (u64::try_from(seconds), u32::try_from(nanos)) {
+        (Ok(seconds), Ok(nanos)) => Duration::new(seconds, nanos),
+        (Err(_), _) | (_, Err(_)) => Duration::ZERO,
+    }
+}
+
+/// How long to wait between two answers of a stream: as an agent wishes, within bounds.
+pub(crate) fn interval(wish: Option<prost_types::Duration>) -> Duration {
+    match duration(wish) {
+        Duration::ZERO => USUAL,
+        wish => wish.clamp(SHORTEST, LONGEST),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn wire(seconds: i64, nanos: i32) -> Option<prost_types::Duration> {
+        Some(prost_types::Duration { seconds, nanos })
+    }
+
+    #[test]
+    fn what_is_no_length_of_time_is_none() {
+        for none in [None, wire(0, 0), wire(-1, 0), wire(0, -5), wire(i64::MIN, i32::MIN)] {
+            assert_eq!(duration(none), Duration::ZERO, "{none:?}");
+        }
+        assert_eq!(duration(wire(2, 500_000_000)), Duration::from_millis(2500));
+        assert!(duration(wire(i64::MAX, i32::MAX)) > LONGEST);
+    }
+
+    #[test]
+    fn streams_answer_neither_without_pause_nor_never() {
+        for usual in [None, wire(0, 0), wire(-3, 0)] {
+            assert_eq!(interval(usual), USUAL, "{usual:?}");
+        }
+        assert_eq!(interval(wire(0, 1)), SHORTEST);
+        assert_eq!(interval(wire(10, 0)), Duration::from_secs(10));
+        assert_eq!(interval(wire(i64::MAX, 0)), LONGEST);
+    }
+}
