@@ -1,5 +1,6 @@
 //! What Nomad agents run on: the plugins and the real daemon, with real containers.
 
+mod bad_input;
 mod crashes;
 mod devices;
 mod exec;

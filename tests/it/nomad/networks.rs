@@ -2,6 +2,7 @@
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
@@ -23,6 +24,44 @@ fn server(node: &Node, agent: &Agent, port: u16, more: Value) -> Setup {
     let mut config = json!({ "image": node.image(), "command": "sh", "args": ["-c", script] });
     config.as_object_mut().expect("it is one").extend(more.as_object().expect("it is one").clone());
     Setup::new(node.root(), agent, "web", &config)
+}
+
+/// A network namespace as an agent makes one for a group. Dropping it removes it.
+struct Netns {
+    name: String,
+    ip: PathBuf,
+}
+
+impl Netns {
+    #[track_caller]
+    fn make() -> Self {
+        let netns = Self { name: format!("sw-{}", random_name()), ip: prereq::require("ip", "iproute2") };
+        assert!(netns.run(&["netns", "add", &netns.name]), "a namespace can be made");
+        assert!(netns.run(&["-n", &netns.name, "link", "set", "lo", "up"]), "it has a loopback");
+        netns
+    }
+
+    fn path(&self) -> String {
+        format!("/var/run/netns/{}", self.name)
+    }
+
+    /// Whoever uses it has to have let go of it by now.
+    #[track_caller]
+    fn remove(self) {
+        assert!(self.run(&["netns", "delete", &self.name]), "it can be removed");
+    }
+
+    fn run(&self, words: &[&str]) -> bool {
+        Command::new(&self.ip).args(words).status().expect("it starts").success()
+    }
+}
+
+impl Drop for Netns {
+    fn drop(&mut self) {
+        if Path::new(&self.path()).exists() {
+            self.run(&["netns", "delete", &self.name]);
+        }
+    }
 }
 
 fn free_port() -> u16 {
@@ -102,18 +141,10 @@ fn a_task_has_the_hosts_network_or_none_if_it_asks_for_that() {
 fn the_tasks_of_a_group_are_in_the_network_that_the_agent_has_made() {
     let node = Node::shared();
     let agent = Agent::start(node.root(), &json!({}));
-    let name = format!("sw-{}", random_name());
-    let ip = prereq::require("ip", "iproute2");
-    let run = |words: &[&str]| {
-        let status = Command::new(&ip).args(words).status().expect("it starts");
-        assert!(status.success(), "ip {words:?}");
-    };
-    run(&["netns", "add", &name]);
-    run(&["-n", &name, "link", "set", "lo", "up"]);
-    let path = format!("/var/run/netns/{name}");
+    let netns = Netns::make();
     let group = nomad::NetworkIsolationSpec {
         mode: NetworkIsolationMode::Group.into(),
-        path: path.clone(),
+        path: netns.path(),
         ..Default::default()
     };
     let mut web = server(&node, &agent, 9090, json!({}));
@@ -131,7 +162,7 @@ fn the_tasks_of_a_group_are_in_the_network_that_the_agent_has_made() {
     end(&agent, client);
     end(&agent, web);
     // It is the agent's to remove.
-    run(&["netns", "delete", &name]);
+    netns.remove();
 }
 
 #[test]

@@ -25,6 +25,9 @@ use crate::host::eventually;
 /// How long an agent waits for the first line.
 const HANDSHAKE: Duration = Duration::from_secs(60);
 
+/// How long a call may take that a plugin answers by itself.
+const CALL_LIMIT: Duration = Duration::from_secs(60);
+
 /// How long an agent waits for the end that it has asked for, before it kills.
 pub const GRACE: Duration = Duration::from_secs(2);
 
@@ -210,7 +213,17 @@ impl Plugin {
         &self,
         call: impl AsyncFnOnce(BasePluginClient<Channel>) -> Result<tonic::Response<T>, Status>,
     ) -> Result<T, Status> {
-        self.runtime.block_on(async { Ok(call(BasePluginClient::new(self.channel())).await?.into_inner()) })
+        self.within(async { Ok(call(BasePluginClient::new(self.channel())).await?.into_inner()) })
+    }
+
+    /// What comes of a call that ought to be answered soon.
+    fn within<T>(&self, call: impl Future<Output = Result<T, Status>>) -> Result<T, Status> {
+        self.runtime.block_on(async {
+            match tokio::time::timeout(CALL_LIMIT, call).await {
+                Ok(answer) => answer,
+                Err(_) => panic!("a plugin has not answered within {CALL_LIMIT:?}"),
+            }
+        })
     }
 
     /// What go-plugin's `Ping` asks.
@@ -219,8 +232,7 @@ impl Plugin {
     /// The status of the call.
     pub fn ping(&self, service: &str) -> Result<health::HealthCheckResponse, Status> {
         let request = health::HealthCheckRequest { service: service.to_owned() };
-        self.runtime
-            .block_on(async { Ok(HealthClient::new(self.channel()).check(request).await?.into_inner()) })
+        self.within(async { Ok(HealthClient::new(self.channel()).check(request).await?.into_inner()) })
     }
 
     /// Asks it to end, closes the connection, and waits as an agent does; whether it ended before an agent would have killed it.
@@ -231,7 +243,7 @@ impl Plugin {
     #[must_use]
     pub fn kill(mut self) -> bool {
         let mut client = GrpcControllerClient::new(self.channel());
-        self.runtime.block_on(client.shutdown(wire::Empty {})).expect("a plugin takes the wish for its end");
+        self.within(client.shutdown(wire::Empty {})).expect("a plugin takes the wish for its end");
         drop(client);
         self.exit(GRACE).is_some()
     }
