@@ -64,27 +64,45 @@ impl Scrape {
     /// first, then its parts. What runs at the same time as something else counts in both, so that our own part, which
     /// is what the others leave, may be too small.
     pub(crate) fn pod_start(&self, pods: f64) -> Vec<(&'static str, f64)> {
-        let sum = |calls: &BTreeMap<String, Calls>, wanted: &dyn Fn(&str) -> bool| -> f64 {
-            calls.iter().filter(|(name, _)| wanted(name)).map(|(_, calls)| calls.seconds / pods).sum()
-        };
-        let call = |names: &[&str]| sum(&self.containerd, &|name| names.contains(&name));
-        let all = sum(&self.daemon, &|name| {
-            ["/RunPodSandbox", "/CreateContainer", "/StartContainer"].iter().any(|end| name.ends_with(end))
-        });
+        let all = ["/RunPodSandbox", "/CreateContainer", "/StartContainer"];
+        let all = sum(&self.daemon, |name| all.iter().any(|end| name.ends_with(end))) / pods;
+        let mut rows = vec![("pod up, as the daemon counts it", all)];
+        rows.extend(self.work(pods));
+        let rest: f64 = rows[1..].iter().map(|(_, seconds)| seconds).sum();
+        rows.push(("our own: what is left", all - rest));
+        rows
+    }
+
+    /// Where the time of a StartTask goes, in the same way.
+    pub(crate) fn task_start(&self, tasks: f64) -> Vec<(&'static str, f64)> {
+        let all = sum(&self.daemon, |name| name.ends_with("/StartTask")) / tasks;
+        let mut rows = vec![("StartTask, as the daemon counts it", all)];
+        rows.extend(self.work(tasks));
+        let rest: f64 = rows[1..].iter().map(|(_, seconds)| seconds).sum();
+        rows.push(("our own: what is left", all - rest));
+        rows
+    }
+
+    /// What a bare start has of that.
+    pub(crate) fn bare_start(&self, tasks: f64) -> Vec<(&'static str, f64)> {
+        self.work(tasks)
+    }
+
+    /// The work of others in a start, in seconds of one of `count`.
+    fn work(&self, count: f64) -> Vec<(&'static str, f64)> {
+        let call = |names: &[&str]| sum(&self.containerd, |name| names.contains(&name)) / count;
         // bridge runs host-local, so that counts already.
-        let cni = sum(&self.our_programs, &|name| name.ends_with(" ADD") && !name.starts_with("host-local"));
-        let runtime = sum(&self.our_programs, &|name| name == "runc create" || name == "runc start");
+        let cni = sum(&self.our_programs, |name| name.ends_with(" ADD") && !name.starts_with("host-local"));
+        let runtime = sum(&self.our_programs, |name| name == "runc create" || name == "runc start") / count;
         let shim = call(&["tasks.Tasks/Create", "tasks.Tasks/Start"]) - runtime;
         let snapshot = call(&["snapshots.Snapshots/Prepare", "snapshots.Snapshots/Mounts"]);
         let records = call(&["containers.Containers/Create", "containers.Containers/Update"]);
         vec![
-            ("pod up, as the daemon counts it", all),
-            ("CNI plugins", cni),
+            ("CNI plugins", cni / count),
             ("runtime: runc create and start", runtime),
             ("shim: the rest of tasks/Create and Start", shim),
             ("snapshot", snapshot),
             ("records with the spec, until its removal", records),
-            ("our own: what is left", all - cni - runtime - shim - snapshot - records),
         ]
     }
 
@@ -119,6 +137,11 @@ impl Scrape {
         }
         self
     }
+}
+
+/// The time of those calls that are wanted, in seconds.
+fn sum(calls: &BTreeMap<String, Calls>, wanted: impl Fn(&str) -> bool) -> f64 {
+    calls.iter().filter(|(name, _)| wanted(name)).map(|(_, calls)| calls.seconds).sum()
 }
 
 /// The sums and counts of a histogram in Prometheus' text form, by what `name` makes of their labels.

@@ -19,6 +19,7 @@ mod row;
 mod side;
 mod stand;
 mod streams;
+mod tasks;
 mod timed;
 mod usage;
 
@@ -65,6 +66,8 @@ enum Part {
     Streams,
     /// Our pods with crun, theirs with runc.
     Crun,
+    /// Nomad's tasks, beside bare containers.
+    Tasks,
 }
 
 /// Measures Switchyard and containerd's own CRI plugin, in turns, on the same containerd.
@@ -146,6 +149,18 @@ struct Args {
     /// Pods of each side, ours with crun
     #[arg(long, value_name = "N", default_value_t = 20)]
     crun_pods: u32,
+    /// Tasks of Nomad that are started one after the other on each network, and as many bare containers
+    #[arg(long, value_name = "N", default_value_t = 40)]
+    tasks: u32,
+    /// Bursts of tasks of each side
+    #[arg(long, value_name = "N", default_value_t = 4)]
+    task_bursts: u32,
+    /// Tasks of a burst
+    #[arg(long, value_name = "N", default_value_t = 50)]
+    task_burst: u32,
+    /// Tasks that run at once, for the memory of each
+    #[arg(long, value_name = "N", default_value_t = 200, value_parser = clap::value_parser!(u32).range(1..))]
+    tasks_running: u32,
     /// Also writes every sample to this file
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
@@ -263,6 +278,16 @@ async fn measure_parts(args: &Args, stand: &mut Stand, report: &mut Report) -> R
     }
     if args.wants(Part::Crun) {
         measure_crun(args, stand, report).await?;
+    }
+    if args.wants(Part::Tasks) {
+        let size = tasks::Size {
+            starts: args.tasks,
+            warm_up: args.warm_up,
+            bursts: args.task_bursts,
+            burst: args.task_burst,
+            running: args.tasks_running,
+        };
+        tasks::measure(stand, size, report).await?;
     }
     Ok(())
 }
@@ -399,6 +424,10 @@ impl Args {
             self.usage_containers = self.usage_containers.min(20);
             self.usage_calls = self.usage_calls.min(5);
             self.crun_pods = self.crun_pods.min(4);
+            self.tasks = self.tasks.min(4);
+            self.task_bursts = self.task_bursts.min(1);
+            self.task_burst = self.task_burst.min(10);
+            self.tasks_running = self.tasks_running.min(20);
         }
         self
     }

@@ -41,6 +41,7 @@ pub(crate) struct Report {
 #[derive(Debug)]
 struct Section {
     title: &'static str,
+    names: Pair<&'static str>,
     rows: Vec<Row>,
     note: String,
 }
@@ -71,7 +72,18 @@ impl Report {
 
     /// Adds rows that belong together, and a note on how they were taken. The note ends each line itself.
     pub(crate) fn section(&mut self, title: &'static str, rows: Vec<Row>, note: String) {
-        self.sections.push(Section { title, rows, note });
+        self.section_between(title, self.names, rows, note);
+    }
+
+    /// The same for sides that are called otherwise.
+    pub(crate) fn section_between(
+        &mut self,
+        title: &'static str,
+        names: Pair<&'static str>,
+        rows: Vec<Row>,
+        note: String,
+    ) {
+        self.sections.push(Section { title, names, rows, note });
     }
 
     /// Adds a look at the memory.
@@ -101,7 +113,7 @@ impl Report {
             writeln!(text, "{line}")?;
         }
         for section in &self.sections {
-            writeln!(text, "\n{}", Row::head(section.title, self.names))?;
+            writeln!(text, "\n{}", Row::head(section.title, section.names))?;
             for row in &section.rows {
                 writeln!(text, "{}", row.to_string().trim_end())?;
             }
@@ -118,6 +130,8 @@ impl Report {
             let (title, parts) = match *what {
                 "pod" => ("where the start of our pods goes, each", calls.pod_start(f64::from(*count))),
                 "command" => ("where our ExecSync goes, each", calls.exec_sync()),
+                "task" => ("where our StartTask goes, each", calls.task_start(f64::from(*count))),
+                "bare task" => ("where a bare start goes, each", calls.bare_start(f64::from(*count))),
                 _ => continue,
             };
             writeln!(text, "\n{title:<44}{:>12}", "ms")?;
@@ -206,7 +220,7 @@ impl Report {
 
 fn write_breakdown(text: &mut String, what: &str, calls: &Scrape, count: f64) -> std::fmt::Result {
     for (title, calls) in [
-        ("CRI calls, as the daemon counts them", &calls.daemon),
+        ("calls, as the daemon counts them", &calls.daemon),
         ("our calls of containerd, as it counts them", &calls.containerd),
         ("programs run for us", &calls.our_programs),
         ("programs run for the CRI plugin", &calls.their_programs),

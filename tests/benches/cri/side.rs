@@ -20,7 +20,7 @@ const READY: Duration = Duration::from_secs(60);
 /// How long one call may take.
 const CALL: Duration = Duration::from_secs(120);
 /// The snapshotter of both.
-const SNAPSHOTTER: &str = "overlayfs";
+pub(crate) const SNAPSHOTTER: &str = "overlayfs";
 
 /// A CRI server. Clones share its connections.
 #[derive(Clone, Debug)]
@@ -143,11 +143,16 @@ impl Side {
     }
 
     fn scoped<T>(&self, message: T) -> Request<T> {
-        let mut request = Request::new(message);
-        let namespace = self.namespace.parse().expect("the name of a namespace is ASCII");
-        request.metadata_mut().insert("containerd-namespace", namespace);
-        request
+        scoped(self.namespace, message)
     }
+}
+
+/// A request to containerd about this namespace.
+pub(crate) fn scoped<T>(namespace: &str, message: T) -> Request<T> {
+    let mut request = Request::new(message);
+    let namespace = namespace.parse().expect("the name of a namespace is ASCII");
+    request.metadata_mut().insert("containerd-namespace", namespace);
+    request
 }
 
 /// The specification of an image by its reference.

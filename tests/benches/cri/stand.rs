@@ -22,9 +22,9 @@ use crate::side::{Side, channel};
 use crate::timed::Timed;
 
 /// The containerd namespace that the CRI plugin works in; it cannot be told another.
-const THEIR_NAMESPACE: &str = "k8s.io";
+pub(crate) const THEIR_NAMESPACE: &str = "k8s.io";
 /// The containerd namespace of our daemon.
-const OUR_NAMESPACE: &str = "switchyard-bench";
+pub(crate) const OUR_NAMESPACE: &str = "switchyard-bench";
 /// The image that containers run.
 const IMAGE: &str = "bench/busybox:1";
 /// The image of pause containers.

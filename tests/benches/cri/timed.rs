@@ -87,7 +87,7 @@ impl Timed {
         if !status.success() {
             return Err(format!("cannot compile the stand-ins: cc ended with {status}").into());
         }
-        for plugin in ["bridge", "host-local", "loopback", "portmap", "bandwidth"] {
+        for plugin in ["bridge", "host-local", "loopback", "portmap", "bandwidth", "firewall"] {
             fs::copy(&program, dir.join(plugin))?;
         }
         Ok(Self { dir })

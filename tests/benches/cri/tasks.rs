@@ -1,0 +1,289 @@
+//! Nomad's tasks: StartTask as an agent calls it, through launcher and daemon, beside the same container made and started by hand over
+//! containerd's own API.
+
+mod bare;
+mod cni;
+mod nomad;
+
+use std::time::{Duration, Instant};
+
+use tokio::task::JoinSet;
+
+use crate::Failure;
+use crate::breakdown::Scrape;
+use crate::memory::{Memory, Resident};
+use crate::pods::Pair;
+use crate::report::{Report, progress};
+use crate::row::{Goal, Row};
+use crate::side::channel;
+use crate::stand::Stand;
+use bare::Bare;
+use nomad::{Nomad, Prepared, Wish, free_port};
+
+/// What the sides are called here.
+const NAMES: Pair<&str> = Pair { theirs: "bare containerd", ours: "Switchyard" };
+/// What bounds a start.
+const BOUND: &str = "Beside the bare work: the record of the sandbox, the files that it gives, and its namespaces, all before the task.";
+/// Tasks that are started, or removed, at once where nothing is measured.
+const AT_ONCE: usize = 8;
+/// After a removal, until the next start: the shim's end and containerd's own clearing are nobody's.
+const SETTLE: Duration = Duration::from_millis(60);
+/// How long tasks run before their memory is looked at.
+const REST: Duration = Duration::from_secs(3);
+
+/// How much there is of it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Size {
+    /// Starts of each side on each network, one after the other.
+    pub(crate) starts: u32,
+    /// Those before them that do not count.
+    pub(crate) warm_up: u32,
+    /// Bursts of each side.
+    pub(crate) bursts: u32,
+    /// Tasks of a burst.
+    pub(crate) burst: u32,
+    /// Tasks whose memory is looked at.
+    pub(crate) running: u32,
+}
+
+/// Both sides.
+struct Sides {
+    nomad: Nomad,
+    bare: Bare,
+    /// The task that the bare containers are like; it runs all the while, for the files that they have of it.
+    model: Prepared,
+}
+
+/// What the daemon's memory grows by with each task.
+struct Growth {
+    /// While they run.
+    running: Resident,
+    /// While an agent waits for each and follows its usage.
+    watched: Resident,
+}
+
+/// Measures all of it.
+pub(crate) async fn measure(stand: &Stand, size: Size, report: &mut Report) -> Result<(), Failure> {
+    let mut sides = Sides::start(stand).await?;
+    let mut rows = Vec::new();
+    for (name, title, is_own) in [
+        ("StartTask, host's network", "tasks on the host's network", false),
+        ("StartTask, network of its own", "tasks with a network", true),
+    ] {
+        let mut pairs = Vec::new();
+        for round in 0..size.warm_up + size.starts {
+            let pair = sides.round(stand, round, is_own).await?;
+            if let Some(done) = (round + 1).checked_sub(size.warm_up).filter(|done| *done > 0) {
+                pairs.push(pair);
+                progress(title, done, size.starts);
+            }
+        }
+        rows.push(Row::times(name, pairs).goal(Goal::RatioAtMost(1.1)).bound(BOUND));
+        if stand.timed.is_some() {
+            sides.break_down(stand, size, is_own, report).await?;
+        }
+    }
+    let mut bursts = Vec::new();
+    for round in 0..size.bursts {
+        bursts.push(sides.burst(stand, round, size.burst).await?);
+        progress("bursts of tasks", round + 1, size.bursts);
+    }
+    rows.push(Row::times(&format!("{} tasks at once, until all run", size.burst), bursts));
+    let growth = sides.grow(stand, size.running).await?;
+    let kib = |resident: Resident| resident.rss_mib() * 1024.0 / f64::from(size.running);
+    rows.push(Row::ours("daemon, for each task", "KiB", [kib(growth.running)]).goal(Goal::OursAtMost(30.0)));
+    rows.push(
+        Row::ours("the same, followed by an agent", "KiB", [kib(growth.watched)])
+            .goal(Goal::OursAtMost(30.0)),
+    );
+    sides.end().await?;
+    let note = format!(
+        "{} starts of each side on each network, and {} bursts. Bare: snapshot, container, task and start over containerd's API, and\n\
+         before that a network namespace and the ADD of the same plugins, if it has a network. Ours: StartTask through launcher and\n\
+         daemon. The task has one published port. Memory: resident, {} tasks.\n",
+        size.starts, size.bursts, size.running
+    );
+    report.section_between("tasks of Nomad", NAMES, rows, note);
+    report.memory("after the tasks", Memory::of(stand)?);
+    Ok(())
+}
+
+// === impl Sides ===
+
+impl Sides {
+    async fn start(stand: &Stand) -> Result<Self, Failure> {
+        let nomad = Nomad::start(stand).await?;
+        let model = nomad.prepare(stand, Wish::Host)?;
+        nomad.driver().start(&model).await?;
+        let bare = Bare::like(stand, channel(&stand.containerd.socket).await?, &model).await?;
+        Ok(Self { nomad, bare, model })
+    }
+
+    /// A start of each side. Who comes first alternates.
+    async fn round(&mut self, stand: &Stand, round: u32, own: bool) -> Result<Pair<Duration>, Failure> {
+        if round.is_multiple_of(2) {
+            let theirs = self.theirs(stand, own).await?;
+            Ok(Pair { theirs, ours: self.ours(stand, own).await? })
+        } else {
+            let ours = self.ours(stand, own).await?;
+            Ok(Pair { theirs: self.theirs(stand, own).await?, ours })
+        }
+    }
+
+    async fn theirs(&mut self, stand: &Stand, own: bool) -> Result<Duration, Failure> {
+        let task = self.nomad.prepare(stand, wish(own)?)?;
+        let (took, running) = self.bare.start(&task).await?;
+        self.bare.must_run(&running).await?;
+        self.bare.remove(running).await?;
+        drop(task);
+        tokio::time::sleep(SETTLE).await;
+        Ok(took)
+    }
+
+    async fn ours(&mut self, stand: &Stand, own: bool) -> Result<Duration, Failure> {
+        let task = self.nomad.prepare(stand, wish(own)?)?;
+        let mut driver = self.nomad.driver();
+        let took = driver.start(&task).await?;
+        driver.remove(&task).await?;
+        drop(task);
+        tokio::time::sleep(SETTLE).await;
+        Ok(took)
+    }
+
+    /// Where the time of each side's starts goes: each side for itself, as containerd counts the calls of both.
+    async fn break_down(
+        &mut self,
+        stand: &Stand,
+        size: Size,
+        own: bool,
+        report: &mut Report,
+    ) -> Result<(), Failure> {
+        let before = Scrape::take(stand)?;
+        for _ in 0..size.starts {
+            self.ours(stand, own).await?;
+        }
+        report.breakdown("task", Scrape::take(stand)?.since(&before), size.starts);
+        let before = Scrape::take(stand)?;
+        for _ in 0..size.starts {
+            self.theirs(stand, own).await?;
+        }
+        report.breakdown("bare task", Scrape::take(stand)?.since(&before), size.starts);
+        Ok(())
+    }
+
+    /// Many starts of each side at once: until the last of them is answered. Who comes first alternates.
+    async fn burst(&mut self, stand: &Stand, round: u32, tasks: u32) -> Result<Pair<Duration>, Failure> {
+        if round.is_multiple_of(2) {
+            let theirs = self.their_burst(stand, tasks).await?;
+            Ok(Pair { theirs, ours: self.our_burst(stand, tasks).await? })
+        } else {
+            let ours = self.our_burst(stand, tasks).await?;
+            Ok(Pair { theirs: self.their_burst(stand, tasks).await?, ours })
+        }
+    }
+
+    async fn their_burst(&self, stand: &Stand, tasks: u32) -> Result<Duration, Failure> {
+        let tasks = self.prepared(stand, tasks)?;
+        let begin = Instant::now();
+        let starts = tasks.into_iter().map(|task| {
+            let mut bare = self.bare.clone();
+            async move { bare.start(&task).await.map(|(_, running)| (task, running)) }
+        });
+        let running = all(starts, usize::MAX).await?;
+        let took = begin.elapsed();
+        let removals = running.into_iter().map(|(task, running)| {
+            let mut bare = self.bare.clone();
+            async move {
+                bare.must_run(&running).await?;
+                bare.remove(running).await?;
+                drop(task);
+                Ok(())
+            }
+        });
+        all(removals, AT_ONCE).await?;
+        tokio::time::sleep(SETTLE).await;
+        Ok(took)
+    }
+
+    async fn our_burst(&self, stand: &Stand, tasks: u32) -> Result<Duration, Failure> {
+        let tasks = self.prepared(stand, tasks)?;
+        let begin = Instant::now();
+        let running = self.run(tasks, usize::MAX).await?;
+        let took = begin.elapsed();
+        self.remove(running).await?;
+        tokio::time::sleep(SETTLE).await;
+        Ok(took)
+    }
+
+    /// What the daemon's memory grows by with each of many tasks.
+    async fn grow(&self, stand: &Stand, count: u32) -> Result<Growth, Failure> {
+        let daemon = || Resident::of(u32::try_from(stand.daemon.pid())?);
+        let before = daemon()?;
+        let running = self.run(self.prepared(stand, count)?, AT_ONCE).await?;
+        tokio::time::sleep(REST).await;
+        let full = daemon()?;
+        let mut watched = Vec::new();
+        for task in &running {
+            watched.push(self.nomad.driver().watch(task).await?);
+        }
+        tokio::time::sleep(REST).await;
+        let followed = daemon()?;
+        drop(watched);
+        self.remove(running).await?;
+        let since = |after: Resident| Resident {
+            rss: after.rss.saturating_sub(before.rss),
+            pss: after.pss.saturating_sub(before.pss),
+        };
+        Ok(Growth { running: since(full), watched: since(followed) })
+    }
+
+    fn prepared(&self, stand: &Stand, count: u32) -> Result<Vec<Prepared>, Failure> {
+        (0..count).map(|_| self.nomad.prepare(stand, Wish::Host)).collect()
+    }
+
+    async fn run(&self, tasks: Vec<Prepared>, at_once: usize) -> Result<Vec<Prepared>, Failure> {
+        let starts = tasks.into_iter().map(|task| {
+            let mut driver = self.nomad.driver();
+            async move { driver.start(&task).await.map(|_| task) }
+        });
+        all(starts, at_once).await
+    }
+
+    async fn remove(&self, tasks: Vec<Prepared>) -> Result<(), Failure> {
+        let removals = tasks.into_iter().map(|task| {
+            let mut driver = self.nomad.driver();
+            async move { driver.remove(&task).await }
+        });
+        all(removals, AT_ONCE).await.map(drop)
+    }
+
+    async fn end(self) -> Result<(), Failure> {
+        let Self { nomad, bare: _, model } = self;
+        nomad.driver().remove(&model).await
+    }
+}
+
+/// The network of the next task.
+fn wish(own: bool) -> Result<Wish, Failure> {
+    Ok(if own { Wish::Own { port: free_port()? } } else { Wish::Host })
+}
+
+/// Runs all of this, so many at a time.
+async fn all<T: Send + 'static>(
+    work: impl Iterator<Item = impl Future<Output = Result<T, Failure>> + Send + 'static>,
+    at_once: usize,
+) -> Result<Vec<T>, Failure> {
+    let (mut running, mut done) = (JoinSet::new(), Vec::new());
+    for one in work {
+        if running.len() >= at_once
+            && let Some(result) = running.join_next().await
+        {
+            done.push(result??);
+        }
+        running.spawn(one);
+    }
+    while let Some(result) = running.join_next().await {
+        done.push(result??);
+    }
+    Ok(done)
+}

@@ -1,0 +1,211 @@
+//! The bare way: a container made and started over containerd's own API, with the calls that this takes and no other.
+//!
+//! It is the same container as one of ours, which is looked at once: its spec, with another allocation, and its runtime.
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use containerd_client::services::v1 as api;
+use containerd_client::services::v1::containers_client::ContainersClient;
+use containerd_client::services::v1::snapshots as snap;
+use containerd_client::services::v1::snapshots::snapshots_client::SnapshotsClient;
+use containerd_client::services::v1::tasks_client::TasksClient;
+use containerd_client::types::v1::Status as TaskStatus;
+use nix::mount::{MntFlags, umount2};
+use nix::sys::signal::Signal;
+use prost_types::Any;
+use serde_json::{Value, json};
+use switchyard_tests::host::random_name;
+use tonic::Status;
+use tonic::transport::Channel;
+
+use super::cni::Cni;
+use super::nomad::{Prepared, Wish};
+use crate::Failure;
+use crate::side::{SNAPSHOTTER, scoped};
+use crate::stand::{OUR_NAMESPACE, Stand, THEIR_NAMESPACE};
+
+/// How long a process may take to end that was killed.
+const END: Duration = Duration::from_secs(20);
+
+/// The bare way. Clones share its connection.
+#[derive(Clone, Debug)]
+pub(super) struct Bare {
+    containers: ContainersClient<Channel>,
+    snapshots: SnapshotsClient<Channel>,
+    tasks: TasksClient<Channel>,
+    model: Model,
+    cni: Cni,
+    /// Where namespaces are held.
+    dir: PathBuf,
+}
+
+/// What a container is like that our daemon has made.
+#[derive(Clone, Debug)]
+struct Model {
+    /// The allocation, whose name is in many places of the spec.
+    alloc: String,
+    spec: Value,
+    spec_type: String,
+    runtime: api::container::Runtime,
+    /// The snapshot below its own.
+    top: String,
+}
+
+/// A container that runs.
+#[derive(Debug)]
+pub(super) struct Running {
+    id: String,
+    /// The file that holds its network namespace, and the ports it has, if it has one.
+    network: Option<(PathBuf, u16)>,
+}
+
+// === impl Bare ===
+
+impl Bare {
+    /// Looks at the container of a task of ours that runs.
+    pub(super) async fn like(stand: &Stand, core: Channel, task: &Prepared) -> Result<Self, Failure> {
+        let mut containers = ContainersClient::new(core.clone());
+        let mut snapshots = SnapshotsClient::new(core.clone());
+        let all = containers.list(scoped(OUR_NAMESPACE, api::ListContainersRequest::default())).await?;
+        let alloc = task.alloc().to_owned();
+        let is_it = |one: &api::Container| {
+            let spec = one.spec.as_ref().map(|spec| String::from_utf8_lossy(&spec.value).contains(&alloc));
+            !one.snapshot_key.is_empty() && spec == Some(true)
+        };
+        let found = all.into_inner().containers.into_iter().find(is_it);
+        let found =
+            found.ok_or_else(|| format!("no container of {OUR_NAMESPACE} is of allocation {alloc}"))?;
+        let key = found.snapshot_key.clone();
+        let request = snap::StatSnapshotRequest { snapshotter: SNAPSHOTTER.to_owned(), key };
+        let stat = snapshots.stat(scoped(OUR_NAMESPACE, request)).await?.into_inner();
+        let spec = found.spec.ok_or("the container has no spec")?;
+        let model = Model {
+            alloc,
+            spec: serde_json::from_slice(&spec.value)?,
+            spec_type: spec.type_url,
+            runtime: found.runtime.ok_or("the container has no runtime")?,
+            top: stat.info.ok_or("the snapshot is not told")?.parent,
+        };
+        let dir = stand.root.path().join("bare");
+        std::fs::create_dir_all(&dir)?;
+        let (tasks, cni) = (TasksClient::new(core), Cni::of(stand)?);
+        Ok(Self { containers, snapshots, tasks, model, cni, dir })
+    }
+
+    /// Makes and starts a container where this task would be; how long that took, from the first call to the last answer.
+    pub(super) async fn start(&mut self, task: &Prepared) -> Result<(Duration, Running), Failure> {
+        let id = random_name() + &random_name();
+        let netns = self.dir.join(&id);
+        let network = match task.wish {
+            Wish::Host => None,
+            Wish::Own { port } => Some((netns, port)),
+        };
+        let spec = self.model.spec_of(task, network.as_ref().map(|(path, _)| path.as_path()))?;
+        let begin = Instant::now();
+        if let Some((path, port)) = &network {
+            super::cni::make_namespace(path)?;
+            self.cni.add(&id, path, *port)?;
+        }
+        self.make(&id, spec, task).await.map_err(|status| format!("bare start: {status}"))?;
+        Ok((begin.elapsed(), Running { id, network }))
+    }
+
+    async fn make(&mut self, id: &str, spec: Any, task: &Prepared) -> Result<(), Status> {
+        let request = snap::PrepareSnapshotRequest {
+            snapshotter: SNAPSHOTTER.to_owned(),
+            key: id.to_owned(),
+            parent: self.model.top.clone(),
+            ..Default::default()
+        };
+        let rootfs = self.snapshots.prepare(scoped(THEIR_NAMESPACE, request)).await?.into_inner().mounts;
+        let container = api::Container {
+            id: id.to_owned(),
+            runtime: Some(self.model.runtime.clone()),
+            spec: Some(spec),
+            snapshotter: SNAPSHOTTER.to_owned(),
+            snapshot_key: id.to_owned(),
+            ..Default::default()
+        };
+        let request = api::CreateContainerRequest { container: Some(container) };
+        self.containers.create(scoped(THEIR_NAMESPACE, request)).await?;
+        let request = api::CreateTaskRequest {
+            container_id: id.to_owned(),
+            rootfs,
+            stdout: task.stdout().to_owned(),
+            stderr: task.stderr().to_owned(),
+            options: self.model.runtime.options.clone(),
+            ..Default::default()
+        };
+        self.tasks.create(scoped(THEIR_NAMESPACE, request)).await?;
+        let request = api::StartRequest { container_id: id.to_owned(), exec_id: String::new() };
+        self.tasks.start(scoped(THEIR_NAMESPACE, request)).await.map(drop)
+    }
+
+    /// Fails unless it runs.
+    pub(super) async fn must_run(&mut self, running: &Running) -> Result<(), Failure> {
+        let request = api::GetRequest { container_id: running.id.clone(), exec_id: String::new() };
+        let process = self.tasks.get(scoped(THEIR_NAMESPACE, request)).await?.into_inner().process;
+        let status = process.map(|process| process.status());
+        if status == Some(TaskStatus::Running) {
+            return Ok(());
+        }
+        Err(format!("a bare container that was started does not run, but is {status:?}").into())
+    }
+
+    /// Ends and removes it with all it has.
+    pub(super) async fn remove(&mut self, running: Running) -> Result<(), Failure> {
+        let Running { id, network } = running;
+        let request = api::KillRequest {
+            container_id: id.clone(),
+            signal: u32::try_from(Signal::SIGKILL as i32)?,
+            all: true,
+            ..Default::default()
+        };
+        self.tasks.kill(scoped(THEIR_NAMESPACE, request)).await?;
+        let request = api::WaitRequest { container_id: id.clone(), exec_id: String::new() };
+        tokio::time::timeout(END, self.tasks.wait(scoped(THEIR_NAMESPACE, request))).await??;
+        let request = api::DeleteTaskRequest { container_id: id.clone() };
+        self.tasks.delete(scoped(THEIR_NAMESPACE, request)).await?;
+        self.containers
+            .delete(scoped(THEIR_NAMESPACE, api::DeleteContainerRequest { id: id.clone() }))
+            .await?;
+        let request = snap::RemoveSnapshotRequest { snapshotter: SNAPSHOTTER.to_owned(), key: id.clone() };
+        self.snapshots.remove(scoped(THEIR_NAMESPACE, request)).await?;
+        if let Some((path, port)) = network {
+            self.cni.del(&id, &path, port)?;
+            umount2(&path, MntFlags::MNT_DETACH)?;
+            std::fs::remove_file(&path)?;
+        }
+        Ok(())
+    }
+}
+
+// === impl Model ===
+
+impl Model {
+    /// The spec for this task: in its own allocation, with this network namespace or the host's, and with namespaces of its own that
+    /// its runtime makes where ours has made them before.
+    fn spec_of(&self, task: &Prepared, netns: Option<&Path>) -> Result<Any, Failure> {
+        let text = self.spec.to_string().replace(&self.alloc, task.alloc());
+        let mut spec: Value = serde_json::from_str(&text)?;
+        let namespaces = spec["linux"]["namespaces"].as_array_mut().ok_or("the spec has no namespaces")?;
+        namespaces.retain(|namespace| namespace["type"] != "network");
+        for namespace in namespaces.iter_mut() {
+            if let Some(namespace) = namespace.as_object_mut() {
+                namespace.remove("path");
+            }
+        }
+        if let Some(path) = netns {
+            namespaces.push(json!({ "type": "network", "path": path }));
+        }
+        Ok(Any { type_url: self.spec_type.clone(), value: serde_json::to_vec(&spec)? })
+    }
+}
+
+/// Opens FIFOs so that they have a reader, which reads nothing.
+pub(super) fn hold(paths: [&str; 2]) -> Result<[File; 2], Failure> {
+    let open = |path: &str| File::options().read(true).write(true).open(path);
+    Ok([open(paths[0])?, open(paths[1])?])
+}

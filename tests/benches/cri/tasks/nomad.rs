@@ -1,0 +1,173 @@
+//! Our side: an agent with its launcher, and what it prepares for tasks.
+
+use std::fs::File;
+use std::net::{Ipv4Addr, TcpListener};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use serde_json::json;
+use switchyard_proto::nomad::drivers::proto as nomad;
+use switchyard_proto::nomad::drivers::proto::driver_client::DriverClient;
+use switchyard_tests::nomad::{Agent, Setup};
+use tokio::task::JoinSet;
+use tonic::transport::Channel;
+
+use super::bare::hold;
+use crate::Failure;
+use crate::side::channel;
+use crate::stand::Stand;
+
+/// The port of a task, in its own network.
+pub(super) const INSIDE: u16 = 8080;
+/// How often an agent asks what a task uses.
+const USAGE: Duration = Duration::from_secs(1);
+
+/// An agent.
+pub(super) struct Nomad {
+    /// The calls on its launcher.
+    driver: DriverClient<Channel>,
+    /// It has a runtime of its own, which must neither run nor end on a thread that serves another.
+    agent: Option<Agent>,
+}
+
+/// The network of a task.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Wish {
+    /// The host's.
+    Host,
+    /// Its own, with a port that is published as this one of the host.
+    Own { port: u16 },
+}
+
+/// A task as an agent prepares it: with directories, control groups, and FIFOs that are open.
+#[derive(Debug)]
+pub(super) struct Prepared {
+    /// Its network.
+    pub(super) wish: Wish,
+    setup: Setup,
+    _fifos: [File; 2],
+}
+
+// === impl Nomad ===
+
+impl Nomad {
+    /// Starts an agent and its launcher.
+    pub(super) async fn start(stand: &Stand) -> Result<Self, Failure> {
+        let agent = apart(|| Agent::start(&stand.root, &json!({})))?;
+        let address = agent.plugin().address().to_owned();
+        Ok(Self { driver: DriverClient::new(channel(&address).await?), agent: Some(agent) })
+    }
+
+    /// Prepares a task that sleeps.
+    pub(super) fn prepare(&self, stand: &Stand, wish: Wish) -> Result<Prepared, Failure> {
+        let mut config = json!({ "image": stand.image, "command": "sleep", "args": ["100000"] });
+        match wish {
+            Wish::Host => config["network_mode"] = json!("host"),
+            Wish::Own { .. } => config["ports"] = json!(["http"]),
+        }
+        let agent = self.agent.as_ref().ok_or("the agent has ended")?;
+        let mut setup = apart(|| {
+            let mut setup = Setup::new(&stand.root, agent, "bench", &config);
+            // Readers that look at their FIFO again and again would be most of what runs here.
+            setup.deafen();
+            setup
+        })?;
+        let fifos = hold([&setup.config.stdout_path, &setup.config.stderr_path])?;
+        if let (Wish::Own { port }, Some(resources)) = (wish, &mut setup.config.resources) {
+            resources.ports.push(nomad::PortMapping {
+                label: "http".to_owned(),
+                value: port.into(),
+                to: INSIDE.into(),
+                host_ip: Ipv4Addr::LOCALHOST.to_string(),
+            });
+        }
+        Ok(Prepared { wish, setup, _fifos: fifos })
+    }
+
+    /// The calls.
+    pub(super) fn driver(&self) -> Calls {
+        Calls { driver: self.driver.clone() }
+    }
+}
+
+impl Drop for Nomad {
+    fn drop(&mut self) {
+        let agent = self.agent.take();
+        // A panic there has been told.
+        let _ = apart(|| drop(agent));
+    }
+}
+
+/// What an agent calls. Clones share the connection.
+#[derive(Clone, Debug)]
+pub(super) struct Calls {
+    driver: DriverClient<Channel>,
+}
+
+impl Calls {
+    /// `StartTask`; how long it took.
+    pub(super) async fn start(&mut self, task: &Prepared) -> Result<Duration, Failure> {
+        let request = nomad::StartTaskRequest { task: Some(task.setup.config.clone()) };
+        let begin = Instant::now();
+        let answer = self.driver.start_task(request).await;
+        let took = begin.elapsed();
+        let answer = answer.map_err(|status| format!("StartTask: {status}"))?.into_inner();
+        let state = answer.handle.map(|handle| handle.state());
+        if state == Some(nomad::TaskState::Running) {
+            return Ok(took);
+        }
+        Err(format!("a task that was started does not run, but is {state:?}").into())
+    }
+
+    /// `DestroyTask`.
+    pub(super) async fn remove(&mut self, task: &Prepared) -> Result<(), Failure> {
+        let request = nomad::DestroyTaskRequest { task_id: task.setup.id().to_owned(), force: true };
+        let answer = self.driver.destroy_task(request).await;
+        answer.map(drop).map_err(|status| format!("DestroyTask: {status}").into())
+    }
+
+    /// Waits for the end of a task and follows its usage, as an agent does all the while, until what it gives is dropped.
+    pub(super) async fn watch(&mut self, task: &Prepared) -> Result<JoinSet<()>, Failure> {
+        let id = task.setup.id().to_owned();
+        let interval = prost_types::Duration::try_from(USAGE)?;
+        let request = nomad::TaskStatsRequest { task_id: id.clone(), collection_interval: Some(interval) };
+        let mut usage = self.driver.task_stats(request).await?.into_inner();
+        usage.message().await?;
+        let (mut driver, mut open) = (self.driver.clone(), JoinSet::new());
+        open.spawn(async move { while let Ok(Some(_)) = usage.message().await {} });
+        open.spawn(async move {
+            // However it ends, it was there.
+            let _ = driver.wait_task(nomad::WaitTaskRequest { task_id: id }).await;
+        });
+        Ok(open)
+    }
+}
+
+// === impl Prepared ===
+
+impl Prepared {
+    /// The allocation.
+    pub(super) fn alloc(&self) -> &str {
+        &self.setup.config.alloc_id
+    }
+
+    /// Where its output goes.
+    pub(super) fn stdout(&self) -> &str {
+        &self.setup.config.stdout_path
+    }
+
+    /// Where the rest goes.
+    pub(super) fn stderr(&self) -> &str {
+        &self.setup.config.stderr_path
+    }
+}
+
+/// A port of loopback that nobody has.
+pub(super) fn free_port() -> Result<u16, Failure> {
+    Ok(TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port())
+}
+
+/// Runs what may block, or has a runtime of its own, on another thread.
+fn apart<T: Send>(work: impl FnOnce() -> T + Send) -> Result<T, Failure> {
+    thread::scope(|scope| scope.spawn(work).join()).map_err(|_| "an agent gave up: see above".into())
+}
