@@ -98,7 +98,7 @@ pub(crate) async fn measure(stand: &Stand, size: Size, report: &mut Report) -> R
     );
     sides.end().await?;
     let note = format!(
-        "{} starts of each side on each network, and {} bursts. Bare: snapshot, container, task and start over containerd's API, and\n\
+        "{} starts of each side on each network, and {} bursts. Bare: container, snapshot, task and start over containerd's API, and\n\
          before that a network namespace and the ADD of the same plugins, if it has a network. Ours: StartTask through launcher and\n\
          daemon. The task has one published port. Memory: resident, {} tasks.\n",
         size.starts, size.bursts, size.running

@@ -57,8 +57,8 @@ struct Model {
 #[derive(Debug)]
 pub(super) struct Running {
     id: String,
-    /// The file that holds its network namespace, and the ports it has, if it has one.
-    network: Option<(PathBuf, u16)>,
+    /// The file that holds its network namespace, the port it has, and what the plugins gave, if it has one.
+    network: Option<(PathBuf, u16, Value)>,
 }
 
 // === impl Bare ===
@@ -104,22 +104,19 @@ impl Bare {
         };
         let spec = self.model.spec_of(task, network.as_ref().map(|(path, _)| path.as_path()))?;
         let begin = Instant::now();
-        if let Some((path, port)) = &network {
-            super::cni::make_namespace(path)?;
-            self.cni.add(&id, path, *port)?;
-        }
+        let network = match network {
+            Some((path, port)) => {
+                super::cni::make_namespace(&path)?;
+                let added = self.cni.add(&id, &path, port)?;
+                Some((path, port, added))
+            }
+            None => None,
+        };
         self.make(&id, spec, task).await.map_err(|status| format!("bare start: {status}"))?;
         Ok((begin.elapsed(), Running { id, network }))
     }
 
     async fn make(&mut self, id: &str, spec: Any, task: &Prepared) -> Result<(), Status> {
-        let request = snap::PrepareSnapshotRequest {
-            snapshotter: SNAPSHOTTER.to_owned(),
-            key: id.to_owned(),
-            parent: self.model.top.clone(),
-            ..Default::default()
-        };
-        let rootfs = self.snapshots.prepare(scoped(THEIR_NAMESPACE, request)).await?.into_inner().mounts;
         let container = api::Container {
             id: id.to_owned(),
             runtime: Some(self.model.runtime.clone()),
@@ -130,6 +127,14 @@ impl Bare {
         };
         let request = api::CreateContainerRequest { container: Some(container) };
         self.containers.create(scoped(THEIR_NAMESPACE, request)).await?;
+        // Once the container names it, no garbage collection takes it away.
+        let request = snap::PrepareSnapshotRequest {
+            snapshotter: SNAPSHOTTER.to_owned(),
+            key: id.to_owned(),
+            parent: self.model.top.clone(),
+            ..Default::default()
+        };
+        let rootfs = self.snapshots.prepare(scoped(THEIR_NAMESPACE, request)).await?.into_inner().mounts;
         let request = api::CreateTaskRequest {
             container_id: id.to_owned(),
             rootfs,
@@ -173,8 +178,8 @@ impl Bare {
             .await?;
         let request = snap::RemoveSnapshotRequest { snapshotter: SNAPSHOTTER.to_owned(), key: id.clone() };
         self.snapshots.remove(scoped(THEIR_NAMESPACE, request)).await?;
-        if let Some((path, port)) = network {
-            self.cni.del(&id, &path, port)?;
+        if let Some((path, port, added)) = network {
+            self.cni.del(&id, &path, port, &added)?;
             umount2(&path, MntFlags::MNT_DETACH)?;
             std::fs::remove_file(&path)?;
         }

@@ -33,20 +33,20 @@ impl Cni {
         Ok(Self { list: serde_json::from_slice(&text)?, plugins: plugins.to_owned() })
     }
 
-    /// ADD of all plugins, each with the result of the one before.
-    pub(super) fn add(&self, id: &str, netns: &Path, port: u16) -> Result<(), Failure> {
+    /// ADD of all plugins, each with the result of the one before; gives the last.
+    pub(super) fn add(&self, id: &str, netns: &Path, port: u16) -> Result<Value, Failure> {
         let mut previous = Value::Null;
         for plugin in self.plugins()? {
             let result = self.run("ADD", plugin, (id, netns, port), &previous)?;
             previous = serde_json::from_slice(&result)?;
         }
-        Ok(())
+        Ok(previous)
     }
 
-    /// DEL of all plugins, the last first.
-    pub(super) fn del(&self, id: &str, netns: &Path, port: u16) -> Result<(), Failure> {
+    /// DEL of all plugins, the last first, of what ADD has given.
+    pub(super) fn del(&self, id: &str, netns: &Path, port: u16, added: &Value) -> Result<(), Failure> {
         for plugin in self.plugins()?.iter().rev() {
-            self.run("DEL", plugin, (id, netns, port), &Value::Null)?;
+            self.run("DEL", plugin, (id, netns, port), added)?;
         }
         Ok(())
     }
