@@ -83,7 +83,9 @@ impl Inner {
     pub(crate) async fn recorded_exit(&self, entry: &TaskEntry) -> Result<Exit> {
         let recorded = entry.recorded.get_or_try_init(|| async {
             let exit = self.await_exit(entry).await?;
-            self.record_exit(entry, &exit, entry.started().map(|started| started.at)).await?;
+            let started = entry.started().map(|started| started.at);
+            // Boxed, as all that follows an end: what waits for it, for each task and perhaps for years, is to be small.
+            Box::pin(self.record_exit(entry, &exit, started)).await?;
             Ok::<_, Error>(exit)
         });
         recorded.await.cloned()
@@ -103,7 +105,7 @@ impl Inner {
     async fn reap(&self, entry: &Arc<TaskEntry>) -> Result<Exit> {
         let exit = self.recorded_exit(entry).await?;
         self.faults.reach(Step::TaskExitRecorded)?;
-        let cleared = tokio::time::timeout(CLEAR, self.clear_process(entry)).await;
+        let cleared = tokio::time::timeout(CLEAR, Box::pin(self.clear_process(entry))).await;
         let failed = match cleared {
             Ok(Ok(())) => None,
             Ok(Err(error)) => Some(error),
@@ -134,7 +136,7 @@ impl Inner {
         loop {
             let known = tokio::select! {
                 told = self.told_exit(entry) => told.map(Some),
-                () = self.untold(entry) => self.see_to_untold(entry).await,
+                () = self.untold(entry) => Box::pin(self.see_to_untold(entry)).await,
             };
             if let Some(exit) = known? {
                 self.silent.clear(&id);
