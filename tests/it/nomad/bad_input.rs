@@ -166,6 +166,7 @@ fn a_task_of_any_name_is_found_by_it_and_a_signal_that_is_none_leaves_it_alone()
     assert_eq!(inspected.state(), nomad::TaskState::Running);
     driver.destroy(task.id(), true).expect("it can be destroyed");
     task.remove_leaf();
+    drop(task);
     node.assert_clean();
 }
 
