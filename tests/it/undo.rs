@@ -443,6 +443,7 @@ async fn whatever_fails_half_way_a_new_backend_recovers_cleanly() {
     for step in SANDBOX_ENDED {
         let doomed = lab.sandbox().await;
         lab.fail(step);
+        let _ = lab.backend.begin_removal(doomed).await;
         let _ = lab.backend.stop_sandbox(doomed).await;
         let _ = lab.backend.remove_sandbox(doomed).await;
         lab.assert_reached(step);
