@@ -228,8 +228,10 @@ impl<'r> Client<'r> {
                 self.pods[at].containers[which].started = true;
                 self.seen_ended(at, which, &status);
             }
-            // A pod that has broken starts nothing.
-            cri::ContainerState::ContainerCreated if self.harmed(&self.pods[at].id) => {
+            // A pod that has broken, or was stopped, starts nothing.
+            cri::ContainerState::ContainerCreated
+                if self.pods[at].stopped || self.harmed(&self.pods[at].id) =>
+            {
                 self.calls.ledger.tell(&id, Told::There);
             }
             cri::ContainerState::ContainerCreated | cri::ContainerState::ContainerUnknown => {
