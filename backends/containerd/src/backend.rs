@@ -49,7 +49,7 @@ use crate::sandbox::{SandboxEntry, infra, kernel_text};
 use crate::shim::Lifelines;
 use crate::stats::Layers;
 use crate::steps::Faults;
-use crate::task::{Silent, TaskEntry};
+use crate::task::{PodShims, Silent, TaskEntry};
 use crate::volumes::Volumes;
 
 mod setup;
@@ -110,6 +110,7 @@ pub(crate) struct Inner {
     pub(crate) left_groups: LeftGroups,
     pub(crate) looks: Looks,
     pub(crate) making: Making,
+    pub(crate) pod_shims: PodShims,
     pub(crate) silent: Silent,
     pub(crate) lifelines: Arc<Lifelines>,
     /// Cancelled, as it were, when recovery is done.
@@ -168,18 +169,13 @@ impl Containerd {
             .map_err(|fault| Error::internal("the node's abilities cannot be read").with_source(fault))?;
         host.selinux = host.selinux.filter(|_| config.selinux);
         let snapshotters = snapshotters(config);
-        let registry = registry::Client::new(registry::Config {
-            hosts_dirs: settings.registry.config_dirs.clone(),
-            idle_timeout: Duration::from_secs(settings.registry.idle_timeout_seconds.max(1)),
-            ..registry::Config::default()
-        });
         let (tracker, abilities) = (TaskTracker::new(), Abilities::default());
         let limit = Duration::from_secs(settings.network.plugin_timeout_seconds.max(1));
         let (boot, cgroups) = (kernel_text("random/boot_id")?, cgroup::Reader::detect()?);
         let inner = Arc::new(Inner {
             images: Images::new(
                 client.clone(),
-                registry,
+                registry_of(&settings),
                 snapshotters,
                 abilities.clone(),
                 Policy { downloads: config.max_concurrent_downloads, pins: settings.images.pinned.clone() },
@@ -213,6 +209,7 @@ impl Containerd {
             left_groups: LeftGroups::default(),
             looks: Looks::new(LOOKING, looks::LIMIT),
             making: Making::default(),
+            pod_shims: PodShims::default(),
             silent: Silent::default(),
             lifelines: Lifelines::new(&settings.logkeeper, tracker.clone()),
             recovered: CancellationToken::new(),
@@ -230,6 +227,14 @@ impl Containerd {
         inner.keep_watch(held, &stop);
         Ok(Self { inner, _stop: stop.drop_guard() })
     }
+}
+
+fn registry_of(settings: &Settings) -> registry::Client {
+    registry::Client::new(registry::Config {
+        hosts_dirs: settings.registry.config_dirs.clone(),
+        idle_timeout: Duration::from_secs(settings.registry.idle_timeout_seconds.max(1)),
+        ..registry::Config::default()
+    })
 }
 
 /// Where the layers of images go, by the handler that runs them.

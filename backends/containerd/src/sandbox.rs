@@ -409,6 +409,7 @@ impl Inner {
         let request = api::DeleteContainerRequest { id: id.to_string() };
         let what = format!("delete container {id}");
         gone_is_done(call(&what, QUICK, self.client.containers().delete(request)).await)?;
+        drop(self.pod_shims.forget(id));
         self.faults.reach(Step::SandboxForgotten)
     }
 

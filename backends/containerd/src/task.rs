@@ -29,6 +29,7 @@ mod hearing;
 mod hung;
 pub(crate) mod leaf;
 mod oom;
+mod pod_shim;
 mod process;
 mod quota;
 mod remove;
@@ -42,6 +43,7 @@ mod update;
 mod volumes;
 
 pub(crate) use hung::Silent;
+pub(crate) use pod_shim::PodShims;
 pub(crate) use process::{MainProcess, ended};
 pub(crate) use start::{hold_output, log_spec, make_fifos, mark_started};
 use still::PLACES;

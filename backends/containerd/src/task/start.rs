@@ -85,14 +85,12 @@ impl Inner {
         };
         // The FIFOs have a reader in us already, so that the process can be created while the logkeeper takes them on. Both run to
         // their end, so that undoing does not race with either.
-        let (logged, created) =
-            tokio::join!(self.open_log(log.as_ref()), self.create_process(entry, request));
+        let (logged, created) = tokio::join!(self.open_log(log.as_ref()), self.make_process(entry, request));
         drop(readers);
         logged?;
         let made = created?;
         self.faults.reach(Step::TaskCreated)?;
         // The process is there already, and waits to become the task's.
-        self.hold_main(entry, made);
         if let Err(error) = self.rescore_main(entry, made).await {
             tracing::warn!(task.id = %entry.id, error = error.report(), "a task has the OOM score of its shim");
         }
@@ -135,6 +133,21 @@ impl Inner {
         let Some(spec) = log else { return Ok(()) };
         self.logkeeper.open(spec).await.map_err(from_logkeeper)?;
         self.faults.reach(Step::TaskLogged)
+    }
+
+    /// Has containerd create the process, not amid the making or ending of another of its pod, and takes hold of it; its id.
+    async fn make_process(&self, entry: &TaskEntry, request: api::CreateTaskRequest) -> Result<u32> {
+        let turn = self.pod_turn(entry).await;
+        if turn.is_some() {
+            self.await_last_shim(entry).await;
+        }
+        let made = self.create_process(entry, request).await?;
+        self.hold_main(entry, made);
+        if turn.is_some() {
+            self.note_shim(entry);
+        }
+        drop(turn);
+        Ok(made)
     }
 
     /// Has containerd create the process; its id. A task that containerd denies to have and refuses to create is one that a break-off
