@@ -39,6 +39,7 @@ fn main() -> Result<(), Box<dyn Error>> {
             ".hashicorp.nomad.plugins.drivers.proto.TaskConfig",
             ".switchyard.nomad.v1.OpenRequest",
         ])
+        .codec_path("crate::codec::LeanCodec")
         .compile_fds(descriptors)?;
     Ok(())
 }

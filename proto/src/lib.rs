@@ -13,6 +13,7 @@
 //! Clients and servers accept messages up to tonic's 4 MiB unless `max_decoding_message_size` says otherwise;
 //! CRI peers expect 16 MiB.
 
+pub mod codec;
 mod redact;
 
 pub mod cri {
