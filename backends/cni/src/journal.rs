@@ -1,9 +1,9 @@
 //! A file per attachment, written before plugins run, from which the attachment can be undone after a crash at any line.
 //!
-//! It holds one or two JSON documents: what is asked for, on disk before the first plugin runs, and the result of ADD, which is
-//! appended. The result need not be on disk: it helps plugins to undo an attachment, and one that a power cut has ended can be undone
-//! without. So a result that is cut short is one that is not known; and where what is asked for is cut short itself, or is not there,
-//! no plugin has run.
+//! It holds JSON documents: what is asked for, on disk before the first plugin runs, and the result of each plugin's ADD, appended before
+//! the next one runs. The last of these is what DEL is given: some plugins, as `firewall`, know by it alone what to undo, also where ADD
+//! was cut off later in the chain. It need not be on disk: an attachment that a power cut has ended can be undone without. So a result
+//! that is cut short is one that is not known; and where what is asked for is cut short itself, or is not there, no plugin has run.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, ErrorKind, Write};
@@ -26,15 +26,6 @@ use crate::result::CniResult;
 
 /// The form of the file that this program writes and reads.
 const VERSION: u32 = 2;
-
-/// How far an attachment had come.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Phase {
-    /// ADD may have been run, in part or in full; the result is not known.
-    Adding,
-    /// ADD succeeded; the result is known.
-    Added,
-}
 
 /// The content of a journal file. It does not depend on the configuration directory.
 #[derive(Clone, Debug, PartialEq)]
@@ -102,13 +93,8 @@ impl Saved {
             let text = format!("version {} is not {VERSION}", intent.version);
             return Err(damaged(serde::de::Error::custom(text)));
         }
-        Ok(Some(Self { intent, result: documents.next().and_then(Result::ok) }))
-    }
-
-    /// How far the attachment had come.
-    #[must_use]
-    pub fn phase(&self) -> Phase {
-        if self.result.is_some() { Phase::Added } else { Phase::Adding }
+        // The last may be cut short; after a failure the iterator ends.
+        Ok(Some(Self { intent, result: documents.map_while(Result::ok).last() }))
     }
 
     /// The attachment, with its capability arguments as they were passed on.
@@ -132,7 +118,7 @@ impl Saved {
         NetworkList::parse(path, self.intent.network.to_string().as_bytes())
     }
 
-    /// The result of ADD, if it is known. `path` is where this was read from, for error messages.
+    /// The result of the last plugin whose ADD has ended, if it is known: that of the whole, where the chain was run to its end. `path` is where this was read from, for error messages.
     ///
     /// # Errors
     /// [`Error::Conf`], [`Error::Result`].
@@ -163,7 +149,8 @@ impl Network {
         }
     }
 
-    /// [`Network::add`], of what [`Network::save`] has put on disk at `path`. The file has the result before this returns.
+    /// [`Network::add`], of what [`Network::save`] has put on disk at `path`. The file has the result of each plugin before the next runs,
+    /// and before this returns.
     ///
     /// After a failure the file is gone if nothing is left of the attachment, else it stays for [`del_saved`].
     /// Cancel-safety: none, as for `add`; but whenever it is cut short, [`del_saved`] undoes what it did.
@@ -171,14 +158,8 @@ impl Network {
     /// # Errors
     /// [`Error::Journal`]; those of `add`.
     pub async fn add_saved(&self, path: &Path, attachment: &Attachment) -> Result<CniResult, Error> {
-        let error = match self.add(attachment).await {
-            Ok(result) => match append(path, &result.raw).await {
-                Ok(()) => {
-                    reach(Step::ResultSaved);
-                    return Ok(result);
-                }
-                Err(error) => self.undo(attachment, Some(&result), error).await,
-            },
+        let error = match self.add_noting(attachment, Some(path)).await {
+            Ok(result) => return Ok(result),
             Err(error) => error,
         };
         if !error.left_something()
@@ -255,11 +236,13 @@ fn write_durably(path: &Path, bytes: &[u8]) -> io::Result<()> {
     Ok(())
 }
 
-/// Adds the result, in one write.
-async fn append(path: &Path, result: &Value) -> Result<(), Error> {
+/// Adds a plugin's result, in one write.
+pub(crate) async fn append(path: &Path, result: &Value) -> Result<(), Error> {
     let bytes = encode(path, result)?;
     let target = path.to_owned();
-    blocking("write", path, move || OpenOptions::new().append(true).open(target)?.write_all(&bytes)).await
+    blocking("write", path, move || OpenOptions::new().append(true).open(target)?.write_all(&bytes)).await?;
+    reach(Step::ResultSaved);
+    Ok(())
 }
 
 /// Removes the file. Idempotent.

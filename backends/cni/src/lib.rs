@@ -34,7 +34,7 @@ mod testing;
 pub use attachment::{Attachment, Bandwidth, Capabilities, Dns, IpRange, PortMapping, Protocol};
 pub use conf::{ConfDir, Loaded, NetworkList, PluginConf, Skipped};
 pub use error::{ConfError, Error, ResultError};
-pub use journal::{Phase, Saved, del_saved};
+pub use journal::{Saved, del_saved};
 pub use network::{CheckOutcome, Network};
 pub use plugin::{Limits, Plugins, Verb};
 pub use result::{CniResult, Interface, IpConfig, IpNet, ResultDns, Route};

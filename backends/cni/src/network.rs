@@ -10,6 +10,7 @@ use tokio::time::timeout;
 use crate::attachment::Attachment;
 use crate::conf::{NetworkList, PluginConf, type_of};
 use crate::error::Error;
+use crate::journal;
 use crate::plugin::{Call, Plugins, Verb};
 use crate::result::CniResult;
 
@@ -77,6 +78,15 @@ impl Network {
     /// [`Error::Attachment`] or [`Error::PluginNotFound`] before anything was run; else [`Error::Add`] with the first
     /// failure, and the failure of undoing it if there was one.
     pub async fn add(&self, attachment: &Attachment) -> Result<CniResult, Error> {
+        self.add_noting(attachment, None).await
+    }
+
+    /// As [`Network::add`], with what each plugin has given added to the file at `journal` before the next one runs.
+    pub(crate) async fn add_noting(
+        &self,
+        attachment: &Attachment,
+        journal: Option<&Path>,
+    ) -> Result<CniResult, Error> {
         attachment.check()?;
         if attachment.netns.is_none() {
             return Err(Error::Attachment {
@@ -87,35 +97,39 @@ impl Network {
         }
         // All of them first, so that a missing plugin needs no undoing, which would fail for the same reason.
         self.check_installed()?;
-        match self.add_chain(attachment).await {
-            Ok(result) => Ok(result),
-            Err(error) => Err(self.undo(attachment, None, error).await),
+        let mut made = None;
+        match self.add_chain(attachment, journal, &mut made).await {
+            Ok(()) => made.ok_or_else(|| Error::Conf {
+                path: self.list.source.clone(),
+                source: crate::error::ConfError::NoPlugins,
+            }),
+            Err(error) => Err(self.undo(attachment, made.as_ref(), error).await),
         }
     }
 
-    async fn add_chain(&self, attachment: &Attachment) -> Result<CniResult, Error> {
-        let mut result: Option<CniResult> = None;
+    /// `made` is what the last plugin that succeeded has given, also after a failure: some plugins know by that alone what to undo.
+    async fn add_chain(
+        &self,
+        attachment: &Attachment,
+        journal: Option<&Path>,
+        made: &mut Option<CniResult>,
+    ) -> Result<(), Error> {
         for plugin in &self.list.plugins {
-            let previous = result.as_ref().map(|result| &result.raw);
+            let previous = made.as_ref().map(|result| &result.raw);
             let output = self.call(plugin, Verb::Add, attachment, previous).await?;
             reach(Step::PluginAdded);
             let parsed = CniResult::parse(&output, self.list.cni_version)
                 .map_err(|source| Error::Result { plugin: type_of(plugin).to_owned(), source })?;
-            result = Some(parsed);
+            let result = &made.insert(parsed).raw;
+            if let Some(journal) = journal {
+                journal::append(journal, result).await?;
+            }
         }
-        result.ok_or_else(|| Error::Conf {
-            path: self.list.source.clone(),
-            source: crate::error::ConfError::NoPlugins,
-        })
+        Ok(())
     }
 
     /// Detaches after a failure, within a bound of its own, and makes the error that tells both.
-    pub(crate) async fn undo(
-        &self,
-        attachment: &Attachment,
-        result: Option<&CniResult>,
-        failed: Error,
-    ) -> Error {
+    async fn undo(&self, attachment: &Attachment, result: Option<&CniResult>, failed: Error) -> Error {
         let limit = self.plugins.limits().undo;
         let (container_id, network) = (attachment.container_id.clone(), self.list.name.clone());
         let undone = match timeout(limit, self.del(attachment, result)).await {

@@ -257,7 +257,7 @@ steps! {
         JournalWritten,
         /// A plugin's ADD is done.
         PluginAdded,
-        /// The journal has the result.
+        /// The journal has the result of a plugin.
         ResultSaved,
         /// A plugin's DEL is done.
         PluginDeleted,

@@ -30,6 +30,7 @@ pub(super) const MADE: &[Amid] = &[
             (PluginAdded, 2),
             (PluginAdded, 3),
             (ResultSaved, 1),
+            (ResultSaved, 3),
             (SandboxAttached, 1),
             (SandboxHosts, 1),
             (InfraCreated, 1),

@@ -36,6 +36,10 @@ const STARTS: [Step; 13] = [
     TaskMarked,
 ];
 
+/// Where the making of its network may be cut off: by the plugin that is run then.
+const NETWORKS: [(Step, u32); 5] =
+    [(PluginAdded, 1), (ResultSaved, 1), (PluginAdded, 2), (PluginAdded, 3), (ResultSaved, 3)];
+
 /// Where the end of a task may be cut off, and its removal.
 const ENDS: [Step; 2] = [TaskExitRecorded, TaskDeleted];
 const REMOVALS: [Step; 6] =
@@ -55,7 +59,12 @@ fn as_agent<T>(agent: &Agent, call: impl Fn(&Driver) -> Result<T, Status>) -> T 
 
 /// Kills the daemon at a step amid `call`, and starts it anew.
 fn amid<T: Send>(node: &Node, step: Step, call: impl FnOnce() -> T + Send) -> T {
-    node.daemon().kill_at(&[(step, 1)]);
+    amid_nth(node, (step, 1), call)
+}
+
+/// The same, when the step is reached for this time.
+fn amid_nth<T: Send>(node: &Node, at: (Step, u32), call: impl FnOnce() -> T + Send) -> T {
+    node.daemon().kill_at(&[at]);
     std::thread::scope(|scope| {
         let calling = scope.spawn(call);
         let mut daemon = node.daemon();
@@ -86,6 +95,23 @@ fn a_start_that_a_kill_cut_off_is_done_by_the_same_request_and_the_task_runs_onc
         assert_eq!(agent.driver().wait(task.id(), RUN).expect("it ends").exit_code, 5, "{step:?}");
         assert_eq!(task.stdout(), "begun\n", "{step:?}: it has run more than once");
         finish(&agent, task);
+        node.assert_clean();
+    }
+}
+
+#[test]
+fn a_network_that_a_kill_cut_off_is_made_anew_and_nothing_of_the_first_stays() {
+    let node = Node::start();
+    let agent = Arc::new(Agent::start(node.root(), &json!({})));
+    for at in NETWORKS {
+        let config =
+            json!({ "image": node.image(), "command": "sh", "args": ["-c", "echo begun; exec sleep 1000"] });
+        let task = Setup::new(node.root(), &agent, "task", &config);
+        let started = amid_nth(&node, at, || as_agent(&agent, |driver| driver.start(&task.config)));
+        assert!(started.network_override.is_some_and(|network| !network.addr.is_empty()), "{at:?}");
+        task.wait_stdout(|text| text.contains("begun"));
+        finish(&agent, task);
+        // Leases, interfaces at the bridge, and packet rules are looked for as well.
         node.assert_clean();
     }
 }

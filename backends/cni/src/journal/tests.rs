@@ -36,9 +36,9 @@ async fn the_file_is_there_before_a_plugin_runs_and_has_the_result_after() {
     let made = attach_saved(&network, &path, &attachment()).await.unwrap();
 
     let during = Saved::read(&copy).unwrap().unwrap();
-    assert_eq!((during.phase(), during.result(&copy).unwrap()), (Phase::Adding, None));
+    assert_eq!(during.result(&copy).unwrap(), None);
     let after = Saved::read(&path).unwrap().unwrap();
-    assert_eq!((after.phase(), after.result(&path).unwrap()), (Phase::Added, Some(made)));
+    assert_eq!(after.result(&path).unwrap(), Some(made));
     assert_eq!(after.attachment(), attachment());
     assert_eq!(after.list(&path).unwrap().plugins, network.list().plugins);
     assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
@@ -105,10 +105,37 @@ async fn a_kill_during_add_can_be_undone() {
         made = attach_saved(&network, &path, &attachment) => panic!("a hanging plugin answered: {made:?}"),
         () = running => {}
     }
-    assert_eq!(Saved::read(&path).unwrap().unwrap().phase(), Phase::Adding);
+    assert_eq!(Saved::read(&path).unwrap().unwrap().result(&path).unwrap(), None);
     del_saved(&path, &bench.plugins(), None).await.unwrap();
     assert_eq!(bench.order(), ["ADD one", "DEL one"]);
     assert_eq!(bench.env("one", "DEL", "CNI_NETNS").as_deref(), Some(""));
+    assert_eq!(left_in(&bench.path("journal")), 0);
+}
+
+#[tokio::test]
+async fn what_a_kill_cut_off_later_in_the_chain_is_undone_with_what_was_given_before() {
+    let bench = Bench::new();
+    let path = journal(&bench);
+    bench.good("one", "10.0.0.2/24");
+    bench.good("two", "10.0.0.3/24");
+    bench.plugin("three", "[ $CNI_COMMAND != ADD ] || { touch started; exec sleep 300; }");
+    let network = bench.network(&list("1.0.0", &["one", "two", "three"]));
+    let attachment = attachment();
+    let started = bench.path("log/started");
+    let running = async {
+        while !started.exists() {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    tokio::select! {
+        made = attach_saved(&network, &path, &attachment) => panic!("a hanging plugin answered: {made:?}"),
+        () = running => {}
+    }
+    del_saved(&path, &bench.plugins(), None).await.unwrap();
+    assert_eq!(bench.order(), ["ADD one", "ADD two", "ADD three", "DEL three", "DEL two", "DEL one"]);
+    for plugin in ["one", "two", "three"] {
+        assert_eq!(bench.stdin(plugin, "DEL")["prevResult"], result("1.0.0", "10.0.0.3/24"), "{plugin}");
+    }
     assert_eq!(left_in(&bench.path("journal")), 0);
 }
 
@@ -121,7 +148,7 @@ async fn the_file_stays_until_del_succeeds() {
     let error = attach_saved(&network, &path, &attachment()).await.unwrap_err();
     assert!(error.left_something());
     assert!(del_saved(&path, &bench.plugins(), None).await.is_err());
-    assert_eq!(Saved::read(&path).unwrap().unwrap().phase(), Phase::Adding);
+    assert_eq!(Saved::read(&path).unwrap().unwrap().result(&path).unwrap(), None);
     let error = attach_saved(&network, &path, &attachment()).await.unwrap_err();
     assert!(matches!(error, Error::JournalExists { .. }), "{error}");
 
@@ -215,7 +242,7 @@ async fn a_result_that_was_cut_short_is_not_known() {
     let text = fs::read_to_string(&path).unwrap();
     fs::write(&path, &text[..text.len() - 1]).unwrap();
     let saved = Saved::read(&path).unwrap().unwrap();
-    assert_eq!((saved.phase(), saved.result(&path).unwrap()), (Phase::Adding, None));
+    assert_eq!(saved.result(&path).unwrap(), None);
     del_saved(&path, &bench.plugins(), None).await.unwrap();
     assert_eq!(bench.order(), ["ADD one", "DEL one"]);
     assert!(!path.exists());

@@ -99,6 +99,9 @@ async fn a_failure_in_the_middle_undoes_the_whole_chain() {
     let network = bench.network(&list("1.0.0", &["one", "two", "three"]));
     let error = network.add(&attachment()).await.unwrap_err();
     assert_eq!(bench.order(), ["ADD one", "ADD two", "DEL three", "DEL two", "DEL one"]);
+    for plugin in ["one", "two", "three"] {
+        assert_eq!(bench.stdin(plugin, "DEL")["prevResult"], result("1.0.0", "10.0.0.2/24"), "{plugin}");
+    }
     assert!(!error.left_something() && !error.is_retryable());
     let line = one_line(&error);
     assert_eq!(line, "cannot attach container c0ffee to network net: plugin two refused ADD with code 7: no");
