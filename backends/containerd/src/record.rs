@@ -340,13 +340,8 @@ impl TaskRecord {
 
     /// The views of images that it has: the key of each, and what it is a view of.
     pub(crate) fn images(&self) -> Vec<(String, String)> {
-        let view = |record: &StagedRecord| match record {
-            StagedRecord::Image { key, top: Some(top), .. } => Some((key.clone(), top.clone())),
-            StagedRecord::Image { top: None, .. }
-            | StagedRecord::Path { .. }
-            | StagedRecord::Beneath { .. } => None,
-        };
-        self.staged.iter().filter_map(view).collect()
+        let views = self.staged.iter().filter_map(StagedRecord::view);
+        views.map(|(_, key, top)| (key.to_owned(), top.to_owned())).collect()
     }
 
     pub(crate) fn sandbox_id(&self) -> Result<SandboxId> {

@@ -69,6 +69,16 @@ struct Planned {
     inside: PathBuf,
 }
 
+impl StagedRecord {
+    /// The view of an image that is there: its name in the directory, its key, and what it is a view of.
+    pub(crate) fn view(&self) -> Option<(&str, &str, &str)> {
+        match self {
+            Self::Image { at, key, top: Some(top) } => Some((at, key, top)),
+            Self::Image { top: None, .. } | Self::Path { .. } | Self::Beneath { .. } => None,
+        }
+    }
+}
+
 /// What is put at a place.
 enum Ready {
     /// A path of the host, with its ids mapped.
@@ -105,15 +115,9 @@ impl Staging {
 
     /// The labels by which containerd keeps the views as long as the task's container object.
     pub(super) fn labels(&self, snapshotter: &str) -> HashMap<String, String> {
-        let label = |record: &StagedRecord| match record {
-            StagedRecord::Image { at, key, top: Some(_) } => {
-                Some((format!("containerd.io/gc.ref.snapshot.{snapshotter}/volume.{at}"), key.clone()))
-            }
-            StagedRecord::Image { top: None, .. }
-            | StagedRecord::Path { .. }
-            | StagedRecord::Beneath { .. } => None,
-        };
-        self.records.iter().filter_map(label).collect()
+        let label = |at: &str| format!("containerd.io/gc.ref.snapshot.{snapshotter}/volume.{at}");
+        let views = self.records.iter().filter_map(StagedRecord::view);
+        views.map(|(at, key, _)| (label(at), key.to_owned())).collect()
     }
 }
 
@@ -274,12 +278,11 @@ impl Inner {
         records: &[StagedRecord],
     ) -> Result<HashMap<String, Vec<Mount>>> {
         let mut views = HashMap::new();
-        for record in records {
-            let StagedRecord::Image { key, top: Some(_), .. } = record else { continue };
-            let request = snap::MountsRequest { snapshotter: entry.snapshotter.clone(), key: key.clone() };
+        for (_, key, _) in records.iter().filter_map(StagedRecord::view) {
+            let request = snap::MountsRequest { snapshotter: entry.snapshotter.clone(), key: key.to_owned() };
             let what = format!("look up the mounts of snapshot {key}");
             let mounts = call(&what, QUICK, self.client.snapshots().mounts(request)).await?.mounts;
-            views.insert(key.clone(), mounts);
+            views.insert(key.to_owned(), mounts);
         }
         Ok(views)
     }
