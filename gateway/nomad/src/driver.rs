@@ -116,6 +116,11 @@ impl Driver {
         &self.shared.seen
     }
 
+    /// Looks at the directories of agents.
+    pub(crate) fn looks(&self) -> &Looks {
+        &self.shared.looks
+    }
+
     /// Which images are let go.
     pub(crate) fn keep(&self) -> &Keep {
         &self.shared.keep

@@ -142,8 +142,20 @@ impl Driver {
         }
         let mut agents = self.seen().agents(&session.id);
         for agent in &agents {
-            if tokio::fs::try_exists(agent.dir_of(&record.alloc_id)).await.unwrap_or(false) {
-                return Some(agent.clone());
+            let dir = agent.dir_of(&record.alloc_id);
+            let look = move || Ok(dir.exists());
+            match self.looks().look(format!("allocation {}", record.alloc_id), look).await {
+                Ok(true) => return Some(agent.clone()),
+                Ok(false) => {}
+                // Who cannot look takes nothing away.
+                Err(error) => {
+                    tracing::debug!(
+                        alloc = record.alloc_id,
+                        error = error.report(),
+                        "whose a network is is not known"
+                    );
+                    return None;
+                }
             }
         }
         let only = agents.pop().filter(|_| agents.is_empty())?;

@@ -85,7 +85,7 @@ fn running(lab: &Lab) -> usize {
     lab.fake.tasks().into_iter().filter(|task| lab.fake.runs(*task)).count()
 }
 
-/// Lets what was given up come to its end.
+/// Lets what was given up come to its end. A removal that a fault has ended may wait for who asks again: what is left at last is looked at.
 async fn quiet(lab: &Lab) {
     for _ in 0..10_000 {
         assert!(running(lab) <= 1, "two tasks run in one place: {:?}", lab.fake.leftovers());
