@@ -9,7 +9,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use switchyard_proto::cri::v1::{ContainerState, StatusRequest};
 use switchyard_tests::host::{eventually, processes};
-use switchyard_tests::node::Node;
+use switchyard_tests::node::{Node, Pod};
 use switchyard_tests::prereq;
 use tonic::Code;
 
@@ -225,35 +225,93 @@ fn a_shim_that_dies_ends_its_container_which_is_told_and_leaves_nothing() {
     }
 }
 
-/// The tasks of a pod share a shim, which ends with the last of them. Here it does after it was chosen for another task, and before
-/// containerd speaks to it.
+/// Two containers of a pod: the first runs, and the second is about to be started by the same shim.
+struct Shared<'n> {
+    pod: Pod<'n>,
+    first: String,
+    second: String,
+    /// The shim's process.
+    shim: i32,
+}
+
+impl<'n> Shared<'n> {
+    fn make(node: &'n Node) -> Self {
+        let pod = node.pod("shared");
+        let first = pod.shell("first", "exec sleep 31440");
+        let second = pod.create(&node.container("second", &["sh", "-c", "echo runs; exec sleep 31441"]));
+        let shim = shim(node, &first);
+        Self { pod, first, second, shim }
+    }
+
+    /// Starts the second. `meanwhile` runs when its shim is chosen, and before containerd speaks to it.
+    fn start_second(&self, node: &Node, dir: &Path, meanwhile: impl FnOnce() + Send) {
+        std::fs::write(dir.join("hold"), "").expect("it can be written");
+        std::thread::scope(|scope| {
+            let start = scope.spawn(|| node.cri().start(&self.second));
+            let held = eventually(LIMIT, || dir.join("held").exists());
+            if held {
+                meanwhile();
+            }
+            std::fs::remove_file(dir.join("hold")).expect("it is there");
+            assert!(held, "no shim was chosen");
+            start.join().expect("a call does not panic").expect("it is started");
+        });
+        self.pod.wait_log("second", |lines| lines.len() == 1 && lines[0].ends_with(" F runs"));
+        let status = node.cri().status(&self.second).expect("it has a status");
+        assert_eq!(status.state(), ContainerState::ContainerRunning, "{status:?}");
+    }
+
+    fn shim_runs(&self) -> bool {
+        processes::find(self.shim).is_some_and(|process| !process.zombie)
+    }
+}
+
+/// A node whose shims tell of their start only once the file `hold` in the directory is gone.
+fn node_of_slow_shims() -> (Node, PathBuf) {
+    let mut dir = PathBuf::new();
+    let node = Node::start_configured(|root| {
+        dir = root.path().join("shims");
+        format!("[containerd]\nbinary = {:?}\n", slow_shims(&dir))
+    });
+    (node, dir)
+}
+
+fn retried(node: &Node) -> bool {
+    let log = std::fs::read_to_string(node.root().daemon_log()).expect("the daemon writes a log");
+    log.contains("the pod's shim ended just now")
+}
+
 #[test]
 fn a_start_that_meets_the_end_of_its_pods_shim_goes_through() {
-    let dir = std::cell::OnceCell::new();
-    let node = Node::start_configured(|root| {
-        let dir = dir.get_or_init(|| root.path().join("shims"));
-        format!("[containerd]\nbinary = {:?}\n", slow_shims(dir))
+    let (node, dir) = node_of_slow_shims();
+    let shared = Shared::make(&node);
+    shared.start_second(&node, &dir, || {
+        kill(Pid::from_raw(shared.shim), Signal::SIGKILL).expect("it runs");
+        assert!(eventually(LIMIT, || !shared.shim_runs()), "it was killed");
     });
-    let dir = dir.get().expect("it is made before the node starts");
-    let pod = node.pod("ends");
-    let first = pod.shell("first", "exec sleep 31440");
-    let second = pod.create(&node.container("second", &["sh", "-c", "echo runs; exec sleep 31441"]));
-    let shim = shim(&node, &first);
-    std::fs::write(dir.join("hold"), "").expect("it can be written");
+    assert!(retried(&node), "{}", node.daemon().tail());
+}
+
+/// The shim ends with the last of the tasks: that one is not taken away while the next is being made.
+#[test]
+fn a_pods_shim_does_not_end_under_the_hands_of_a_start() {
+    let (node, dir) = node_of_slow_shims();
+    let shared = Shared::make(&node);
     std::thread::scope(|scope| {
-        let start = scope.spawn(|| node.cri().start(&second));
-        let held = eventually(LIMIT, || dir.join("held").exists());
-        node.cri().stop(&first, 0).expect("it can be stopped");
-        let ended = eventually(LIMIT, || processes::find(shim).is_none_or(|process| process.zombie));
-        std::fs::remove_file(dir.join("hold")).expect("it is there");
-        assert!(held && ended, "the shim was chosen: {held}; it ended: {ended}");
-        start.join().expect("a call does not panic").expect("the task gets a shim of its own");
+        let mut stop = None;
+        shared.start_second(&node, &dir, || {
+            stop = Some(scope.spawn(|| node.cri().stop(&shared.first, 0)));
+            let ended = || processes::all().iter().all(|process| process.command != "sleep 31440");
+            assert!(eventually(LIMIT, ended), "its process is not killed");
+            // As long as it takes containerd to delete a task, many times over.
+            std::thread::sleep(Duration::from_millis(500));
+            assert!(shared.shim_runs(), "it has ended with the first");
+        });
+        let stop = stop.expect("it was begun").join().expect("a call does not panic");
+        stop.expect("it can be stopped");
     });
-    pod.wait_log("second", |lines| lines.len() == 1 && lines[0].ends_with(" F runs"));
-    let status = node.cri().status(&second).expect("it has a status");
-    assert_eq!(status.state(), ContainerState::ContainerRunning, "{status:?}");
-    let log = std::fs::read_to_string(node.root().daemon_log()).expect("the daemon writes a log");
-    assert!(log.contains("the pod's shim ended just now"), "{}", node.daemon().tail());
+    assert!(shared.shim_runs(), "it serves the second");
+    assert!(!retried(&node), "{}", node.daemon().tail());
 }
 
 /// A containerd whose shims tell of their start, with the address in hand, only once the file `hold` in `dir` is gone; its path.

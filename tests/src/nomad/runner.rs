@@ -1,20 +1,25 @@
 //! What an agent does for one task: waits for its end, and takes it up again when the plugin has ended.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use switchyard_proto::nomad::drivers::proto as nomad;
 
 use super::agent::{Agent, Fault};
+use crate::host::eventually;
 
 /// How long a test's task may run.
 const RUN_LIMIT: Duration = Duration::from_secs(180);
+/// Within which a task is recovered once a plugin can be started.
+const RECOVER_LIMIT: Duration = Duration::from_secs(60);
 
 /// Waits for the end of one task on a thread of its own, over as many plugins as it takes.
 #[derive(Debug)]
 pub struct Runner {
     thread: JoinHandle<Ended>,
+    recovered: Arc<AtomicU32>,
 }
 
 /// How a task ended.
@@ -32,8 +37,19 @@ impl Runner {
     /// Waits from now on.
     #[must_use]
     pub fn start(agent: &Arc<Agent>, handle: nomad::TaskHandle) -> Self {
-        let agent = Arc::clone(agent);
-        Self { thread: std::thread::spawn(move || run(&agent, &handle)) }
+        let (agent, recovered) = (Arc::clone(agent), Arc::new(AtomicU32::new(0)));
+        let count = Arc::clone(&recovered);
+        Self { thread: std::thread::spawn(move || run(&agent, &handle, &count)), recovered }
+    }
+
+    /// Waits until the task has been recovered this often.
+    ///
+    /// # Panics
+    /// When it is not.
+    #[track_caller]
+    pub fn wait_recovered(&self, times: u32) {
+        let is_recovered = || self.recovered.load(Ordering::SeqCst) == times;
+        assert!(eventually(RECOVER_LIMIT, is_recovered), "it was recovered {:?} times", self.recovered);
     }
 
     /// The end of the task.
@@ -50,13 +66,12 @@ impl Runner {
     }
 }
 
-fn run(agent: &Agent, handle: &nomad::TaskHandle) -> Ended {
+fn run(agent: &Agent, handle: &nomad::TaskHandle, recovered: &AtomicU32) -> Ended {
     let id = handle.config.as_ref().expect("a handle has the task's configuration").id.clone();
     let mut driver = agent.driver();
-    let mut recovered = 0;
     loop {
         let status = match driver.wait(&id, RUN_LIMIT) {
-            Ok(result) => return Ended { result, recovered },
+            Ok(result) => return Ended { result, recovered: recovered.load(Ordering::SeqCst) },
             Err(status) => status,
         };
         match agent.fault(status) {
@@ -64,7 +79,7 @@ fn run(agent: &Agent, handle: &nomad::TaskHandle) -> Ended {
                 driver = agent.dispense();
                 // Once, and if that fails the task is started a second time.
                 driver.recover(handle).expect("a task is recovered at the first try");
-                recovered += 1;
+                recovered.fetch_add(1, Ordering::SeqCst);
             }
             Fault::Status(status) => panic!("the agent takes the task {id} for failed: {status}"),
         }

@@ -4,10 +4,11 @@ use std::pin::pin;
 use std::time::Duration;
 
 use futures::poll;
+use switchyard_core::id::SandboxId;
 use switchyard_core::spec::Signal;
 use switchyard_core::state::{ExitCause, LOST_CODE, TaskState};
 use switchyard_core::{Error, ErrorKind};
-use switchyard_fake::Method;
+use switchyard_fake::{Fake, Method};
 
 use crate::node::{ENDLESS, Node, refused, sandbox_spec, task_spec, until};
 
@@ -136,19 +137,25 @@ async fn a_task_that_the_backend_has_lost_has_ended_with_an_unknown_code() {
     assert_eq!((exit.code, exit.cause), (LOST_CODE, ExitCause::Lost));
 }
 
+/// What is left when the gateway is killed amid the removal of a sandbox, at this call of the backend.
+async fn cut_off(node: Node, sandbox: SandboxId, method: Method) -> Fake {
+    let hold = node.fake.hold(method);
+    let (scope, id) = (node.scope.clone(), sandbox.to_string());
+    let mut removal = pin!(scope.remove_sandbox(&id));
+    assert!(poll!(&mut removal).is_pending());
+    hold.arrived(1).await;
+    let fake = node.fake.reopen();
+    drop(node);
+    hold.release();
+    fake
+}
+
 #[tokio::test]
 async fn a_removal_that_was_begun_is_finished_whoever_asks_again_or_nobody() {
     for method in [Method::StopSandbox, Method::RemoveTask, Method::RemoveSandbox] {
         let node = Node::new().await;
-        let task = node.running(&["ignore-term"]).await;
-        let hold = node.fake.hold(method);
-        let (scope, id) = (node.scope.clone(), task.sandbox.to_string());
-        let mut removal = pin!(scope.remove_sandbox(&id));
-        assert!(poll!(&mut removal).is_pending());
-        hold.arrived(1).await;
-        let fake = node.fake.reopen();
-        drop(node);
-        hold.release();
+        let sandbox = node.running(&["ignore-term"]).await.sandbox;
+        let fake = cut_off(node, sandbox, method).await;
         // It fails first, as with a containerd that is away.
         fake.fail_next(method, Error::unavailable("away"));
         let node = Node::over(fake).await;
@@ -161,17 +168,9 @@ async fn a_removal_that_was_begun_is_finished_whoever_asks_again_or_nobody() {
 async fn a_removal_that_goes_on_after_a_restart_is_joined_by_who_asks_for_it() {
     let node = Node::new().await;
     let sandbox = node.sandbox().await.id;
-    let hold = node.fake.hold(Method::StopSandbox);
-    let (scope, id) = (node.scope.clone(), sandbox.to_string());
-    let mut removal = pin!(scope.remove_sandbox(&id));
-    assert!(poll!(&mut removal).is_pending());
-    hold.arrived(1).await;
-    let fake = node.fake.reopen();
-    drop(node);
-    hold.release();
-    let node = Node::over(fake).await;
+    let node = Node::over(cut_off(node, sandbox, Method::StopSandbox).await).await;
     assert_eq!(node.fake.doomed(), [sandbox]);
-    node.scope.remove_sandbox(&id).await.unwrap();
+    node.scope.remove_sandbox(&sandbox.to_string()).await.unwrap();
     assert!(node.fake.leftovers().is_empty());
     node.agrees().await;
 }
