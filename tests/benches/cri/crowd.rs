@@ -298,14 +298,7 @@ fn shims(stand: &Stand, side: &Side) -> Result<f64, Failure> {
 
 /// Both lists of each side. Who comes first alternates.
 async fn list_both(stand: &mut Stand, round: u32, want: usize) -> Result<Pair<Lists>, Failure> {
-    let (theirs, ours) = (&mut stand.theirs, &mut stand.ours);
-    if round.is_multiple_of(2) {
-        let theirs = list(theirs, want).await?;
-        Ok(Pair { theirs, ours: list(ours, want).await? })
-    } else {
-        let ours = list(ours, want).await?;
-        Ok(Pair { theirs: list(theirs, want).await?, ours })
-    }
+    Pair::in_turns(round, list(&mut stand.theirs, want), list(&mut stand.ours, want)).await
 }
 
 async fn list(side: &mut Side, want: usize) -> Result<Lists, Failure> {

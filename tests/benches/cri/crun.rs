@@ -102,13 +102,8 @@ impl Crun {
     /// One pod of each side, up and down. Who comes first alternates.
     pub(crate) async fn round(&mut self, stand: &mut Stand, round: u32) -> Result<Pair<Up>, Failure> {
         let requests = Requests { privileged: true, ..Requests::new(stand) };
-        if round.is_multiple_of(2) {
-            let theirs = pod(&mut stand.theirs, &requests, round).await?;
-            Ok(Pair { theirs, ours: pod(&mut self.side, &self.requests, round).await? })
-        } else {
-            let ours = pod(&mut self.side, &self.requests, round).await?;
-            Ok(Pair { theirs: pod(&mut stand.theirs, &requests, round).await?, ours })
-        }
+        let theirs = pod(&mut stand.theirs, &requests, round);
+        Pair::in_turns(round, theirs, pod(&mut self.side, &self.requests, round)).await
     }
 
     /// What its pods left behind, once none is there any more.

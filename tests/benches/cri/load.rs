@@ -27,13 +27,8 @@ pub(crate) struct Burst {
 /// This many pods of each side at once. Who comes first alternates.
 pub(crate) async fn burst(stand: &mut Stand, round: u32, pods: u32) -> Result<Pair<Burst>, Failure> {
     let requests = Requests::new(stand);
-    if round.is_multiple_of(2) {
-        let theirs = at_once(&stand.theirs, &requests, round, pods).await?;
-        Ok(Pair { theirs, ours: at_once(&stand.ours, &requests, round, pods).await? })
-    } else {
-        let ours = at_once(&stand.ours, &requests, round, pods).await?;
-        Ok(Pair { theirs: at_once(&stand.theirs, &requests, round, pods).await?, ours })
-    }
+    let [theirs, ours] = [&stand.theirs, &stand.ours].map(|side| at_once(side, &requests, round, pods));
+    Pair::in_turns(round, theirs, ours).await
 }
 
 /// What the bursts took.
@@ -58,14 +53,9 @@ pub(crate) async fn rate(
     let length = length / TURNS;
     let mut turns = Vec::new();
     for turn in 0..TURNS {
-        let pair = if turn.is_multiple_of(2) {
-            let theirs = churn(&stand.theirs, &requests, turn, length, clients).await?;
-            Pair { theirs, ours: churn(&stand.ours, &requests, turn, length, clients).await? }
-        } else {
-            let ours = churn(&stand.ours, &requests, turn, length, clients).await?;
-            Pair { theirs: churn(&stand.theirs, &requests, turn, length, clients).await?, ours }
-        };
-        turns.push(pair);
+        let [theirs, ours] =
+            [&stand.theirs, &stand.ours].map(|side| churn(side, &requests, turn, length, clients));
+        turns.push(Pair::in_turns(turn, theirs, ours).await?);
         crate::report::progress("pods per second", turn + 1, TURNS);
     }
     Ok(turns)

@@ -60,6 +60,26 @@ pub(crate) struct Pair<T> {
     pub(crate) ours: T,
 }
 
+impl<T> Pair<T> {
+    /// A measurement of each side, one right after the other. Who comes first alternates from round to round.
+    pub(crate) fn in_turns(
+        round: u32,
+        theirs: impl Future<Output = Result<T, Failure>>,
+        ours: impl Future<Output = Result<T, Failure>>,
+    ) -> impl Future<Output = Result<Self, Failure>> {
+        let (theirs, ours) = (Box::pin(theirs), Box::pin(ours));
+        async move {
+            if round.is_multiple_of(2) {
+                let theirs = theirs.await?;
+                Ok(Self { theirs, ours: ours.await? })
+            } else {
+                let ours = ours.await?;
+                Ok(Self { theirs: theirs.await?, ours })
+            }
+        }
+    }
+}
+
 /// Whether a side has had a pod before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Turn {
@@ -91,13 +111,8 @@ pub(crate) async fn round(stand: &mut Stand, round: u32, turn: Turn) -> Result<P
     let requests = Requests::new(stand);
     let look = Look::new(&stand.root);
     let Stand { theirs, ours, .. } = stand;
-    if round.is_multiple_of(2) {
-        let theirs = pod(theirs, &requests, &look, round, turn).await?;
-        Ok(Pair { theirs, ours: pod(ours, &requests, &look, round, turn).await? })
-    } else {
-        let ours = pod(ours, &requests, &look, round, turn).await?;
-        Ok(Pair { theirs: pod(theirs, &requests, &look, round, turn).await?, ours })
-    }
+    let theirs = pod(theirs, &requests, &look, round, turn);
+    Pair::in_turns(round, theirs, pod(ours, &requests, &look, round, turn)).await
 }
 
 /// What the pods took, and a note on it.

@@ -54,14 +54,9 @@ pub(crate) async fn round(stand: &mut Stand, round: u32, size: Size) -> Result<P
     let ours = push(stand, &format!("ours-{}", size.layers), round, size);
     let containerd = stand.containerd.pid();
     let daemon = u32::try_from(stand.daemon.pid())?;
-    let (their, our) = (&mut stand.theirs, &mut stand.ours);
-    if round.is_multiple_of(2) {
-        let theirs = pull(their, &theirs, &[containerd]).await?;
-        Ok(Pair { theirs, ours: pull(our, &ours, &[containerd, daemon]).await? })
-    } else {
-        let ours = pull(our, &ours, &[containerd, daemon]).await?;
-        Ok(Pair { theirs: pull(their, &theirs, &[containerd]).await?, ours })
-    }
+    let (their, our) = ([containerd], [containerd, daemon]);
+    let theirs = pull(&mut stand.theirs, &theirs, &their);
+    Pair::in_turns(round, theirs, pull(&mut stand.ours, &ours, &our)).await
 }
 
 /// What bounds a pull.

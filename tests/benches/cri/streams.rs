@@ -93,13 +93,7 @@ async fn both<T>(
     round: u32,
     measure: impl AsyncFn(&mut Side, &Served) -> Result<T, Failure>,
 ) -> Result<Pair<T>, Failure> {
-    if round.is_multiple_of(2) {
-        let theirs = measure(&mut stand.theirs, theirs).await?;
-        Ok(Pair { theirs, ours: measure(&mut stand.ours, ours).await? })
-    } else {
-        let ours = measure(&mut stand.ours, ours).await?;
-        Ok(Pair { theirs: measure(&mut stand.theirs, theirs).await?, ours })
-    }
+    Pair::in_turns(round, measure(&mut stand.theirs, theirs), measure(&mut stand.ours, ours)).await
 }
 
 // === impl Samples ===

@@ -66,7 +66,7 @@ struct Growth {
 
 /// Measures all of it.
 pub(crate) async fn measure(stand: &Stand, size: Size, report: &mut Report) -> Result<(), Failure> {
-    let mut sides = Sides::start(stand).await?;
+    let sides = Sides::start(stand).await?;
     let mut rows = Vec::new();
     for (name, title, is_own) in [
         ("StartTask, host's network", "tasks on the host's network", false),
@@ -122,27 +122,21 @@ impl Sides {
     }
 
     /// A start of each side. Who comes first alternates.
-    async fn round(&mut self, stand: &Stand, round: u32, own: bool) -> Result<Pair<Duration>, Failure> {
-        if round.is_multiple_of(2) {
-            let theirs = self.theirs(stand, own).await?;
-            Ok(Pair { theirs, ours: self.ours(stand, own).await? })
-        } else {
-            let ours = self.ours(stand, own).await?;
-            Ok(Pair { theirs: self.theirs(stand, own).await?, ours })
-        }
+    async fn round(&self, stand: &Stand, round: u32, own: bool) -> Result<Pair<Duration>, Failure> {
+        Pair::in_turns(round, self.theirs(stand, own), self.ours(stand, own)).await
     }
 
-    async fn theirs(&mut self, stand: &Stand, own: bool) -> Result<Duration, Failure> {
-        let task = self.nomad.prepare(stand, wish(own)?)?;
-        let (took, running) = self.bare.start(&task).await?;
-        self.bare.must_run(&running).await?;
-        self.bare.remove(running).await?;
+    async fn theirs(&self, stand: &Stand, own: bool) -> Result<Duration, Failure> {
+        let (mut bare, task) = (self.bare.clone(), self.nomad.prepare(stand, wish(own)?)?);
+        let (took, running) = bare.start(&task).await?;
+        bare.must_run(&running).await?;
+        bare.remove(running).await?;
         drop(task);
         tokio::time::sleep(SETTLE).await;
         Ok(took)
     }
 
-    async fn ours(&mut self, stand: &Stand, own: bool) -> Result<Duration, Failure> {
+    async fn ours(&self, stand: &Stand, own: bool) -> Result<Duration, Failure> {
         let task = self.nomad.prepare(stand, wish(own)?)?;
         let mut driver = self.nomad.driver();
         let took = driver.start(&task).await?;
@@ -154,7 +148,7 @@ impl Sides {
 
     /// Where the time of each side's starts goes: each side for itself, as containerd counts the calls of both.
     async fn break_down(
-        &mut self,
+        &self,
         stand: &Stand,
         size: Size,
         own: bool,
@@ -174,14 +168,8 @@ impl Sides {
     }
 
     /// Many starts of each side at once: until the last of them is answered. Who comes first alternates.
-    async fn burst(&mut self, stand: &Stand, round: u32, tasks: u32) -> Result<Pair<Duration>, Failure> {
-        if round.is_multiple_of(2) {
-            let theirs = self.their_burst(stand, tasks).await?;
-            Ok(Pair { theirs, ours: self.our_burst(stand, tasks).await? })
-        } else {
-            let ours = self.our_burst(stand, tasks).await?;
-            Ok(Pair { theirs: self.their_burst(stand, tasks).await?, ours })
-        }
+    async fn burst(&self, stand: &Stand, round: u32, tasks: u32) -> Result<Pair<Duration>, Failure> {
+        Pair::in_turns(round, self.their_burst(stand, tasks), self.our_burst(stand, tasks)).await
     }
 
     async fn their_burst(&self, stand: &Stand, tasks: u32) -> Result<Duration, Failure> {

@@ -77,14 +77,8 @@ async fn clear(stand: &Stand, theirs: Crowd, ours: Crowd) -> Result<(), Failure>
 async fn row(stand: &Stand, size: Size, call: Call) -> Result<Row, Failure> {
     let mut samples = Vec::new();
     for number in 0..TURNS {
-        let (theirs, ours) = (stand.theirs.clone(), stand.ours.clone());
-        samples.push(if number.is_multiple_of(2) {
-            let theirs = turn(stand, theirs, size, call).await?;
-            Pair { theirs, ours: turn(stand, ours, size, call).await? }
-        } else {
-            let ours = turn(stand, ours, size, call).await?;
-            Pair { theirs: turn(stand, theirs, size, call).await?, ours }
-        });
+        let [theirs, ours] = [&stand.theirs, &stand.ours].map(|side| turn(stand, side.clone(), size, call));
+        samples.push(Pair::in_turns(number, theirs, ours).await?);
         progress(call.name(), number + 1, TURNS);
     }
     Ok(Row::times(&call.title(size), samples).goal(Goal::RatioAtMost(0.3)))

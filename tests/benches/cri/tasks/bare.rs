@@ -46,6 +46,8 @@ pub(super) struct Bare {
 struct Model {
     /// The allocation, whose name is in many places of the spec.
     alloc: String,
+    /// Below it is what our daemon holds for a start.
+    stage: String,
     spec: Value,
     spec_type: String,
     runtime: api::container::Runtime,
@@ -83,6 +85,7 @@ impl Bare {
         let spec = found.spec.ok_or("the container has no spec")?;
         let model = Model {
             alloc,
+            stage: stand.root.path().join("run/stage/").display().to_string(),
             spec: serde_json::from_slice(&spec.value)?,
             spec_type: spec.type_url,
             runtime: found.runtime.ok_or("the container has no runtime")?,
@@ -195,6 +198,14 @@ impl Model {
     fn spec_of(&self, task: &Prepared, netns: Option<&Path>) -> Result<Any, Failure> {
         let text = self.spec.to_string().replace(&self.alloc, task.alloc());
         let mut spec: Value = serde_json::from_str(&text)?;
+        for mount in spec["mounts"].as_array_mut().ok_or("the spec has no mounts")? {
+            // What a task of ours mounts out of its allocation is held for it in a place that goes once it has started.
+            let is_held = mount["source"].as_str().is_some_and(|source| source.starts_with(&self.stage));
+            if is_held {
+                let inside = mount["destination"].as_str().unwrap_or_default();
+                mount["source"] = json!(task.shown_at(inside)?);
+            }
+        }
         let namespaces = spec["linux"]["namespaces"].as_array_mut().ok_or("the spec has no namespaces")?;
         namespaces.retain(|namespace| namespace["type"] != "network");
         for namespace in namespaces.iter_mut() {

@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::net::{Ipv4Addr, TcpListener};
+use std::path::PathBuf;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -149,6 +150,17 @@ impl Prepared {
     /// The allocation.
     pub(super) fn alloc(&self) -> &str {
         &self.setup.config.alloc_id
+    }
+
+    /// What is shown at this path inside of it, of its allocation.
+    pub(super) fn shown_at(&self, inside: &str) -> Result<PathBuf, Failure> {
+        let task = self.setup.task_dir();
+        match inside {
+            "/alloc" => Ok(self.setup.alloc_dir().join("alloc")),
+            "/alloc/logs" => Ok(self.setup.alloc_dir().join("alloc/logs")),
+            "/local" | "/secrets" => Ok(task.join(inside.trim_start_matches('/'))),
+            _ => Err(format!("it is not known what of an allocation is at {inside}").into()),
+        }
     }
 
     /// Where its output goes.
