@@ -1,8 +1,11 @@
 //! Credentials for pulls: the task's own, or those that a configuration of Docker or a helper program has for the registry.
 
-use std::path::PathBuf;
+use std::fs::File;
+use std::io::Read;
+use std::path::Path;
 
 use switchyard_core::image::Credentials;
+use switchyard_core::looks::Looks;
 use switchyard_core::{Error, Result};
 
 use crate::plan::ImageWish;
@@ -16,16 +19,19 @@ use docker_config::{DockerConfig, Place};
 /// How Docker's files and helpers name the registry that images without one come from.
 const DOCKER_HUB: &str = "https://index.docker.io/v1/";
 
-/// What to show the registry of this image.
+/// The longest configuration of Docker that is read, in bytes: its path may be that of anything.
+const FILE_LIMIT: u64 = 4 << 20;
+
+/// What to show the registry of this image. Cancel-safe.
 ///
 /// # Errors
-/// Looking for credentials failed, and the task does not want to go on without.
-pub(crate) async fn credentials(wish: &ImageWish, config: &AuthConfig) -> Result<Credentials> {
+/// Looking for credentials failed or took too long, and the task does not want to go on without.
+pub(crate) async fn credentials(wish: &ImageWish, config: &AuthConfig, looks: &Looks) -> Result<Credentials> {
     if let Some(own) = &wish.credentials {
         return Ok(own.clone());
     }
     let registry = registry_of(&wish.reference);
-    match look_up(registry, config).await {
+    match look_up(registry, config, looks).await {
         Ok(found) => Ok(found.unwrap_or_default()),
         Err(error) if wish.soft_fail => {
             tracing::warn!(
@@ -39,9 +45,9 @@ pub(crate) async fn credentials(wish: &ImageWish, config: &AuthConfig) -> Result
     }
 }
 
-async fn look_up(registry: &str, config: &AuthConfig) -> Result<Option<Credentials>> {
+async fn look_up(registry: &str, config: &AuthConfig, looks: &Looks) -> Result<Option<Credentials>> {
     if !config.config.is_empty() {
-        let place = read(PathBuf::from(&config.config)).await?.place_of(registry)?;
+        let place = read(&config.config, looks).await?.place_of(registry)?;
         let found = match place {
             Some(Place::Here(credentials)) => Some(credentials),
             Some(Place::Helper(name)) => helper::get(&name, registry).await?,
@@ -54,17 +60,23 @@ async fn look_up(registry: &str, config: &AuthConfig) -> Result<Option<Credentia
     if config.helper.is_empty() { Ok(None) } else { helper::get(&config.helper, registry).await }
 }
 
-async fn read(path: PathBuf) -> Result<DockerConfig> {
-    let shown = path.display().to_string();
-    let reading = tokio::task::spawn_blocking(move || std::fs::read(path));
-    let bytes = match reading.await {
-        Ok(Ok(bytes)) => bytes,
-        Ok(Err(fault)) => {
-            return Err(Error::unavailable(format!("read {shown} of auth.config")).with_source(fault));
-        }
-        Err(fault) => return Err(Error::internal(format!("read {shown} broke off")).with_source(fault)),
-    };
-    DockerConfig::parse(&bytes).map_err(|error| error.context(format!("read {shown} of auth.config")))
+/// Reads the file in the time that looks at the host have: it may be on a file system that hangs.
+async fn read(path: &str, looks: &Looks) -> Result<DockerConfig> {
+    let shown = format!("auth.config ({path})");
+    let own = path.to_owned();
+    let bytes = looks.look(shown.clone(), move || Ok(contents(Path::new(&own)))).await?;
+    let bytes = bytes.map_err(|fault| Error::unavailable(format!("read {shown}")).with_source(fault))?;
+    DockerConfig::parse(&bytes).map_err(|error| error.context(format!("read {shown}")))
+}
+
+fn contents(path: &Path) -> std::io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    File::open(path)?.take(FILE_LIMIT + 1).read_to_end(&mut bytes)?;
+    if u64::try_from(bytes.len()).is_ok_and(|length| length > FILE_LIMIT) {
+        let why = format!("it is longer than {FILE_LIMIT} bytes");
+        return Err(std::io::Error::new(std::io::ErrorKind::FileTooLarge, why));
+    }
+    Ok(bytes)
 }
 
 /// The registry of an image, as Docker's files name it.

@@ -78,7 +78,7 @@ impl Images {
             self.keep.wanted(&image.id);
             return Ok(image.id);
         }
-        let credentials = auth::credentials(wish, config).await?;
+        let credentials = auth::credentials(wish, config, &self.looks).await?;
         teller.tell("Downloading image", &[("image", &wish.reference)]);
         let (reference, handler) = (wish.reference.clone(), handler.to_owned());
         let request = PullRequest { reference, credentials, handler, owner: Owner::Nomad };

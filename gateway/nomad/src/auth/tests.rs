@@ -1,6 +1,12 @@
 //! Where credentials are looked for, and in which order.
 
+use std::fs::OpenOptions;
+use std::io::Write;
 use std::time::Duration;
+
+use nix::sys::stat::Mode;
+use nix::unistd::mkfifo;
+use switchyard_core::ErrorKind;
 
 use super::*;
 
@@ -21,6 +27,10 @@ fn wish(reference: &str) -> ImageWish {
         credentials: None,
         soft_fail: false,
     }
+}
+
+fn looks() -> Looks {
+    Looks::new(1, switchyard_core::looks::LIMIT)
 }
 
 #[track_caller]
@@ -70,18 +80,22 @@ fn a_file_that_cannot_be_read_is_told_without_its_content() {
 async fn the_tasks_own_credentials_come_first_and_without_any_there_are_none() {
     let own = ImageWish { credentials: Some(basic("own", "x")), ..wish("busybox") };
     let nowhere = AuthConfig { config: "/no/such/config.json".into(), helper: String::new() };
-    assert_eq!(credentials(&own, &nowhere).await.expect("nothing is looked for"), basic("own", "x"));
-    let found = credentials(&wish("busybox"), &AuthConfig::default()).await.expect("nothing is looked for");
+    assert_eq!(
+        credentials(&own, &nowhere, &looks()).await.expect("nothing is looked for"),
+        basic("own", "x")
+    );
+    let found =
+        credentials(&wish("busybox"), &AuthConfig::default(), &looks()).await.expect("nothing is looked for");
     assert_eq!(found, Credentials::Anonymous);
 }
 
 #[tokio::test]
 async fn a_lookup_that_fails_stops_the_pull_unless_the_task_goes_on_without() {
     let nowhere = AuthConfig { config: "/no/such/config.json".into(), helper: String::new() };
-    let failed = credentials(&wish("busybox"), &nowhere).await.expect_err("there is no such file");
+    let failed = credentials(&wish("busybox"), &nowhere, &looks()).await.expect_err("there is no such file");
     assert!(failed.report().contains("/no/such/config.json"), "{failed:?}");
     let soft = ImageWish { soft_fail: true, ..wish("busybox") };
-    assert_eq!(credentials(&soft, &nowhere).await.expect("it goes on"), Credentials::Anonymous);
+    assert_eq!(credentials(&soft, &nowhere, &looks()).await.expect("it goes on"), Credentials::Anonymous);
 }
 
 #[tokio::test]
@@ -90,7 +104,52 @@ async fn the_file_comes_before_the_helper() {
     let path = dir.path().join("config.json");
     std::fs::write(&path, BASIC).expect("there is room");
     let config = AuthConfig { config: path.display().to_string(), helper: "no-such-helper".into() };
-    assert_eq!(credentials(&wish("busybox"), &config).await.expect("the file has it"), basic("user", "pass"));
-    let asked = credentials(&wish("other.example/a"), &config).await.expect_err("the helper is asked");
+    assert_eq!(
+        credentials(&wish("busybox"), &config, &looks()).await.expect("the file has it"),
+        basic("user", "pass")
+    );
+    let asked =
+        credentials(&wish("other.example/a"), &config, &looks()).await.expect_err("the helper is asked");
     assert!(asked.report().contains("docker-credential-no-such-helper"), "{asked:?}");
+}
+
+#[tokio::test]
+async fn a_file_that_hangs_holds_nobody_longer_than_a_look_may_take() {
+    let dir = tempfile::tempdir().expect("there is room");
+    let path = dir.path().join("config.json");
+    // Nobody writes into it: to open it hangs as one on a dead file system does.
+    mkfifo(&path, Mode::S_IRUSR | Mode::S_IWUSR).expect("there is room");
+    let looks = Looks::new(1, Duration::from_millis(50));
+    let config = AuthConfig { config: path.display().to_string(), helper: String::new() };
+    for says in ["does a file system hang?", "still hangs"] {
+        let late =
+            credentials(&wish("busybox"), &config, &looks).await.expect_err("nobody has said anything");
+        assert_eq!(late.kind(), ErrorKind::Unavailable);
+        let text = late.report();
+        assert!(text.contains(says) && text.contains(&format!("auth.config ({})", config.config)), "{text}");
+    }
+    let soft = ImageWish { soft_fail: true, ..wish("busybox") };
+    assert_eq!(credentials(&soft, &config, &looks).await.expect("it goes on"), Credentials::Anonymous);
+
+    let mut writer = OpenOptions::new().write(true).open(&path).expect("somebody reads");
+    writer.write_all(BASIC.as_bytes()).expect("somebody reads");
+    drop(writer);
+    // The thread has to return first.
+    std::fs::remove_file(&path).expect("it is there");
+    std::fs::write(&path, BASIC).expect("there is room");
+    let found = loop {
+        match credentials(&wish("busybox"), &config, &looks).await {
+            Ok(found) => break found,
+            Err(error) => assert_eq!(error.kind(), ErrorKind::Unavailable),
+        }
+        tokio::task::yield_now().await;
+    };
+    assert_eq!(found, basic("user", "pass"));
+}
+
+#[tokio::test]
+async fn a_file_without_end_is_refused() {
+    let endless = AuthConfig { config: "/dev/zero".into(), helper: String::new() };
+    let refused = credentials(&wish("busybox"), &endless, &looks()).await.expect_err("it has no end");
+    assert!(refused.report().contains("auth.config (/dev/zero): it is longer than"), "{refused:?}");
 }
