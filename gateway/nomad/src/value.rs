@@ -11,8 +11,10 @@ use switchyard_core::{Error, Result};
 
 use crate::duration;
 
-/// Deeper than any schema of ours. The decoder counts each level twice.
-const MAX_DEPTH: usize = 32;
+mod sound;
+
+/// The decoder counts each level twice, and what is in the last one.
+const DECODER_DEPTH: usize = 2 * sound::MAX_DEPTH + 4;
 
 /// The longest configuration that is read, in bytes: what it is read into takes many times that.
 const MAX_BYTES: usize = 4 << 20;
@@ -37,12 +39,11 @@ impl Block {
             let why = format!("it has {} bytes, and may have {MAX_BYTES}", bytes.len());
             return Err(Error::invalid("config", why));
         }
+        sound::check(bytes)
+            .map_err(|why| Error::invalid("config", format!("it is not MessagePack: {why}")))?;
         let mut rest = bytes;
-        let value = rmpv::decode::read_value_with_max_depth(&mut rest, MAX_DEPTH)
+        let value = rmpv::decode::read_value_with_max_depth(&mut rest, DECODER_DEPTH)
             .map_err(|error| Error::invalid("config", "it is not MessagePack").with_source(error))?;
-        if !rest.is_empty() {
-            return Err(Error::invalid("config", "more bytes follow what it says"));
-        }
         if value == Value::Nil { Ok(Self::default()) } else { Self::of(String::new(), value) }
     }
 
