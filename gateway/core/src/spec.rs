@@ -27,7 +27,7 @@ pub use network::{
     Bandwidth, Dns, HostAddress, HostEntry, Link, MacAddress, PodNetwork, PortMapping, Protocol,
     SandboxNetwork, UtsMode,
 };
-pub use resources::{CgroupPlacement, HugepageLimit, Resources};
+pub use resources::{CgroupPlacement, HugepageLimit, Resources, is_number_list};
 pub use signal::Signal;
 pub use subnet::Subnet;
 pub use throttle::{IoWeight, Throttle, Throttled};

@@ -67,8 +67,7 @@ impl Images {
         teller: &Teller,
     ) -> Result<ImageId> {
         if let Some(path) = &wish.load {
-            let id =
-                self.load(wish, path, (whose, dir), handler).await.map_err(|error| error.context("load"))?;
+            let id = self.load(wish, path, (whose, dir), handler).await?;
             self.keep.wanted(&id);
             return Ok(id);
         }
@@ -95,7 +94,7 @@ impl Images {
         (whose, dir): (String, &Path),
         handler: &str,
     ) -> Result<ImageId> {
-        let (root, path) = (dir.to_owned(), PathBuf::from(path));
+        let (root, path, shown) = (dir.to_owned(), PathBuf::from(path), path);
         let open = move || {
             open_below(&root, &path).map_err(|fault| {
                 let why = format!("{} cannot be read in the task's local directory", path.display());
@@ -104,9 +103,10 @@ impl Images {
         };
         let archive = self.looks.look(whose, open).await?;
         let loading = self.scope.load_image(archive, wish.reference.clone(), handler.to_owned());
-        tokio::time::timeout(wish.timeout, loading).await.unwrap_or_else(|_| {
+        let loaded = tokio::time::timeout(wish.timeout, loading).await.unwrap_or_else(|_| {
             Err(Error::deadline(format!("it did not end within image_pull_timeout, {:?}", wish.timeout)))
-        })
+        });
+        loaded.map_err(|error| error.context(format!("load {shown}")))
     }
 
     async fn pull(&self, request: &PullRequest, wish: &ImageWish, teller: &Teller) -> Result<ImageId> {

@@ -60,6 +60,11 @@ impl Block {
         Ok(Self { path, entries })
     }
 
+    /// Its own path; empty for the whole configuration.
+    pub(crate) fn path(&self) -> &str {
+        &self.path
+    }
+
     /// The path of a key, as errors name it.
     pub(crate) fn at(&self, key: &str) -> String {
         if self.path.is_empty() { key.to_owned() } else { format!("{}.{key}", self.path) }

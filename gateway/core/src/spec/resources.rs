@@ -63,6 +63,17 @@ pub struct HugepageLimit {
     pub limit_bytes: u64,
 }
 
+/// Whether a text is a list of processors or memory nodes as the kernel reads one: `0-2,7`.
+#[must_use]
+pub fn is_number_list(text: &str) -> bool {
+    let number = |text: &str| text.parse::<u32>().ok().filter(|_| text.bytes().all(|b| b.is_ascii_digit()));
+    let part = |part: &str| match part.split_once('-') {
+        None => number(part).is_some(),
+        Some((from, to)) => matches!((number(from), number(to)), (Some(from), Some(to)) if from <= to),
+    };
+    text.split(',').all(|text| part(text.trim()))
+}
+
 impl Resources {
     /// These limits changed by `update`: what `update` does not name stays, but for a sum of memory and swap that the new memory
     /// limit leaves no room for, or that allowed no swap: it becomes the new limit.
@@ -130,6 +141,16 @@ mod tests {
         };
         let merged = with(Some(memory), sum).merged(&with(Some(update), None));
         assert_eq!(merged, with(Some(update), expected));
+    }
+
+    #[test]
+    fn a_list_is_numbers_and_what_is_from_one_to_another() {
+        for list in ["0", "0-2,7", "3 , 5-5"] {
+            assert!(is_number_list(list), "{list}");
+        }
+        for other in ["", ",", "one", "2-1", "-1", "+1", "0-", "0-1-2", "4294967296", "0\0", "0\n1"] {
+            assert!(!is_number_list(other), "{other:?}");
+        }
     }
 
     #[test]

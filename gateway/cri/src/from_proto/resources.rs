@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use switchyard_core::spec::{HugepageLimit, Resources};
+use switchyard_core::spec::{HugepageLimit, Resources, is_number_list};
 use switchyard_core::{Error, Result};
 use switchyard_proto::cri::v1 as cri;
 
@@ -134,12 +134,7 @@ fn list(text: String, field: impl std::fmt::Display) -> Result<Option<String>> {
     if text.is_empty() {
         return Ok(None);
     }
-    let number = |text: &str| text.parse::<u32>().ok().filter(|_| text.bytes().all(|b| b.is_ascii_digit()));
-    let part = |part: &str| match part.split_once('-') {
-        None => number(part).is_some(),
-        Some((from, to)) => matches!((number(from), number(to)), (Some(from), Some(to)) if from <= to),
-    };
-    if text.split(',').all(|text| part(text.trim())) {
+    if is_number_list(&text) {
         Ok(Some(text))
     } else {
         Err(Error::invalid(field, format!("{text:?} is not a list such as \"0-3,8\"")))

@@ -30,7 +30,8 @@ pub(super) fn devices(asked: &Asked<'_>) -> Result<Devices> {
         }
         let inside =
             Some(&device.container_path).filter(|path| !path.is_empty()).unwrap_or(&device.host_path);
-        let (host, inside) = (absolute(field, &device.host_path)?, absolute(field, inside)?);
+        let host = absolute(format_args!("{field}.host_path"), &device.host_path)?;
+        let inside = absolute(format_args!("{field}.container_path"), inside)?;
         devices.add(host, inside, permissions(field, &device.cgroup_permissions)?);
     }
     for (index, device) in asked.task.devices.iter().enumerate() {
@@ -80,6 +81,9 @@ fn permissions(field: &str, text: &str) -> Result<String> {
     match text {
         "" => Ok("rwm".to_owned()),
         text if text.chars().all(|c| "rwm".contains(c)) => Ok(text.to_owned()),
-        other => Err(Error::invalid(field, format!("{other:?} is not made of r, w and m"))),
+        other => Err(Error::invalid(
+            format_args!("{field}.cgroup_permissions"),
+            format!("{other:?} is not made of r, w and m"),
+        )),
     }
 }

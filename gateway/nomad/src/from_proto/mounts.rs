@@ -32,14 +32,15 @@ pub(super) fn mounts(asked: &Asked<'_>) -> Result<Mounts> {
     directories(asked, &mut mounts)?;
     for volume in &asked.options.volumes {
         let mount = of_volume(asked, volume)?;
-        mounts.add(asked, &volume.field, mount)?;
+        mounts.add(asked, [&volume.field; 2], mount)?;
     }
     for options in &asked.options.mounts {
         let mount = of_options(asked, options)?;
-        mounts.add(asked, &options.field, mount)?;
+        let [source, target] = ["source", "target"].map(|key| format!("{}.{key}", options.field));
+        mounts.add(asked, [&source, &target], mount)?;
     }
     for tmpfs in &asked.options.tmpfs {
-        mounts.add(asked, &tmpfs.field, of_tmpfs(tmpfs)?)?;
+        mounts.push(&tmpfs.field, of_tmpfs(tmpfs)?)?;
     }
     for (index, mount) in asked.task.mounts.iter().enumerate() {
         let field = format!("task.mounts[{index}]");
@@ -66,7 +67,7 @@ fn directories(asked: &Asked<'_>, mounts: &mut Mounts) -> Result<()> {
     for (path, destination, readonly, missing) in directories {
         let source = MountSource::Host { path, missing };
         let mount = Mount { readonly, ..plain(destination, source, relabels(asked)) };
-        mounts.add(asked, "task.env", mount)?;
+        mounts.add(asked, ["task.alloc_dir", "task.env"], mount)?;
     }
     Ok(())
 }
@@ -87,14 +88,18 @@ fn of_volume(asked: &Asked<'_>, volume: &Volume) -> Result<Mount> {
 
 fn of_options(asked: &Asked<'_>, options: &MountOptions) -> Result<Mount> {
     let MountOptions { field, target, readonly, kind } = options;
-    let destination = place(field, target)?;
+    let destination = place(&format!("{field}.target"), target)?;
+    let of_source = format!("{field}.source");
     let mount = match kind {
         MountKind::Bind { source, propagation } => {
-            let source = host_source(asked, field, source, MissingSource::Fail)?;
-            let propagation = crate::task_config::propagation(field, propagation)?;
+            let source = host_source(asked, &of_source, source, MissingSource::Fail)?;
+            let of_propagation = format!("{field}.bind_options.propagation");
+            let propagation = crate::task_config::propagation(&of_propagation, propagation)?;
             Mount { propagation, ..plain(destination, source, relabels(asked)) }
         }
-        MountKind::Volume { name } => plain(destination, named_volume(asked, field, name)?, relabels(asked)),
+        MountKind::Volume { name } => {
+            plain(destination, named_volume(asked, &of_source, name)?, relabels(asked))
+        }
         MountKind::Tmpfs { size_bytes, mode } => {
             let mode = if *mode == 0 { 0o1777 } else { *mode };
             let source = MountSource::Tmpfs { size_bytes: *size_bytes, mode };
@@ -205,18 +210,19 @@ fn plain(destination: PathBuf, source: MountSource, selinux_relabel: bool) -> Mo
 // === impl Mounts ===
 
 impl Mounts {
-    /// Adds a mount; what lies in the directory of the allocation must also lead there.
-    fn add(&mut self, asked: &Asked<'_>, field: &str, mount: Mount) -> Result<()> {
+    /// Adds a mount, with the fields that its source and its place come from; what lies in the directory of the allocation must also
+    /// lead there.
+    fn add(&mut self, asked: &Asked<'_>, [of_source, of_place]: [&str; 2], mount: Mount) -> Result<()> {
         if let MountSource::Host { path, .. } = &mount.source
             && path.starts_with(&asked.alloc_dir)
         {
             self.within.push(Within {
                 mount: self.mounts.len(),
                 root: asked.alloc_dir.clone(),
-                field: field.to_owned(),
+                field: of_source.to_owned(),
             });
         }
-        self.push(field, mount)
+        self.push(of_place, mount)
     }
 
     fn push(&mut self, field: &str, mount: Mount) -> Result<()> {

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::{Component, Path, PathBuf};
 
-use switchyard_core::spec::{CgroupPlacement, Resources, Rlimit};
+use switchyard_core::spec::{CgroupPlacement, Resources, Rlimit, is_number_list};
 use switchyard_core::{Error, Result};
 use switchyard_proto::nomad::drivers::proto as nomad;
 
@@ -24,6 +24,9 @@ const MIB: i64 = 1 << 20;
 
 /// Where hierarchies of cgroups are mounted.
 const CGROUPS: &str = "/sys/fs/cgroup";
+
+/// How an agent calls the group of cpusets of the tasks that have no processors for themselves, with cgroup v1.
+const SHARE: &str = "share";
 
 /// What can be limited of a process, as job files call it.
 const RLIMITS: [&str; 15] = [
@@ -56,13 +59,29 @@ pub(super) fn limits(asked: &Asked<'_>) -> Result<Resources> {
         cpu_shares: shares(mhz, asked.session.processors.total_mhz),
         cpu_quota_us: quota,
         cpu_period_us: period,
-        cpuset_cpus: Some(linux.cpuset_cpus).filter(|list| !list.is_empty()),
+        cpuset_cpus: processors(linux.cpuset_cpus, &linux.cpuset_cgroup)?,
         memory_limit_bytes: limit,
         memory_reservation_bytes: reservation,
         pids_limit: pids(asked)?,
         oom_score_adj: oom_score(asked)?,
         ..Resources::default()
     })
+}
+
+/// The processors that a task has for itself; `None` if it has none.
+fn processors(list: String, group: &str) -> Result<Option<String>> {
+    let field = "task.resources.linux_resources.cpuset_cpus";
+    if list.is_empty() {
+        return Ok(None);
+    }
+    if !is_number_list(&list) {
+        return Err(Error::invalid(field, format!("{list:?} is not a list such as \"0-3,8\"")));
+    }
+    // With cgroup v1 the group itself is given them: one of many tasks would take from the others what is theirs.
+    if Path::new(group).file_name().is_some_and(|name| name == SHARE) {
+        return Err(Error::invalid(field, format!("{group:?} is the group of tasks that share theirs")));
+    }
+    Ok(Some(list))
 }
 
 /// Shares of the kernel for MHz. On a node with more of them than the kernel has shares, they are made fewer in proportion.
@@ -205,7 +224,7 @@ fn leaf_of(path: &Path, leaf: &str) -> Option<CgroupPlacement> {
     }
     let cpuset: PathBuf = Path::new("/").join(parts[1..].iter().collect::<PathBuf>());
     let last = parts.pop()?.as_os_str();
-    if last != "share" && (last != leaf || parts.pop()?.as_os_str() != "reserve") {
+    if last != SHARE && (last != leaf || parts.pop()?.as_os_str() != "reserve") {
         return None;
     }
     let parent = Path::new("/").join(parts.get(1..)?.iter().collect::<PathBuf>());

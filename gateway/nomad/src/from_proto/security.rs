@@ -113,7 +113,8 @@ pub(super) fn handler(asked: &Asked<'_>) -> Result<String> {
     if config.allow_runtimes.is_empty() || config.allow_runtimes.contains(wanted) {
         return Ok(wanted.clone());
     }
-    Err(Error::invalid("runtime", format!("requested runtime {wanted:?} is not allowed")))
+    let why = "have allow_runtimes of the plugin's configuration name it";
+    Err(Error::invalid("runtime", format!("requested runtime {wanted:?} is not allowed: {why}")))
 }
 
 /// The confinement of a task.

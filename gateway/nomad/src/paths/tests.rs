@@ -144,7 +144,8 @@ fn directories_of_volumes_are_made_and_no_others() {
     fs::remove_dir_all(alloc.path("web/secrets")).unwrap();
     let error = alloc.settled(&[]).unwrap_err().to_string();
     assert!(
-        error.starts_with("task.env: ") && error.ends_with("/web/secrets cannot be mounted: it is not there"),
+        error.starts_with("task.alloc_dir: ")
+            && error.ends_with("/web/secrets cannot be mounted: it is not there"),
         "{error}"
     );
 }

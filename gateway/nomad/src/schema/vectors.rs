@@ -61,7 +61,7 @@ fn the_options_of_a_rich_task_are_what_its_job_says() {
         kind,
     };
     let device = |index: usize, host: &str, inside: &str, permissions: &str| DeviceOptions {
-        field: format!("devices[{index}].host_path"),
+        field: format!("devices[{index}]"),
         host_path: host.to_owned(),
         container_path: inside.to_owned(),
         cgroup_permissions: permissions.to_owned(),
@@ -94,9 +94,9 @@ fn the_options_of_a_rich_task_are_what_its_job_says() {
             volume(1, "/srv", "/srv", false, Propagation::HostToTask),
         ],
         mounts: vec![
-            mount("mount[0].target", "/cache", false, MountKind::Tmpfs { size_bytes: 65536, mode: 0o700 }),
-            mount("mount[1].target", "/x", true, shared),
-            mount("mounts[0].target", "/data", false, MountKind::Volume { name: "data".to_owned() }),
+            mount("mount[0]", "/cache", false, MountKind::Tmpfs { size_bytes: 65536, mode: 0o700 }),
+            mount("mount[1]", "/x", true, shared),
+            mount("mounts[0]", "/data", false, MountKind::Volume { name: "data".to_owned() }),
         ],
         shm_size_bytes: 128 << 20,
         storage_bytes: Some(10 << 30),

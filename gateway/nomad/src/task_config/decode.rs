@@ -112,7 +112,7 @@ impl TaskOptions {
         }
         for mut device in block.blocks("devices")? {
             self.devices.push(DeviceOptions {
-                field: device.at("host_path"),
+                field: device.path().to_owned(),
                 host_path: device.text("host_path")?,
                 container_path: device.text("container_path")?,
                 cgroup_permissions: device.text("cgroup_permissions")?,
@@ -231,7 +231,7 @@ fn mount_options(mut block: Block) -> Result<MountOptions> {
             return Err(Error::invalid(block.at("type"), why));
         }
     };
-    Ok(MountOptions { field: block.at("target"), target, readonly, kind })
+    Ok(MountOptions { field: block.path().to_owned(), target, readonly, kind })
 }
 
 /// Volumes are directories of the gateway's own that begin with what the image has there; nothing else can be asked of them.

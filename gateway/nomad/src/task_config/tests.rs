@@ -92,14 +92,14 @@ fn mount_blocks_and_the_list_of_mounts_are_one() {
     assert_eq!(
         options.mounts,
         [
-            mount("mount[0].target", "/t", false, MountKind::Tmpfs { size_bytes: 65536, mode: 0o700 }),
+            mount("mount[0]", "/t", false, MountKind::Tmpfs { size_bytes: 65536, mode: 0o700 }),
             mount(
-                "mount[1].target",
+                "mount[1]",
                 "/b",
                 true,
                 MountKind::Bind { source: "local/x".to_owned(), propagation: "rslave".to_owned() }
             ),
-            mount("mounts[0].target", "/v", false, MountKind::Volume { name: "data".to_owned() }),
+            mount("mounts[0]", "/v", false, MountKind::Volume { name: "data".to_owned() }),
         ]
     );
 }

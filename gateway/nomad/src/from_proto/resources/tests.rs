@@ -161,6 +161,19 @@ fn limits_of_the_process_are_read_as_docker_reads_them() {
 }
 
 #[test]
+fn only_a_task_that_shares_its_group_with_nobody_has_processors_for_itself() {
+    let of = |list: &str, group: &str| processors(list.to_owned(), group).map_err(|error| error.to_string());
+    let (own, share) = ("/sys/fs/cgroup/cpuset/nomad/reserve/a1.web", "/sys/fs/cgroup/cpuset/nomad/share");
+    assert_eq!(of("", share), Ok(None));
+    for group in [own, "/sys/fs/cgroup/nomad.slice/share.slice/a1.web.scope", ""] {
+        assert_eq!(of("0-1,3", group), Ok(Some("0-1,3".to_owned())));
+    }
+    let field = "task.resources.linux_resources.cpuset_cpus";
+    assert_eq!(of("0", share), Err(format!("{field}: {share:?} is the group of tasks that share theirs")));
+    assert_eq!(of("one", own), Err(format!("{field}: \"one\" is not a list such as \"0-3,8\"")));
+}
+
+#[test]
 fn a_task_goes_into_the_group_that_its_agent_made() {
     let of = |path: &str| leaf_of(Path::new(path), "a1.web");
     let leaf = |path: &str, cpuset: Option<&str>| {

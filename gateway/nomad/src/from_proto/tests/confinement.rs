@@ -143,6 +143,6 @@ fn an_init_needs_a_process_namespace_of_its_own() {
 fn runtimes_are_those_that_the_operator_names_if_any() {
     let config = || PluginConfig { allow_runtimes: strings(&["runc"]), ..PluginConfig::default() };
     assert_eq!(planned_for(config(), [("runtime", "runc".into())]).sandbox.handler, "runc");
-    let text = "runtime: requested runtime \"kata\" is not allowed";
+    let text = "runtime: requested runtime \"kata\" is not allowed: have allow_runtimes of the plugin's configuration name it";
     refused_task(&task([("runtime", "kata".into())]), config(), ErrorKind::InvalidArgument, text);
 }

@@ -35,7 +35,7 @@ fn paths_of_the_host_need_the_operators_leave() {
         let text = format!("volumes are not enabled; cannot mount host paths: {source:?}");
         invalid("volumes", texts(&[&format!("{source}:/x")]), &format!("volumes[0]: {text}"));
         let bind = map([("type", "bind".into()), ("source", source.into()), ("target", "/x".into())]);
-        invalid("mounts", list([bind]), &format!("mounts[0].target: {text}"));
+        invalid("mounts", list([bind]), &format!("mounts[0].source: {text}"));
     }
     let mounts = own(planned_for(generous(), [("volumes", texts(&["/srv/../etc:/x:rslave"]))]));
     assert_eq!(mounts[0].source, host("/etc", MissingSource::CreateDir));
@@ -46,7 +46,7 @@ fn paths_of_the_host_need_the_operators_leave() {
 fn named_volumes_are_the_gateways_and_need_the_operators_leave() {
     let volume = || list([map([("source", "data".into()), ("target", "/x".into())])]);
     let text = "volumes are not enabled; cannot mount volume: \"data\"";
-    invalid("mount", volume(), &format!("mount[0].target: {text}"));
+    invalid("mount", volume(), &format!("mount[0].source: {text}"));
     let named = MountSource::Volume { name: "data".to_owned() };
     assert_eq!(own(planned_for(generous(), [("mount", volume())]))[0].source, named);
     let driver = |driver: &str| task([("volumes", texts(&["data:/x"])), ("volume_driver", driver.into())]);
@@ -54,7 +54,7 @@ fn named_volumes_are_the_gateways_and_need_the_operators_leave() {
     let text = "volume_driver: there is no volume driver \"pxd\"";
     refused_task(&driver("pxd"), generous(), ErrorKind::Unimplemented, text);
     let bad = task([("mount", list([map([("source", "a/b".into()), ("target", "/x".into())])]))]);
-    let text = "mount[0].target: \"a/b\" cannot be the name of a volume";
+    let text = "mount[0].source: \"a/b\" cannot be the name of a volume";
     refused_task(&bad, generous(), ErrorKind::InvalidArgument, text);
 }
 
@@ -167,7 +167,7 @@ fn devices_are_paths_or_names() {
         (vec![], "devices[0].host_path: \"\" is not an absolute path"),
         (
             vec![("host_path", "/dev/a"), ("cgroup_permissions", "rx")],
-            "devices[0].host_path: \"rx\" is not made of r, w and m",
+            "devices[0].cgroup_permissions: \"rx\" is not made of r, w and m",
         ),
     ] {
         invalid("devices", list([device(entries)]), text);

@@ -65,7 +65,7 @@ fn a_task_that_asks_for_nothing_is_confined_on_the_bridge_with_its_directories()
         },
     ];
     assert_eq!(task.mounts, mounts);
-    let confined = |mount| Within { mount, root: dir.into(), field: "task.env".to_owned() };
+    let confined = |mount| Within { mount, root: dir.into(), field: "task.alloc_dir".to_owned() };
     assert_eq!(within, [0, 1, 2, 3].map(confined));
     let fifo = |end: &str| PathBuf::from(format!("{dir}/alloc/logs/.web.{end}.fifo"));
     let output = Output::Fifos { stdout: fifo("stdout"), stderr: fifo("stderr") };
