@@ -147,11 +147,13 @@ fn the_tasks_of_a_group_are_in_the_network_that_the_agent_has_made() {
         path: netns.path(),
         ..Default::default()
     };
-    let mut web = server(&node, &agent, 9090, json!({}));
+    // As on Docker, nobody has to be root for a low port of the group.
+    let mut web = server(&node, &agent, 90, json!({}));
+    web.config.user = "1000".to_owned();
     web.config.network_isolation_spec = Some(group.clone());
     let config = json!({
         "image": node.image(), "command": "sh",
-        "args": ["-c", "while ! nc -w 1 127.0.0.1 9090 </dev/null; do sleep 0.1; done"],
+        "args": ["-c", "while ! nc -w 1 127.0.0.1 90 </dev/null; do sleep 0.1; done"],
     });
     let mut client = Setup::new(node.root(), &agent, "client", &config);
     client.config.network_isolation_spec = Some(group);

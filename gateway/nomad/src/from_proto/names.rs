@@ -12,8 +12,8 @@ use super::{Asked, text};
 /// The kernel's limit on a host name, in bytes.
 const HOST_NAME_MAX: usize = 64;
 
-/// What Docker lets every network of its own have: low ports and echo requests for all users.
-const OWN_NETWORK: [(&str, &str); 2] =
+/// What Docker lets every network but the host's have, also that of a group: low ports and echo requests for all users.
+const OPEN_NETWORK: [(&str, &str); 2] =
     [("net.ipv4.ip_unprivileged_port_start", "0"), ("net.ipv4.ping_group_range", "0 2147483647")];
 
 /// The host name of a task that has one: the one that it asks for, or that of its group's network, or one made of the allocation's id.
@@ -140,8 +140,8 @@ pub(super) fn sysctls(
         }
         parameters.insert(parsed.parts().join("/"), (name.clone(), value.clone()));
     }
-    if matches!(network, SandboxNetwork::Pod(_) | SandboxNetwork::Isolated) {
-        for (name, value) in OWN_NETWORK {
+    if !host_network {
+        for (name, value) in OPEN_NETWORK {
             let default = || (name.to_owned(), value.to_owned());
             parameters.entry(name.replace('.', "/")).or_insert_with(default);
         }

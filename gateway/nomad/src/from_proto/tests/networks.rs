@@ -265,7 +265,12 @@ fn kernel_parameters_are_those_of_the_tasks_own_namespaces() {
     let grouped = task([("sysctl", pairs(&[("net.core.somaxconn", "7")]))]);
     let grouped = nomad::TaskConfig { network_isolation_spec: isolation, ..grouped };
     let made = plan(&grouped, &session(PluginConfig::default())).unwrap().sandbox.sysctls;
-    assert_eq!(made, BTreeMap::from([("net.core.somaxconn".to_owned(), "7".to_owned())]));
+    let expected = [
+        ("net.core.somaxconn", "7"),
+        ("net.ipv4.ip_unprivileged_port_start", "0"),
+        ("net.ipv4.ping_group_range", "0 2147483647"),
+    ];
+    assert_eq!(made, expected.map(|(k, v)| (k.to_owned(), v.to_owned())).into());
     for (name, why) in [
         ("vm.swappiness", "it belongs to the whole node, not to a namespace of the task"),
         ("net..x", "it is not the name of a kernel parameter"),
