@@ -344,6 +344,7 @@ impl Backend for Containerd {
                 runtime_spec::CgroupDriver::Fs => CgroupDriver::Cgroupfs,
             },
             network_config: inner.network_config(),
+            bridge_address: Some(inner.bridge.host()),
             facts,
         }
     }

@@ -88,6 +88,7 @@ impl Fake {
                 version: concat!("fake ", env!("CARGO_PKG_VERSION")).into(),
                 cgroup_driver: CgroupDriver::Cgroupfs,
                 network_config: String::new(),
+                bridge_address: None,
                 facts: BTreeMap::new(),
             },
             handlers: vec![Handler {

@@ -257,6 +257,8 @@ pub struct BackendStatus {
     pub cgroup_driver: CgroupDriver,
     /// The configuration of the network as JSON, as its file has it; empty if there is none.
     pub network_config: String,
+    /// The node's address on the gateway's own bridge, whether the bridge is there yet or not; `None` if there is no such network.
+    pub bridge_address: Option<IpAddr>,
     /// Facts for people, by name.
     pub facts: BTreeMap<String, String>,
 }

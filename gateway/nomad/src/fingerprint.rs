@@ -105,6 +105,9 @@ fn attributes(
     if !status.version.is_empty() {
         facts.push(("runtime_version", text(&status.version)));
     }
+    if let Some(address) = status.bridge_address {
+        facts.push(("bridge_ip", text(&address.to_string())));
+    }
     if let Some(limit) = config.pids_limit {
         facts.push(("pids.limit", Value::IntVal(limit)));
     }
@@ -185,9 +188,16 @@ mod tests {
 
     #[test]
     fn attributes_bear_the_name_that_jobs_know_the_driver_by() {
-        let attributes = attributes(&away("refused"), &[], &session());
+        let status = BackendStatus { bridge_address: Some([172, 26, 80, 1].into()), ..away("refused") };
+        let attributes = attributes(&status, &[], &session());
         assert!(attributes.keys().all(|name| name.starts_with("driver.docker.")), "{attributes:?}");
         let enabled = &attributes["driver.docker.privileged.enabled"];
         assert_eq!(enabled.value, Some(Value::BoolVal(false)));
+        let bridge = &attributes["driver.docker.bridge_ip"];
+        assert_eq!(
+            bridge.value,
+            Some(Value::StringVal("172.26.80.1".into())),
+            "jobs look for the node there"
+        );
     }
 }

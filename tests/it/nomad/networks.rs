@@ -9,6 +9,8 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use switchyard_proto::nomad::drivers::proto as nomad;
 use switchyard_proto::nomad::drivers::proto::network_isolation_spec::NetworkIsolationMode;
+use switchyard_proto::nomad::shared::structs::Attribute;
+use switchyard_proto::nomad::shared::structs::attribute::Value::StringVal as Text;
 use switchyard_tests::host::{eventually, random_name};
 use switchyard_tests::node::Node;
 use switchyard_tests::nomad::{Agent, Setup};
@@ -110,6 +112,15 @@ fn a_task_without_a_network_mode_is_on_a_bridge_of_its_own_with_its_ports_publis
     assert!(eventually(SOON, || ask(outside).as_deref() == Some("served\n")), "not published on {outside}");
     let inspected = driver.inspect(task.id()).expect("it is there");
     assert_eq!(inspected.network_override.map(|network| network.addr), Some(address.to_string()));
+    // Jobs find what runs on the node by this attribute.
+    let mut fingerprints = driver.fingerprint().expect("it is opened");
+    let said = fingerprints.next(SOON).expect("it does not end").expect("it is no error").attributes;
+    let Some(Attribute { value: Some(Text(node_address)), .. }) = said.get("driver.switchyard.bridge_ip")
+    else {
+        panic!("no address of the bridge: {said:?}");
+    };
+    let route = driver.exec(task.id(), &["ip", "route"], SOON).expect("it runs").stdout;
+    assert!(route.contains(&format!("default via {node_address} ")), "{node_address}: {route}");
     end(&agent, task);
     assert!(ask(outside).is_none(), "the port is still published");
 }

@@ -231,6 +231,7 @@ fn backend() -> BackendStatus {
         version: "containerd 1.6".into(),
         cgroup_driver: CgroupDriver::Cgroupfs,
         network_config: r#"{"name":"net","cniVersion":"1.0.0","plugins":[{"type":"bridge"}]}"#.into(),
+        bridge_address: None,
         facts: BTreeMap::from([("stateDir".into(), "/run/x".into())]),
     }
 }
