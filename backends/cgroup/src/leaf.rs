@@ -1,5 +1,6 @@
 //! Groups that somebody else made for one task and removes again: put back as they were, and their processes moved.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -64,9 +65,12 @@ impl Reader {
             inherit(&to_dir, file)?;
         }
         let target = to_dir.join("cgroup.procs");
+        // One that ends takes no move, and is listed until it has ended: so is one whose first thread has.
+        let mut moved = BTreeSet::new();
         for _ in 0..PASSES {
             let listed = read_if_there(&from_dir.join("cgroup.procs"))?.unwrap_or_default();
-            let pids = parse::pids(&listed);
+            let mut pids = parse::pids(&listed);
+            pids.retain(|pid| moved.insert(*pid));
             if pids.is_empty() {
                 return Ok(());
             }
@@ -185,6 +189,21 @@ mod tests {
         fs::remove_dir_all(dir.path().join("memory/nomad")).unwrap();
         reader.make_again(&kept).unwrap();
         assert!(!dir.path().join("memory/nomad").exists());
+    }
+
+    #[test]
+    fn a_process_that_is_listed_after_its_move_is_at_its_end_and_holds_nothing_up() {
+        let (dir, reader) = tree();
+        let (from, to) = (dir.path().join("cpuset/nomad/a.web"), dir.path().join("cpuset/nomad/share"));
+        for at in [&from, &to] {
+            fs::create_dir(at).unwrap();
+            for file in ["cpuset.cpus", "cpuset.mems"] {
+                fs::write(at.join(file), "0\n").unwrap();
+            }
+        }
+        fs::write(from.join("cgroup.procs"), "7\n").unwrap();
+        reader.move_cpuset(&group("/nomad/a.web"), &group("/nomad/share")).unwrap();
+        assert_eq!(fs::read_to_string(to.join("cgroup.procs")).unwrap(), "7");
     }
 
     #[test]
