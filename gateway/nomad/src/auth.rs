@@ -79,11 +79,17 @@ fn contents(path: &Path) -> std::io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// The registry of an image, as Docker's files name it.
+/// The registry of an image, as Docker's files name it. What is a host here has to be one for whoever pulls, or a host of any name would be
+/// shown the credentials for Docker's own registry: no repository has capitals, so what has them is a host as well.
 fn registry_of(reference: &str) -> &str {
+    let is_host = |first: &str| {
+        first.contains(['.', ':'])
+            || first == "localhost"
+            || first.bytes().any(|byte| byte.is_ascii_uppercase())
+    };
     match reference.split_once('/') {
         Some(("docker.io" | "index.docker.io", _)) => DOCKER_HUB,
-        Some((first, _)) if first.contains(['.', ':']) || first == "localhost" => first,
+        Some((first, _)) if is_host(first) => first,
         Some(_) | None => DOCKER_HUB,
     }
 }

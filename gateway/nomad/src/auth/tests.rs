@@ -47,6 +47,8 @@ fn the_registry_of_an_image_is_what_comes_before_the_first_slash_if_it_can_be_a_
     }
     assert_eq!(registry_of("reg.example:5000/a/b"), "reg.example:5000");
     assert_eq!(registry_of("localhost/a"), "localhost");
+    assert_eq!(registry_of("[::1]/a"), "[::1]");
+    assert_eq!(registry_of("Evil/busybox"), "Evil", "whoever pulls takes it for a host");
 }
 
 #[test]
