@@ -16,6 +16,7 @@ use switchyard_core::spec::{
 use switchyard_core::{Error, Result};
 use switchyard_proto::nomad::drivers::proto as nomad;
 
+use crate::identity;
 use crate::plan::Plan;
 use crate::session::Session;
 use crate::task_config::TaskOptions;
@@ -31,6 +32,8 @@ mod network;
 mod processors;
 mod resources;
 mod security;
+
+pub(crate) use resources::{GROUP, named_group};
 
 /// What a plan is made of.
 struct Asked<'a> {
@@ -116,17 +119,8 @@ pub(crate) fn plan(task: &nomad::TaskConfig, session: &Session) -> Result<Plan> 
 
 impl<'a> Asked<'a> {
     fn new(task: &'a nomad::TaskConfig, options: &'a TaskOptions, session: &'a Session) -> Result<Self> {
-        if task.id.is_empty() {
-            return Err(Error::invalid("task.id", "it is empty"));
-        }
-        text("task.id", &task.id)?;
+        identity::check(task)?;
         let alloc_dir = absolute("task.alloc_dir", &task.alloc_dir)?;
-        let mut parts = Path::new(&task.name).components();
-        let (Some(Component::Normal(_)), None, false) =
-            (parts.next(), parts.next(), task.name.contains('\0'))
-        else {
-            return Err(Error::invalid("task.name", format!("{:?} names no directory", task.name)));
-        };
         let task_dir = alloc_dir.join(&task.name);
         Ok(Self { task, options, session, alloc_dir, task_dir })
     }

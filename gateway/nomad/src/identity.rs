@@ -153,8 +153,8 @@ impl fmt::Display for Agent {
 /// `InvalidArgument`, naming the field.
 pub(crate) fn check(request: &nomad::TaskConfig) -> Result<()> {
     check_name("task.id", &request.id)?;
-    check_name("task.name", &request.name)?;
-    check_name("task.alloc_id", &request.alloc_id)?;
+    check_part("task.name", &request.name)?;
+    check_part("task.alloc_id", &request.alloc_id)?;
     if is_network(&request.id) {
         return Err(Error::invalid("task.id", format!("{:?} is no id of a task", request.id)));
     }
@@ -174,6 +174,18 @@ pub(crate) fn check_name(field: &str, name: &str) -> Result<()> {
     }
     if name.chars().any(char::is_control) {
         return Err(Error::invalid(field, format!("{name:?} has a character that is none to read")));
+    }
+    Ok(())
+}
+
+/// As [`check_name`], of what also becomes a part of paths: of directories, and of control groups.
+///
+/// # Errors
+/// `InvalidArgument`, naming the field.
+pub(crate) fn check_part(field: &str, name: &str) -> Result<()> {
+    check_name(field, name)?;
+    if name.contains('/') || matches!(name, "." | "..") {
+        return Err(Error::invalid(field, format!("{name:?} names no directory")));
     }
     Ok(())
 }
@@ -305,6 +317,10 @@ mod tests {
             nomad::TaskConfig { id: "a".repeat(1025), ..request() },
             nomad::TaskConfig { name: "we\nb".into(), ..request() },
             nomad::TaskConfig { alloc_id: "\u{7f}".into(), ..request() },
+            nomad::TaskConfig { alloc_id: "../../3a7c".into(), ..request() },
+            nomad::TaskConfig { alloc_id: "..".into(), ..request() },
+            nomad::TaskConfig { name: ".".into(), ..request() },
+            nomad::TaskConfig { name: "web/".into(), ..request() },
         ] {
             assert_eq!(
                 check(&wrong).map_err(|error| error.kind()),

@@ -14,7 +14,9 @@ use nix::fcntl::{OFlag, OpenHow, ResolveFlag, open, openat2};
 use nix::sys::stat::{Mode, mkdirat};
 use switchyard_core::spec::{MissingSource, Mount, MountSource};
 use switchyard_core::{Error, Result};
+use switchyard_proto::nomad::drivers::proto as nomad;
 
+use crate::from_proto::{GROUP, named_group};
 use crate::plan::{Plan, Within};
 
 /// Where the agent has its FIFOs for output, in the directory of the allocation.
@@ -42,6 +44,20 @@ pub(crate) fn settle(plan: &mut Plan) -> Result<()> {
     }
     keep_logs(&mut plan.task.mounts);
     Ok(())
+}
+
+/// Sees to it that the cgroup is there that the agent says it has made: the runtime would make it with all that is above it, which
+/// nobody would remove.
+///
+/// # Errors
+/// `FailedPrecondition` if it is not: the agent makes it anew before the next attempt.
+pub(crate) fn check_group(task: &nomad::TaskConfig) -> Result<()> {
+    let group = named_group(task);
+    if group.is_empty() || Path::new(group).is_dir() {
+        return Ok(());
+    }
+    let why = "is not there: the agent has to make it before it starts the task";
+    Err(Error::failed_precondition(format!("{GROUP}: {group} {why}")))
 }
 
 /// Has nobody write where the agent has its FIFOs for output: it, and the runtime, would follow a link that a task puts there.

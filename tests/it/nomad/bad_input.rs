@@ -118,7 +118,7 @@ const CONFIGS: [Config; 58] = [
 ];
 
 /// What the agent itself says.
-const REQUESTS: [Request; 31] = [
+const REQUESTS: [Request; 34] = [
     (|task| task.id.clear(), InvalidArgument, "task.id: it is missing"),
     (|task| task.id = "a".repeat(4096), InvalidArgument, "task.id: it is longer than"),
     (|task| task.id.push('\n'), InvalidArgument, "task.id: "),
@@ -126,6 +126,11 @@ const REQUESTS: [Request; 31] = [
     (|task| task.name.clear(), InvalidArgument, "task.name: it is missing"),
     (|task| task.name = "../up".into(), InvalidArgument, "task.name: \"../up\" names no directory"),
     (|task| task.alloc_id.clear(), InvalidArgument, "task.alloc_id: it is missing"),
+    (
+        |task| task.alloc_id = "../../up".into(),
+        InvalidArgument,
+        "task.alloc_id: \"../../up\" names no directory",
+    ),
     (|task| task.alloc_dir = "relative".into(), InvalidArgument, "task.alloc_dir: \"relative\""),
     (|task| task.alloc_dir = "/no/such/alloc".into(), InvalidArgument, "task.alloc_dir: /no/such/alloc/"),
     (
@@ -156,6 +161,16 @@ const REQUESTS: [Request; 31] = [
     (|task| device(task, "/dev/none", "rwm"), InvalidArgument, "devices: /dev/none cannot be used"),
     (|task| device(task, "/dev/null", "x"), InvalidArgument, "task.devices[0].cgroup_permissions: \"x\""),
     (|task| linux(task).cpuset_cpus = "one".into(), InvalidArgument, "cpuset_cpus: \"one\" is not a list"),
+    (
+        |task| cpuset_cgroup(task, "/sys/fs/cgroup/cpuset/none/share"),
+        FailedPrecondition,
+        "cpuset_cgroup: /sys/fs/cgroup/cpuset/none/share is not there",
+    ),
+    (
+        |task| cpuset_cgroup(task, "/sys/fs/cgroup/none.slice/none.scope"),
+        FailedPrecondition,
+        "cpuset_cgroup: /sys/fs/cgroup/none.slice/none.scope is not there",
+    ),
     (|task| cpuset_cgroup(task, "/etc"), InvalidArgument, "cpuset_cgroup: \"/etc\" is no group"),
     (|task| cpuset_cgroup(task, "/sys/fs/cgroup/../../etc/x.scope"), InvalidArgument, "cpuset_cgroup: "),
 ];

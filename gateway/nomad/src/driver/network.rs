@@ -11,7 +11,7 @@ use switchyard_core::spec::{
 use switchyard_proto::nomad::drivers::proto as nomad;
 
 use super::Driver;
-use crate::identity::{check_name, network_meta, network_name};
+use crate::identity::{check_part, network_meta, network_name};
 use crate::session::Session;
 use crate::to_proto;
 
@@ -26,7 +26,7 @@ impl Driver {
         alloc_id: &str,
         hostname: &str,
     ) -> Result<nomad::CreateNetworkResponse> {
-        check_name("alloc_id", alloc_id)?;
+        check_part("alloc_id", alloc_id)?;
         let name = network_name(alloc_id);
         let mut agents = session.map(|session| self.shared.seen.agents(&session.id)).unwrap_or_default();
         let agent = agents.pop().filter(|_| agents.is_empty());

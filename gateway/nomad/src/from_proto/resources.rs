@@ -28,6 +28,9 @@ const CGROUPS: &str = "/sys/fs/cgroup";
 /// How an agent calls the group of cpusets of the tasks that have no processors for themselves, with cgroup v1.
 const SHARE: &str = "share";
 
+/// The field by which an agent names it.
+pub(crate) const GROUP: &str = "task.resources.linux_resources.cpuset_cgroup";
+
 /// What can be limited of a process, as job files call it.
 const RLIMITS: [&str; 15] = [
     "core",
@@ -197,16 +200,20 @@ pub(super) fn rlimits(asked: &BTreeMap<String, String>) -> Result<Vec<Rlimit>> {
 
 /// The cgroup that the agent made; `None` if it made none.
 pub(super) fn cgroup(asked: &Asked<'_>) -> Result<Option<CgroupPlacement>> {
-    let linux = asked.task.resources.as_ref().and_then(|resources| resources.linux_resources.as_ref());
-    let path = linux.map(|linux| linux.cpuset_cgroup.as_str()).unwrap_or_default();
+    let path = named_group(asked.task);
     if path.is_empty() {
         return Ok(None);
     }
-    let field = "task.resources.linux_resources.cpuset_cgroup";
-    let wrong = || Error::invalid(field, format!("{path:?} is no group that an agent makes"));
+    let wrong = || Error::invalid(GROUP, format!("{path:?} is no group that an agent makes"));
     let leaf = format!("{}.{}", asked.task.alloc_id, asked.task.name);
-    let placement = leaf_of(&absolute(field, path)?, &leaf).ok_or_else(wrong)?;
+    let placement = leaf_of(&absolute(GROUP, path)?, &leaf).ok_or_else(wrong)?;
     Ok(Some(placement))
+}
+
+/// The path of the cgroup that an agent names as the one it made; empty if it made none.
+pub(crate) fn named_group(task: &nomad::TaskConfig) -> &str {
+    let linux = task.resources.as_ref().and_then(|resources| resources.linux_resources.as_ref());
+    linux.map(|linux| linux.cpuset_cgroup.as_str()).unwrap_or_default()
 }
 
 /// Where a task goes whose agent names this group, and would call one of the task's own `<leaf>`.

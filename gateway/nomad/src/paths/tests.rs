@@ -165,3 +165,23 @@ fn a_task_cannot_put_its_own_directories_elsewhere() {
         fs::create_dir(alloc.path(dir)).unwrap();
     }
 }
+
+#[test]
+fn the_group_that_an_agent_names_has_to_be_there() {
+    let dir = tempfile::tempdir().unwrap();
+    let of = |group: &Path| {
+        let linux =
+            nomad::LinuxResources { cpuset_cgroup: group.display().to_string(), ..Default::default() };
+        let resources = nomad::Resources { linux_resources: Some(linux), ..Default::default() };
+        check_group(&nomad::TaskConfig { resources: Some(resources), ..task([]) })
+    };
+    assert_eq!(check_group(&task([])).err().map(|error| error.report()), None);
+    assert_eq!(of(dir.path()).err().map(|error| error.report()), None);
+    let missing = of(&dir.path().join("a1.web.scope")).unwrap_err();
+    assert_eq!(missing.kind(), ErrorKind::FailedPrecondition);
+    assert!(
+        missing
+            .report()
+            .ends_with("a1.web.scope is not there: the agent has to make it before it starts the task")
+    );
+}

@@ -168,7 +168,7 @@ fn a_host_name_is_the_tasks_or_its_groups_or_made_of_the_allocation() {
     assert_eq!(named(&grouped(task([("hostname", "own".into())]))), name("own", UtsMode::Network));
     assert_eq!(named(&task([])), name("f3a1b2c40000", UtsMode::Network));
     assert_eq!(
-        named(&nomad::TaskConfig { alloc_id: String::new(), ..task([]) }),
+        named(&nomad::TaskConfig { alloc_id: "-".to_owned(), ..task([]) }),
         name("task", UtsMode::Network)
     );
     let host = ("network_mode", Value::from("host"));
