@@ -91,7 +91,6 @@ impl Driver {
         force: bool,
         gc: GcConfig,
     ) -> Result<nomad::DestroyTaskResponse> {
-        self.shared.seen.forget(&id);
         let (driver, what) = (self.clone(), format!("destruction of task {id}"));
         let work = async move { driver.take_away(&id, force, &gc).await };
         self.shared.scope.see_through(what, work).await?;
@@ -113,6 +112,8 @@ impl Driver {
             let text = "must call StopTask for the given task before Destroy or set force to true";
             return Err(Error::failed_precondition(format!("{text}: {id:?} runs")));
         }
+        // Who is refused goes on knowing it; who is not does not ask again, whatever comes of it.
+        self.shared.seen.forget(id);
         let Some(sandbox) = scope.sandbox_named(id)? else { return Ok(()) };
         let sandbox = sandbox.id.to_string();
         if !gc.container {

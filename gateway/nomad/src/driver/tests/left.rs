@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use switchyard_fake::Method;
 use switchyard_process::ProcessId;
 
 use super::*;
@@ -98,6 +99,20 @@ async fn a_network_that_the_next_life_of_its_agent_does_not_ask_for_is_taken_awa
     let gone = lab.driver.recover_task(by(SESSION, 2, message)).await.expect_err("nobody started it");
     assert_eq!(gone.code(), Code::NotFound);
     assert_eq!(lab.left().await, ["network/b", "other/web/00000001"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_task_is_known_until_its_destruction_is_not_refused() {
+    let lab = hasty().await;
+    lab.start_in(SESSION, 1, "a").await;
+    let destroy = |force| nomad::DestroyTaskRequest { task_id: "a/web/00000001".into(), force };
+    let refused = lab.driver.destroy_task(by(SESSION, 1, destroy(false))).await.expect_err("it runs");
+    assert!(refused.message().contains("must call StopTask"), "{refused}");
+    assert_eq!(lab.left().await, ["a/web/00000001"]);
+
+    lab.fake.fail_next(Method::RemoveSandbox, Error::unavailable("away"));
+    lab.driver.destroy_task(by(SESSION, 1, destroy(true))).await.expect_err("the runtime fails");
+    assert_eq!(lab.left().await, [""; 0], "the agent does not ask again");
 }
 
 #[tokio::test(start_paused = true)]
