@@ -28,7 +28,7 @@ pub struct Services {
 
 /// Counts the launchers that have a session. Clones are the same.
 #[derive(Debug, Clone)]
-pub struct Launchers(Sessions);
+pub struct Launchers([Sessions; 2]);
 
 /// The calls that ask how the daemon is, and are answered although it is recovering yet.
 pub const AT_ONCE: [&str; 3] = ["Open", "Fingerprint", "TaskEvents"];
@@ -37,8 +37,8 @@ pub const AT_ONCE: [&str; 3] = ["Open", "Fingerprint", "TaskEvents"];
 /// `stop` is cancelled, all sessions end at once, and what runs for the frontend by itself, in the runtime that this is called in.
 #[must_use]
 pub fn services(scope: Scope, devices: Inventories, stop: CancellationToken) -> Services {
-    let sessions = Sessions::default();
-    let session = SessionService::new(sessions.clone(), stop.clone());
+    let (sessions, of_devices) = (Sessions::default(), Sessions::default());
+    let session = SessionService::new(sessions.clone(), of_devices.clone(), stop.clone());
     let open = SessionsServer::new(session).max_decoding_message_size(MAX_MESSAGE);
     let devices = DeviceService::new(scope.clone(), devices);
     let devices = DevicePluginServer::new(devices).max_decoding_message_size(MAX_MESSAGE);
@@ -50,7 +50,7 @@ pub fn services(scope: Scope, devices: Inventories, stop: CancellationToken) -> 
         .max_encoding_message_size(MAX_MESSAGE);
     Services {
         routes: Routes::new(open).add_service(driver).add_service(devices),
-        launchers: Launchers(sessions),
+        launchers: Launchers([sessions, of_devices]),
     }
 }
 
@@ -75,6 +75,6 @@ impl Launchers {
     /// How many.
     #[must_use]
     pub fn count(&self) -> usize {
-        self.0.count()
+        self.0.iter().map(Sessions::count).sum()
     }
 }

@@ -19,15 +19,17 @@ use crate::status::status;
 /// Opens sessions, and ends them all when the daemon ends: their launchers go then, and the agents start new ones.
 #[derive(Debug)]
 pub(crate) struct SessionService {
-    sessions: Sessions,
+    drivers: Sessions,
+    /// Those of device plugins, which say nothing of tasks and images: the driver's have a configuration, and tend them by it.
+    devices: Sessions,
     stop: CancellationToken,
 }
 
 // === impl SessionService ===
 
 impl SessionService {
-    pub(crate) const fn new(sessions: Sessions, stop: CancellationToken) -> Self {
-        Self { sessions, stop }
+    pub(crate) const fn new(drivers: Sessions, devices: Sessions, stop: CancellationToken) -> Self {
+        Self { drivers, devices, stop }
     }
 }
 
@@ -38,6 +40,10 @@ impl sessions_server::Sessions for SessionService {
     async fn open(&self, request: Request<wire::OpenRequest>) -> Result<Response<Self::OpenStream>, Status> {
         let request = request.into_inner();
         let version = request.version.clone();
+        let sessions = match request.role() {
+            wire::Role::Device => &self.devices,
+            wire::Role::Driver | wire::Role::Unspecified => &self.drivers,
+        };
         let session = session_of(request).map_err(|error| status(&error))?;
         tracing::info!(
             session = session.id,
@@ -46,7 +52,7 @@ impl sessions_server::Sessions for SessionService {
             "a launcher has opened a session"
         );
         let opened = wire::OpenResponse { session_id: session.id.clone() };
-        let held = self.sessions.open(session);
+        let held = sessions.open(session);
         let end = self.stop.clone().cancelled_owned();
         // The session is held by the stream: it ends with the launcher's connection, or with the daemon.
         let open = stream::once(async { Ok(opened) }).chain(stream::pending()).take_until(async move {
@@ -86,4 +92,29 @@ fn new_id() -> Result<String> {
     getrandom::fill(&mut bytes)
         .map_err(|error| Error::internal("draw a name for a session").with_source(error))?;
     Ok(format!("{:016x}", u64::from_ne_bytes(bytes)))
+}
+
+#[cfg(test)]
+mod tests {
+    use sessions_server::Sessions as _;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_device_plugin_has_no_say_in_what_becomes_of_tasks_and_images() {
+        let (drivers, devices) = (Sessions::default(), Sessions::default());
+        let service = SessionService::new(drivers.clone(), devices.clone(), CancellationToken::new());
+        let open = |role: wire::Role| {
+            let request = wire::OpenRequest { role: role.into(), name: "x".into(), ..Default::default() };
+            service.open(Request::new(request))
+        };
+        let device = open(wire::Role::Device).await.expect("it says all that is needed");
+        assert_eq!((drivers.count(), devices.count()), (0, 1));
+        let driver = open(wire::Role::Driver).await.expect("it says all that is needed");
+        assert_eq!((drivers.count(), devices.count()), (1, 1));
+        let refused = open(wire::Role::Unspecified).await.err().expect("it says not what it is");
+        assert_eq!(refused.code(), tonic::Code::InvalidArgument);
+        drop((device, driver));
+        assert_eq!((drivers.count(), devices.count()), (0, 0), "they end with their connections");
+    }
 }
