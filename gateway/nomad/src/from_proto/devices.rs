@@ -1,6 +1,6 @@
 //! Devices of a task: those of its config, and those that Nomad has given it.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use switchyard_core::spec::DeviceNode;
 use switchyard_core::{Error, Result};
@@ -31,13 +31,13 @@ pub(super) fn devices(asked: &Asked<'_>) -> Result<Devices> {
         let inside =
             Some(&device.container_path).filter(|path| !path.is_empty()).unwrap_or(&device.host_path);
         let host = absolute(format_args!("{field}.host_path"), &device.host_path)?;
-        let inside = absolute(format_args!("{field}.container_path"), inside)?;
+        let inside = place(&format!("{field}.container_path"), inside)?;
         devices.add(host, inside, permissions(field, &device.cgroup_permissions)?);
     }
     for (index, device) in asked.task.devices.iter().enumerate() {
         let field = format!("task.devices[{index}]");
         let host = absolute(format_args!("{field}.host_path"), &device.host_path)?;
-        let inside = absolute(format_args!("{field}.task_path"), &device.task_path)?;
+        let inside = place(&format!("{field}.task_path"), &device.task_path)?;
         devices.add(host, inside, permissions(&field, &device.cgroup_permissions)?);
     }
     let by_runtime = !asked.session.config.nvidia_runtime.is_empty() || !asked.options.runtime.is_empty();
@@ -75,6 +75,16 @@ impl Devices {
 fn is_cdi(text: &str) -> bool {
     !text.starts_with('/')
         && text.split_once('=').is_some_and(|(kind, name)| kind.contains('/') && !name.is_empty())
+}
+
+/// A path inside the task.
+fn place(field: &str, text: &str) -> Result<PathBuf> {
+    let path = absolute(field, text)?;
+    // A runtime finds something there already, and takes it for the device.
+    if path == Path::new("/") {
+        return Err(Error::invalid(field, "no device can be at \"/\""));
+    }
+    Ok(path)
 }
 
 fn permissions(field: &str, text: &str) -> Result<String> {

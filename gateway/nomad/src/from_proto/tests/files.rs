@@ -166,6 +166,10 @@ fn devices_are_paths_or_names() {
         (vec![("host_path", "fuse")], "devices[0].host_path: \"fuse\" is not an absolute path"),
         (vec![], "devices[0].host_path: \"\" is not an absolute path"),
         (
+            vec![("host_path", "/dev/a"), ("container_path", "/x/..")],
+            "devices[0].container_path: no device can be at \"/\"",
+        ),
+        (
             vec![("host_path", "/dev/a"), ("cgroup_permissions", "rx")],
             "devices[0].cgroup_permissions: \"rx\" is not made of r, w and m",
         ),
