@@ -133,6 +133,11 @@ impl Agent {
         Some(Self { allocs })
     }
 
+    /// Where the agent has its allocations.
+    pub(crate) fn dir(&self) -> &Path {
+        Path::new(&self.allocs)
+    }
+
     /// Where the agent has this allocation.
     pub(crate) fn dir_of(&self, alloc_id: &str) -> PathBuf {
         Path::new(&self.allocs).join(alloc_id)

@@ -3,7 +3,7 @@
 //! A task is only looked at while the agent it belongs to is here, as its session has shown by a start or a recovery, and has had time
 //! to take up what it knows. So an agent that is away for long, or one of another node's directory, loses nothing. The network of an
 //! allocation is left behind in ordinary life as well: an agent that was killed between the end of the tasks and its removal does not
-//! ask for that any more.
+//! ask for that any more, and one whose plugin was started anew cannot ask it to remove what it had asked the other for.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -132,6 +132,23 @@ impl Driver {
         }
         let Some(owner) = self.owner(session, &record, sandboxes).await else { return false };
         self.seen().is_dangling_network(&session.id, sandbox, &owner, grace, now)
+            || self.seen().is_settled(&session.id, sandbox, &owner, grace, now)
+                && self.is_cleared(&record).await
+    }
+
+    /// Whether the allocation of a network has been cleared away by the agent that had it, as is known since it was made: no task comes
+    /// into it any more, whatever was said of it before.
+    pub(crate) async fn is_cleared(&self, network: &Record) -> bool {
+        let Some(agent) = network.agent() else { return false };
+        let (all, own) = (agent.dir().to_owned(), agent.dir_of(&network.alloc_id));
+        // A directory that is not mounted now has nothing in it either.
+        let look = move || Ok(all.is_dir() && own.try_exists().is_ok_and(|exists| !exists));
+        let looked = self.looks().look(format!("allocation {}", network.alloc_id), look).await;
+        looked.unwrap_or_else(|error| {
+            let alloc = &network.alloc_id;
+            tracing::debug!(alloc, error = error.report(), "whether an allocation is there is not known");
+            false
+        })
     }
 
     /// The agent that a network belongs to: as it was known when it was made, or the one of this session that has a directory of the

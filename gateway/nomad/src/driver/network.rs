@@ -11,7 +11,7 @@ use switchyard_core::spec::{
 use switchyard_proto::nomad::drivers::proto as nomad;
 
 use super::Driver;
-use crate::identity::{check_part, network_meta, network_name};
+use crate::identity::{Record, check_part, network_meta, network_name};
 use crate::session::Session;
 use crate::to_proto;
 
@@ -73,7 +73,7 @@ impl Driver {
         self.take_network_away(name).await.map(|()| nomad::DestroyNetworkResponse {})
     }
 
-    /// Takes the network of this name away, unless an agent asks for it meanwhile. Idempotent. Cancel-safe: the work goes on.
+    /// Takes the network of this name away, unless an agent has asked for it that still has its allocation. Idempotent. Cancel-safe: the work goes on.
     ///
     /// # Errors
     /// As [`Driver::remove_network`].
@@ -83,7 +83,10 @@ impl Driver {
             let _turn = driver.shared.turns.take(name.clone()).await;
             let scope = &driver.shared.scope;
             match scope.sandbox_named(&name)? {
-                Some(sandbox) if !driver.shared.seen.knows_network(&name) => {
+                Some(sandbox)
+                    if !driver.shared.seen.knows_network(&name)
+                        || driver.is_cleared(&Record::of(&sandbox.meta)).await =>
+                {
                     scope.remove_sandbox(&sandbox.id.to_string()).await
                 }
                 Some(_) | None => Ok(()),

@@ -155,13 +155,25 @@ impl Seen {
         grace: Duration,
         now: (Instant, SystemTime),
     ) -> bool {
-        let known = self.lock();
-        let life = known.sessions.get(session).and_then(|named| named.life);
-        let heard_all = life.zip(self.began).is_some_and(|(life, began)| life.started > began);
-        heard_all
-            && is_old(sandbox, grace, now.1)
-            && known.is_here(session, agent, grace, now.0)
-            && !known.knows_network(&sandbox.meta.name)
+        let is_unknown = {
+            let known = self.lock();
+            let life = known.sessions.get(session).and_then(|named| named.life);
+            life.zip(self.began).is_some_and(|(life, began)| life.started > began)
+                && !known.knows_network(&sandbox.meta.name)
+        };
+        is_unknown && self.is_settled(session, sandbox, agent, grace, now)
+    }
+
+    /// Whether this is older than it takes an agent to make use of it, and the agent has been here for as long.
+    pub(super) fn is_settled(
+        &self,
+        session: &str,
+        sandbox: &Sandbox,
+        agent: &Agent,
+        grace: Duration,
+        now: (Instant, SystemTime),
+    ) -> bool {
+        is_old(sandbox, grace, now.1) && self.lock().is_here(session, agent, grace, now.0)
     }
 }
 

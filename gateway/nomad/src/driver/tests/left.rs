@@ -147,3 +147,19 @@ async fn a_network_without_a_trace_of_its_agent_is_that_of_the_only_one() {
         assert_eq!(left.contains(&"network/a".to_owned()), !is_alone, "{left:?}");
     }
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_network_goes_when_its_allocation_is_cleared_away_whatever_its_agent_has_asked_for() {
+    let lab = hasty().await;
+    lab.start_elsewhere(SESSION, 1, "other").await;
+    assert!(lab.create_network(SESSION, 1, "a").await);
+    let (all, aside) = (lab.dir.path().join("elsewhere"), lab.dir.path().join("aside"));
+    std::fs::create_dir(all.join("a")).expect("there is room");
+    let both = ["network/a", "other/web/00000001"];
+    assert_eq!(lab.left().await, both, "the agent waits before it starts a task there");
+    std::fs::remove_dir(all.join("a")).expect("it is empty");
+    std::fs::rename(&all, &aside).expect("it can be moved");
+    assert_eq!(lab.left().await, both, "of no allocation there is a directory");
+    std::fs::rename(&aside, &all).expect("it can be moved back");
+    assert_eq!(lab.left().await, ["other/web/00000001"]);
+}
