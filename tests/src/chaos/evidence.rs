@@ -7,28 +7,36 @@ use super::outcome::Notes;
 use crate::node::Node;
 
 /// The most lines of one log that are told.
-const MOST: usize = 30;
+const MOST: usize = 60;
+/// Lines that are told before and after each that is of the container: what ended it may not name it.
+const AROUND: usize = 4;
 
-/// What a container's clients were told, the end of its own log, and what the daemon and containerd have logged of it.
+/// What a container's clients were told, the end of its own log, and what the daemon and containerd have logged of it and around that.
 pub(super) fn of(node: &Node, notes: &Notes, id: &str, log: &Path) -> String {
     let mut text = String::new();
     tell(&mut text, "answers and kills", &notes.past_of(id));
-    tell(&mut text, &log.display().to_string(), &lines_of(log, |_| true));
+    tell(&mut text, &log.display().to_string(), &lines_of(log));
     for of_all in [node.root().daemon_log(), node.root().state().join("containerd/containerd.log")] {
-        tell(&mut text, &of_all.display().to_string(), &lines_of(&of_all, |line| line.contains(id)));
+        tell(&mut text, &of_all.display().to_string(), &around(lines_of(&of_all), |line| line.contains(id)));
     }
     text
 }
 
-/// The lines of a log that `of` picks; why there are none if it cannot be read.
-fn lines_of(log: &Path, of: impl Fn(&str) -> bool) -> Vec<String> {
+/// The lines of a log; why there are none if it cannot be read.
+fn lines_of(log: &Path) -> Vec<String> {
     match fs::read(log) {
         // What containers write need not be text.
-        Ok(bytes) => {
-            String::from_utf8_lossy(&bytes).lines().filter(|line| of(line)).map(str::to_owned).collect()
-        }
+        Ok(bytes) => String::from_utf8_lossy(&bytes).lines().map(str::to_owned).collect(),
         Err(fault) => vec![format!("it cannot be read: {fault}")],
     }
+}
+
+/// The lines that `of` picks, and those next to them.
+fn around(lines: Vec<String>, of: impl Fn(&str) -> bool) -> Vec<String> {
+    let picked: Vec<bool> = lines.iter().map(|line| of(line)).collect();
+    let near =
+        |at: usize| picked[at.saturating_sub(AROUND)..picked.len().min(at + AROUND + 1)].contains(&true);
+    lines.into_iter().enumerate().filter(|(at, _)| near(*at)).map(|(_, line)| line).collect()
 }
 
 /// Adds the last lines.
@@ -38,5 +46,19 @@ fn tell(text: &mut String, name: &str, lines: &[String]) {
     for line in last {
         text.push_str("\n      ");
         text.push_str(line);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_next_to_those_of_a_container_are_told_with_them() {
+        let lines = (0..20).map(|at| at.to_string()).collect();
+        let told = around(lines, |line| line == "2" || line == "12");
+        let want: Vec<String> = (0..=6).chain(8..=16).map(|at| at.to_string()).collect();
+        assert_eq!(told, want);
+        assert!(around(vec!["a".to_owned()], |_| false).is_empty());
     }
 }
