@@ -176,11 +176,12 @@ impl Bare {
         tokio::time::timeout(END, self.tasks.wait(scoped(THEIR_NAMESPACE, request))).await??;
         let request = api::DeleteTaskRequest { container_id: id.clone() };
         self.tasks.delete(scoped(THEIR_NAMESPACE, request)).await?;
+        // Once no container names it, a garbage collection may take it away first.
+        let request = snap::RemoveSnapshotRequest { snapshotter: SNAPSHOTTER.to_owned(), key: id.clone() };
+        self.snapshots.remove(scoped(THEIR_NAMESPACE, request)).await?;
         self.containers
             .delete(scoped(THEIR_NAMESPACE, api::DeleteContainerRequest { id: id.clone() }))
             .await?;
-        let request = snap::RemoveSnapshotRequest { snapshotter: SNAPSHOTTER.to_owned(), key: id.clone() };
-        self.snapshots.remove(scoped(THEIR_NAMESPACE, request)).await?;
         if let Some((path, port, added)) = network {
             self.cni.del(&id, &path, port, &added)?;
             umount2(&path, MntFlags::MNT_DETACH)?;
