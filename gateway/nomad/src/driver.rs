@@ -264,9 +264,10 @@ impl nomad::driver_server::Driver for Driver {
         request: Request<nomad::DestroyTaskRequest>,
     ) -> Answer<nomad::DestroyTaskResponse> {
         let (metadata, _, nomad::DestroyTaskRequest { task_id, force }) = request.into_parts();
+        // Without its configuration it is not known what is to stay for a look, and which images.
+        let session = self.session(&metadata).map_err(|error| status(&error))?;
         self.shared.scope.recovered().await;
-        let gc = self.session(&metadata).map(|session| session.config.gc.clone()).unwrap_or_default();
-        answer(self.destroy(task_id, force, gc).await)
+        answer(self.destroy(task_id, force, session.config.gc.clone()).await)
     }
 
     async fn inspect_task(

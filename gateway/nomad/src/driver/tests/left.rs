@@ -108,6 +108,8 @@ async fn a_task_is_known_until_its_destruction_is_not_refused() {
     let destroy = |force| nomad::DestroyTaskRequest { task_id: "a/web/00000001".into(), force };
     let refused = lab.driver.destroy_task(by(SESSION, 1, destroy(false))).await.expect_err("it runs");
     assert!(refused.message().contains("must call StopTask"), "{refused}");
+    let nobodys = lab.driver.destroy_task(by("another", 1, destroy(true))).await.expect_err("whose is it?");
+    assert!(nobodys.message().contains("no open session"), "{nobodys}");
     assert_eq!(lab.left().await, ["a/web/00000001"]);
 
     lab.fake.fail_next(Method::RemoveSandbox, Error::unavailable("away"));
