@@ -80,7 +80,7 @@ impl Driver {
     /// The driver over `scope`, which ought to be that of [`Owner::Nomad`](switchyard_core::id::Owner::Nomad), for these sessions.
     /// Somebody has to poll [`Driver::tend`] as well.
     pub(crate) fn new(scope: Scope, sessions: Sessions) -> Self {
-        let keep = Arc::new(Keep::new(scope.clone()));
+        let keep = Arc::new(Keep::new(scope.clone(), sessions.clone()));
         let looks = Arc::new(Looks::new(LOOKING, looks::LIMIT));
         let shared = Shared {
             images: Images::new(scope.clone(), Arc::clone(&keep), Arc::clone(&looks)),

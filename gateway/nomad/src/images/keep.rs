@@ -11,18 +11,22 @@ use switchyard_core::image::ImageId;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-/// Lets go of images that no task of Nomad's uses, some time after the last one has gone.
+use crate::session::Sessions;
+
+/// Lets go of images that no task of Nomad's uses, some time after the last one has gone. Whose tasks they were is not kept: while an agent
+/// is here that wants its images to stay (`gc.image = false`), all stay.
 #[derive(Debug)]
 pub(crate) struct Keep {
     scope: Scope,
+    sessions: Sessions,
     due: Mutex<BTreeMap<ImageId, Instant>>,
     /// Something is due that was not before.
     changed: Notify,
 }
 
 impl Keep {
-    pub(crate) fn new(scope: Scope) -> Self {
-        Self { scope, due: Mutex::default(), changed: Notify::new() }
+    pub(crate) fn new(scope: Scope, sessions: Sessions) -> Self {
+        Self { scope, sessions, due: Mutex::default(), changed: Notify::new() }
     }
 
     fn due(&self) -> MutexGuard<'_, BTreeMap<ImageId, Instant>> {
@@ -87,7 +91,7 @@ impl Keep {
     }
 
     async fn let_go(&self, image: &ImageId) {
-        if self.is_used(image) {
+        if self.is_used(image) || self.all_stay() {
             return;
         }
         let removed = async {
@@ -109,6 +113,11 @@ impl Keep {
                 tracing::warn!(%image, error = error.report(), "an image that no task of Nomad's uses is kept");
             }
         }
+    }
+
+    /// Whether an agent is here that wants its images to stay.
+    fn all_stay(&self) -> bool {
+        self.sessions.all().iter().any(|session| !session.config.gc.image)
     }
 
     /// Whether a task uses this image; before the tasks are known, one may.

@@ -1,7 +1,10 @@
 //! Pulls that get on and pulls that do not, and when images are let go.
 
 use super::*;
+use crate::configs::session;
 use crate::events::Events;
+use crate::plugin_config::{GcConfig, PluginConfig};
+use crate::session::Sessions;
 use switchyard_core::gateway::{Gateway, Limits};
 use switchyard_fake::{BUSYBOX, Fake, Method};
 
@@ -22,6 +25,7 @@ struct Lab {
     gateway: Gateway,
     images: Images,
     keep: Arc<Keep>,
+    sessions: Sessions,
     teller: Teller,
     dir: tempfile::TempDir,
 }
@@ -31,12 +35,13 @@ async fn lab() -> Lab {
     let gateway = Gateway::new(Arc::new(fake.clone()), Limits::default());
     gateway.recover().await.expect("the fake recovers");
     let scope = gateway.scope(Owner::Nomad);
-    let keep = Arc::new(Keep::new(scope.clone()));
+    let sessions = Sessions::default();
+    let keep = Arc::new(Keep::new(scope.clone(), sessions.clone()));
     let request = switchyard_proto::nomad::drivers::proto::TaskConfig::default();
     let teller = Events::default().teller("1", &request);
     let dir = tempfile::tempdir().expect("there is room");
     let looks = Arc::new(Looks::new(1, switchyard_core::looks::LIMIT));
-    Lab { fake, gateway, images: Images::new(scope, Arc::clone(&keep), looks), keep, teller, dir }
+    Lab { fake, gateway, images: Images::new(scope, Arc::clone(&keep), looks), keep, sessions, teller, dir }
 }
 
 impl Lab {
@@ -132,6 +137,23 @@ async fn an_image_is_let_go_when_its_time_is_up_unless_it_is_wanted_again() {
     assert!(lab.has().await);
     lab.keep.left(&image, Duration::from_secs(180));
     tokio::time::sleep(Duration::from_secs(181)).await;
+    assert!(!lab.has().await);
+}
+
+#[tokio::test(start_paused = true)]
+async fn images_stay_while_an_agent_is_here_that_keeps_its_own() {
+    let lab = lab().await;
+    let keep = Arc::clone(&lab.keep);
+    let _tending = tokio_util::task::AbortOnDropHandle::new(tokio::spawn(async move { keep.tend().await }));
+    let image = lab.get(&wish()).await.expect("the registry has it");
+    let gc = GcConfig { image: false, ..Default::default() };
+    let keeper = lab.sessions.open(session(PluginConfig { gc, ..Default::default() }));
+    lab.keep.left(&image, Duration::from_secs(5));
+    tokio::time::sleep(Duration::from_secs(6)).await;
+    assert!(lab.has().await);
+    drop(keeper);
+    lab.keep.look_for_leftovers(Duration::from_secs(5)).await.expect("they can be read");
+    tokio::time::sleep(Duration::from_secs(6)).await;
     assert!(!lab.has().await);
 }
 
