@@ -197,7 +197,7 @@ fn take_directories(config: &Config) -> Result<[DirLock; 2], ServeError> {
 }
 
 impl Daemon {
-    /// Runs a part that ends with the daemon only; if it ends before or panics, the daemon ends with it.
+    /// Runs a part until it ends, at the latest with the daemon; if it panics, the daemon ends with it.
     fn spawn(&self, name: &'static str, part: impl Future<Output = ()> + Send + 'static) {
         let shutdown = self.shutdown.clone();
         self.tasks.spawn(async move {

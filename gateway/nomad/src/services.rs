@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use futures::future::BoxFuture;
 use switchyard_core::device::Inventories;
 use switchyard_core::gateway::Scope;
 use switchyard_proto::nomad::device::device_plugin_server::DevicePluginServer;
@@ -24,6 +25,8 @@ pub struct Services {
     pub routes: Routes,
     /// How many launchers have a session now.
     pub launchers: Launchers,
+    /// Lets go of what no agent needs any more, for as long as it is polled and until `stop` is cancelled.
+    pub tending: BoxFuture<'static, ()>,
 }
 
 /// Counts the launchers that have a session. Clones are the same.
@@ -34,7 +37,7 @@ pub struct Launchers([Sessions; 2]);
 pub const AT_ONCE: [&str; 3] = ["Open", "Fingerprint", "TaskEvents"];
 
 /// The services over `scope`, which ought to be that of [`Owner::Nomad`](switchyard_core::id::Owner::Nomad), and the devices of the node. When
-/// `stop` is cancelled, all sessions end at once, and what runs for the frontend by itself, in the runtime that this is called in.
+/// `stop` is cancelled, all sessions end at once.
 #[must_use]
 pub fn services(scope: Scope, devices: Inventories, stop: CancellationToken) -> Services {
     let (sessions, of_devices) = (Sessions::default(), Sessions::default());
@@ -43,14 +46,17 @@ pub fn services(scope: Scope, devices: Inventories, stop: CancellationToken) -> 
     let devices = DeviceService::new(scope.clone(), devices);
     let devices = DevicePluginServer::new(devices).max_decoding_message_size(MAX_MESSAGE);
     let driver = Driver::new(scope, sessions.clone());
-    let tending = driver.clone();
-    tokio::spawn(async move { stop.run_until_cancelled(tending.tend()).await });
+    let tended = driver.clone();
+    let tending = Box::pin(async move {
+        stop.run_until_cancelled(tended.tend()).await;
+    });
     let driver = DriverServer::new(driver)
         .max_decoding_message_size(MAX_MESSAGE)
         .max_encoding_message_size(MAX_MESSAGE);
     Services {
         routes: Routes::new(open).add_service(driver).add_service(devices),
         launchers: Launchers([sessions, of_devices]),
+        tending,
     }
 }
 

@@ -77,6 +77,7 @@ impl Daemon {
             let stop = self.shutdown.token().clone();
             let services = (wiring.nomad)(gateway.scope(Owner::Nomad), &self.config, stop);
             self.node.set_launchers(services.launchers);
+            self.spawn("tending of what nomad leaves", services.tending);
             // An agent whose call is refused starts a second task: calls wait for as long as it takes, or until they are called off.
             let gate = GateLayer::new(gateway.clone(), Duration::MAX, &switchyard_nomad::AT_ONCE);
             let server = switchyard_nomad::tune(Server::builder());
