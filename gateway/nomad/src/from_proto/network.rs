@@ -103,9 +103,14 @@ fn own(asked: &Asked<'_>, warnings: &mut Vec<String>) -> Result<SandboxNetwork> 
     let mac = Some(options.mac_address.as_str()).filter(|mac| !mac.is_empty());
     let named = named_ports(asked)?;
     for label in options.port_map.keys() {
-        if !named.iter().any(|port| port.label == *label) {
-            warnings.push(format!("port_map.{label} has no effect: the job has no port of this label"));
-        }
+        let why = if !options.ports.is_empty() {
+            "ports says which are published"
+        } else if named.iter().any(|port| port.label == *label) {
+            continue;
+        } else {
+            "the job has no port of this label"
+        };
+        warnings.push(format!("port_map.{label} has no effect: {why}"));
     }
     let publish = |port: &NamedPort| {
         [Protocol::Tcp, Protocol::Udp].map(|protocol| PortMapping {
@@ -130,7 +135,7 @@ fn named_ports(asked: &Asked<'_>) -> Result<Vec<NamedPort>> {
     let options = asked.options;
     let resources = asked.task.resources.as_ref();
     let group = resources.map(|resources| resources.ports.as_slice()).unwrap_or_default();
-    if !options.port_map.is_empty() && !group.is_empty() {
+    if !options.port_map.is_empty() && options.ports.is_empty() && !group.is_empty() {
         return Err(Error::invalid(
             "port_map",
             "'port_map' cannot map group network ports, use 'ports' instead",

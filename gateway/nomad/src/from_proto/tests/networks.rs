@@ -69,6 +69,15 @@ fn ports_that_are_not_there_are_refused_in_dockers_words() {
 }
 
 #[test]
+fn a_map_of_the_old_form_beside_named_ports_has_no_effect_as_on_docker() {
+    let both = [("port_map", pairs(&[("web", "80")])), ("ports", texts(&["web"]))];
+    let made =
+        plan(&with_ports(both, &[("web", 20000, 8080, "")]), &session(PluginConfig::default())).unwrap();
+    assert_eq!((made.ports[0].host_port, made.ports[0].container_port), (20000, 8080));
+    assert_eq!(made.warnings, ["port_map.web has no effect: ports says which are published"]);
+}
+
+#[test]
 fn jobs_of_the_old_form_publish_all_their_ports_by_their_map() {
     let port = |label: &str, value| nomad::NetworkPort { label: label.to_owned(), value };
     let network = nomad::NetworkResource {
