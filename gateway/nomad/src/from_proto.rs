@@ -33,7 +33,7 @@ mod processors;
 mod resources;
 mod security;
 
-pub(crate) use resources::{GROUP, named_group};
+pub(crate) use resources::named_group;
 
 /// What a plan is made of.
 struct Asked<'a> {

@@ -16,7 +16,7 @@ use switchyard_core::spec::{MissingSource, Mount, MountSource};
 use switchyard_core::{Error, Result};
 use switchyard_proto::nomad::drivers::proto as nomad;
 
-use crate::from_proto::{GROUP, named_group};
+use crate::from_proto::named_group;
 use crate::plan::{Plan, Within};
 
 /// Where the agent has its FIFOs for output, in the directory of the allocation.
@@ -46,18 +46,17 @@ pub(crate) fn settle(plan: &mut Plan) -> Result<()> {
     Ok(())
 }
 
-/// Sees to it that the cgroup is there that the agent says it has made: the runtime would make it with all that is above it, which
-/// nobody would remove.
-///
-/// # Errors
-/// `FailedPrecondition` if it is not: the agent makes it anew before the next attempt.
-pub(crate) fn check_group(task: &nomad::TaskConfig) -> Result<()> {
+/// Has a task make do with a cgroup of the gateway's own if that is not there which its agent names: an agent that could not make one
+/// names it all the same, and leaves it to the driver what comes of that. The runtime would make it with all that is above it, which
+/// nobody would remove. Blocks on the file system. Idempotent.
+pub(crate) fn check_group(plan: &mut Plan, task: &nomad::TaskConfig) {
     let group = named_group(task);
     if group.is_empty() || Path::new(group).is_dir() {
-        return Ok(());
+        return;
     }
-    let why = "is not there: the agent has to make it before it starts the task";
-    Err(Error::failed_precondition(format!("{GROUP}: {group} {why}")))
+    plan.task.cgroup = None;
+    plan.warnings
+        .push(format!("the agent's cgroup {group} is not there: the task is in one of the gateway's own"));
 }
 
 /// Has nobody write where the agent has its FIFOs for output: it, and the runtime, would follow a link that a task puts there.

@@ -74,13 +74,13 @@ pub(crate) struct NamedPort {
 // === impl Plan ===
 
 impl Plan {
-    /// The plan of a task, with its mounts seen to. Blocks on the file system.
+    /// The plan of a task, with its cgroup and its mounts seen to. Blocks on the file system.
     ///
     /// # Errors
-    /// Those of [`plan`](crate::from_proto::plan), [`check_group`](crate::paths::check_group) and [`settle`](crate::paths::settle).
+    /// Those of [`plan`](crate::from_proto::plan) and [`settle`](crate::paths::settle).
     pub(crate) fn make(task: &nomad::TaskConfig, session: &Session) -> Result<Self> {
         let mut plan = crate::from_proto::plan(task, session)?;
-        crate::paths::check_group(task)?;
+        crate::paths::check_group(&mut plan, task);
         crate::paths::settle(&mut plan)?;
         Ok(plan)
     }

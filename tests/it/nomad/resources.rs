@@ -46,6 +46,23 @@ fn a_task_is_in_the_groups_that_the_agent_has_made_with_the_limits_of_the_job() 
 }
 
 #[test]
+fn a_task_whose_agent_could_not_make_its_group_is_in_one_of_the_gateways() {
+    let node = Node::start();
+    let agent = Agent::start(node.root(), &json!({}));
+    for group in ["cpuset/never-made/share", "never-made.slice/share.slice/a.task.scope"] {
+        let script = "cat /proc/self/cgroup";
+        let said = output(&agent, &node, script, &json!({ "cgroupns": "host" }), |task| {
+            let resources = task.config.resources.as_mut().expect("it has some");
+            let linux = resources.linux_resources.as_mut().expect("it has some");
+            linux.cpuset_cgroup = format!("/sys/fs/cgroup/{group}");
+        });
+        assert!(said.contains(":memory:/") || said.contains("0::/"), "{said}");
+        assert!(!said.contains("never-made"), "{group}: {said}");
+    }
+    node.assert_clean();
+}
+
+#[test]
 fn a_task_that_takes_too_much_memory_is_told_to_have_run_out_of_it() {
     let node = Node::shared();
     let agent = Agent::start(node.root(), &json!({}));

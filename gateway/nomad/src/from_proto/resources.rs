@@ -29,7 +29,7 @@ const CGROUPS: &str = "/sys/fs/cgroup";
 const SHARE: &str = "share";
 
 /// The field by which an agent names it.
-pub(crate) const GROUP: &str = "task.resources.linux_resources.cpuset_cgroup";
+const GROUP: &str = "task.resources.linux_resources.cpuset_cgroup";
 
 /// What can be limited of a process, as job files call it.
 const RLIMITS: [&str; 15] = [

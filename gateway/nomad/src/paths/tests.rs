@@ -4,6 +4,7 @@ use std::fs;
 use std::os::unix::fs::symlink;
 
 use switchyard_core::ErrorKind;
+use switchyard_core::spec::CgroupPlacement;
 
 use super::*;
 use crate::configs::{session, task, texts};
@@ -167,21 +168,24 @@ fn a_task_cannot_put_its_own_directories_elsewhere() {
 }
 
 #[test]
-fn the_group_that_an_agent_names_has_to_be_there() {
+fn a_task_is_in_a_group_of_the_gateways_own_where_that_of_its_agent_is_not_there() {
     let dir = tempfile::tempdir().unwrap();
+    let theirs = CgroupPlacement::Leaf { path: "/nomad.slice/a1.web.scope".into(), cpuset: None };
     let of = |group: &Path| {
         let linux =
             nomad::LinuxResources { cpuset_cgroup: group.display().to_string(), ..Default::default() };
         let resources = nomad::Resources { linux_resources: Some(linux), ..Default::default() };
-        check_group(&nomad::TaskConfig { resources: Some(resources), ..task([]) })
+        let mut plan = crate::from_proto::plan(&task([]), &session(PluginConfig::default())).unwrap();
+        plan.task.cgroup = Some(theirs.clone());
+        check_group(&mut plan, &nomad::TaskConfig { resources: Some(resources), ..task([]) });
+        (plan.task.cgroup, plan.warnings)
     };
-    assert_eq!(check_group(&task([])).err().map(|error| error.report()), None);
-    assert_eq!(of(dir.path()).err().map(|error| error.report()), None);
-    let missing = of(&dir.path().join("a1.web.scope")).unwrap_err();
-    assert_eq!(missing.kind(), ErrorKind::FailedPrecondition);
-    assert!(
-        missing
-            .report()
-            .ends_with("a1.web.scope is not there: the agent has to make it before it starts the task")
+    assert_eq!(of(dir.path()), (Some(theirs.clone()), Vec::new()));
+    assert_eq!(of(Path::new("")), (Some(theirs.clone()), Vec::new()), "it names none");
+    let missing = dir.path().join("a1.web.scope");
+    let told = format!(
+        "the agent's cgroup {} is not there: the task is in one of the gateway's own",
+        missing.display()
     );
+    assert_eq!(of(&missing), (None, vec![told]));
 }
