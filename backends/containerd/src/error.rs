@@ -59,7 +59,12 @@ fn by_text(text: &str) -> ErrorKind {
         // containerd 1.7, of a record in its store of sandboxes that is not there.
         "bucket not found",
     ];
-    const WRONG: [&str; 2] = ["executable file not found", "exec: \""];
+    // The last is runc's, of a working directory that its user may not enter.
+    const WRONG: [&str; 3] = ["executable file not found", "exec: \"", "set in config.json failed"];
+    // What a container asks for ends in the middle of a file: a mount of a file over a directory or the reverse, or a working directory.
+    // The spelling is runc's, and crun's.
+    let crosses_file = text.contains("OCI runtime create failed")
+        && ["not a directory", "Not a directory"].iter().any(|part| text.contains(part));
     if text.contains("unknown command checkpoint") {
         // crun built without criu.
         ErrorKind::Unimplemented
@@ -69,7 +74,7 @@ fn by_text(text: &str) -> ErrorKind {
         ErrorKind::ResourceExhausted
     } else if text.contains("cannot delete a running process") || text.contains("is not stopped") {
         ErrorKind::FailedPrecondition
-    } else if WRONG.iter().any(|part| text.contains(part)) {
+    } else if crosses_file || WRONG.iter().any(|part| text.contains(part)) {
         ErrorKind::InvalidArgument
     } else {
         ErrorKind::Internal
@@ -109,6 +114,13 @@ mod tests {
                 "failed to create shim task: OCI runtime create failed: exec: \"nope\": executable file not found in $PATH",
                 ErrorKind::InvalidArgument,
             ),
+            (
+                Code::Unknown,
+                "failed to create shim task: OCI runtime create failed: runc create failed: unable to start container process: \
+                 error during container init: mkdir /etc/passwd: not a directory: unknown",
+                ErrorKind::InvalidArgument,
+            ),
+            (Code::Unknown, "mkdir /var/lib/containerd/x: not a directory: unknown", ErrorKind::Internal),
             (Code::Unknown, "something nobody has seen", ErrorKind::Internal),
         ];
         for (code, text, kind) in cases {

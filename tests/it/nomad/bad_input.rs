@@ -45,7 +45,7 @@ const CONFIGS: [Config; 58] = [
     (|| json!({ "command": "/no/such" }), InvalidArgument, "exec: \"/no/such\""),
     (|| json!({ "entrypoint": ["/etc"] }), InvalidArgument, "exec: \"/etc\""),
     (|| json!({ "work_dir": "relative" }), InvalidArgument, "work_dir: \"relative\" is not an absolute"),
-    (|| json!({ "work_dir": "/etc/passwd" }), FailedPrecondition, "mkdir /etc/passwd: not a directory"),
+    (|| json!({ "work_dir": "/etc/passwd" }), InvalidArgument, "mkdir /etc/passwd: not a directory"),
     (|| json!({ "hostname": "a b" }), InvalidArgument, "hostname: \"a b\" is no host name"),
     (|| json!({ "runtime": "no-such-runtime" }), InvalidArgument, "runtime: requested runtime"),
     (|| json!({ "runtime": "gone" }), InvalidArgument, "gone"),
@@ -118,7 +118,7 @@ const CONFIGS: [Config; 58] = [
 ];
 
 /// What the agent itself says.
-const REQUESTS: [Request; 32] = [
+const REQUESTS: [Request; 33] = [
     (|task| task.id.clear(), InvalidArgument, "task.id: it is missing"),
     (|task| task.id = "a".repeat(4096), InvalidArgument, "task.id: it is longer than"),
     (|task| task.id.push('\n'), InvalidArgument, "task.id: "),
@@ -157,6 +157,7 @@ const REQUESTS: [Request; 32] = [
         InvalidArgument,
         "mounts: source /no/such of /x cannot be used",
     ),
+    (|task| mount(task, "/bin", "/etc/passwd", ""), InvalidArgument, "not a directory"),
     (|task| mount(task, "/x", "/tmp", "sideways"), InvalidArgument, "task.mounts[0].propagation_mode: "),
     (|task| device(task, "/dev/none", "rwm"), InvalidArgument, "devices: /dev/none cannot be used"),
     (|task| device(task, "/dev/null", "x"), InvalidArgument, "task.devices[0].cgroup_permissions: \"x\""),
