@@ -195,6 +195,9 @@ impl Exec {
                     if self.was_started().await? {
                         return Ok(Response::new(()));
                     }
+                    // A shim that has failed to start a process, and is told to once more, ends with all that it serves.
+                    let text = "its shim was told to start it, and did not say what came of it";
+                    return Err(Status::unavailable(text));
                 }
             }
         }
