@@ -349,6 +349,7 @@ impl Inner {
     fn adopt(&self, entry: &Arc<TaskEntry>, started: Started) {
         entry.set_started(Some(started));
         self.hold_main(entry, started.pid);
+        self.note_shim(entry);
         self.watch_oom(entry);
         self.clear_execs(entry);
         if entry.is_kept()

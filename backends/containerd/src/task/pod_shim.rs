@@ -53,8 +53,12 @@ impl PodShims {
 impl Inner {
     /// Waits for a turn at making or ending a process of a task's pod. `None` where an infra process keeps the shim. Cancel-safe.
     pub(super) async fn pod_turn(&self, entry: &TaskEntry) -> Option<Turn> {
-        let kept = self.sandbox(entry.sandbox).is_ok_and(|sandbox| sandbox.pid.is_some());
-        if kept { None } else { Some(self.pod_shims.turns.take(entry.sandbox).await) }
+        if self.has_infra(entry) { None } else { Some(self.pod_shims.turns.take(entry.sandbox).await) }
+    }
+
+    /// Whether an infra process keeps the shim of a task's pod.
+    fn has_infra(&self, entry: &TaskEntry) -> bool {
+        self.sandbox(entry.sandbox).is_ok_and(|sandbox| sandbox.pid.is_some())
     }
 
     /// Waits until the shim of a pod has ended that serves nobody any more, for a bounded time. Whoever calls this has the turn of the pod.
@@ -78,9 +82,9 @@ impl Inner {
         }
     }
 
-    /// Notes by which shim a task's process was made.
-    pub(super) fn note_shim(&self, entry: &TaskEntry) {
-        if let Some(shim) = entry.shim_pid() {
+    /// Notes by which shim a task's process was made, by us or a predecessor, where it ends with the last task. Idempotent.
+    pub(crate) fn note_shim(&self, entry: &TaskEntry) {
+        if let Some(shim) = entry.shim_pid().filter(|_| !self.has_infra(entry)) {
             self.pod_shims.note(entry.sandbox, shim);
         }
     }

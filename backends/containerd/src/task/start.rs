@@ -143,9 +143,7 @@ impl Inner {
         }
         let made = self.create_process(entry, request).await?;
         self.hold_main(entry, made);
-        if turn.is_some() {
-            self.note_shim(entry);
-        }
+        self.note_shim(entry);
         drop(turn);
         Ok(made)
     }
