@@ -118,7 +118,8 @@ impl Saved {
         NetworkList::parse(path, self.intent.network.to_string().as_bytes())
     }
 
-    /// The result of the last plugin whose ADD has ended, if it is known: that of the whole, where the chain was run to its end. `path` is where this was read from, for error messages.
+    /// The result of the last plugin whose ADD has ended, if it is known: that of the whole, where the chain was run to its end. `path` is
+    /// where this was read from, for error messages.
     ///
     /// # Errors
     /// [`Error::Conf`], [`Error::Result`].
