@@ -100,8 +100,7 @@ impl Inner {
 
     /// Ends the shim that was started for a container, unless it serves others of its pod.
     async fn end_shims_of(&self, id: &ContainerId) -> Result<()> {
-        let forgotten = self.forgotten_shims().await?;
-        for shim in forgotten.into_iter().filter(|shim| shim.id == *id) {
+        for shim in self.forgotten_shim_of(id).await? {
             self.end_shim(shim).await?;
         }
         Ok(())

@@ -228,7 +228,7 @@ impl TaskEntry {
     }
 
     /// The process id of its shim, if its main process is held and has not ended.
-    fn shim_pid(&self) -> Option<i32> {
+    pub(crate) fn shim_pid(&self) -> Option<i32> {
         let process = self.process.lock().unwrap_or_else(PoisonError::into_inner);
         let shim = i32::try_from(process.as_ref()?.parent()?).ok()?;
         // The children of a shim that has gone are the first process's.
@@ -281,6 +281,11 @@ impl TaskEntry {
 
     pub(crate) fn exit(&self) -> Option<Exit> {
         self.exit.get().cloned()
+    }
+
+    /// Whether its end is on record, even if it is not cleared up after.
+    pub(crate) fn is_recorded(&self) -> bool {
+        self.recorded.initialized() || self.exit.initialized()
     }
 }
 

@@ -17,6 +17,9 @@ use super::{AT_ONCE, Frozen, LIMIT, assert_nothing_new, refused, retry, shim};
 
 /// Shims may take this long, so that a test need not wait for more.
 const CONF: &str = "[containerd]\nshim_timeout_seconds = 2\n";
+/// The same, and the daemon looks for forgotten shims all the time.
+const LOOKING: &str =
+    "[containerd]\nshim_timeout_seconds = 2\n[recovery]\nlook_seconds = 1\ngrace_milliseconds = 200\n";
 /// What a call may take that gives up on a shim, with room for a slow machine.
 const SOON: Duration = Duration::from_secs(20);
 
@@ -116,6 +119,54 @@ fn a_hung_shim_that_serves_a_running_container_is_left_alone() {
     assert_eq!(node.cri().status(&first).expect("it has a status").exit_code, 137);
     assert_eq!(node.cri().status(&second).expect("it has a status"), before);
     assert_eq!(node.cri().sh(&second, "echo reached"), "reached");
+}
+
+/// Nothing names such a shim any more but what it serves, and of that containerd tells nothing while the shim hangs.
+#[test]
+fn a_hung_shim_whose_own_container_is_gone_is_left_alone_while_it_serves_another() {
+    let node = Node::start_with(LOOKING, |_| {});
+    let pod = node.pod("hung");
+    let (first, second) = (pod.shell("first", "exec sleep 31450"), pod.shell("second", "exec sleep 31451"));
+    let before = node.cri().status(&second).expect("it has a status");
+    let shared = shim(&node, &first);
+    node.cri().remove(&first).expect("it can be removed");
+    let frozen = Frozen::new(shared);
+    assert!(eventually(LIMIT, || looks(&node, &second) >= 3), "nobody looks: {}", node.daemon().tail());
+    drop(frozen);
+    assert_eq!(node.cri().sh(&second, "echo reached"), "reached");
+    assert_eq!(node.cri().status(&second).expect("it has a status"), before);
+}
+
+/// A look takes long while another shim hangs. What a shim serves by its end need not be what it served at its beginning.
+#[test]
+fn a_shim_whose_containers_come_and_go_while_it_is_looked_at_is_left_alone() {
+    let node = Node::start_with(LOOKING, |_| {});
+    let (hung, pod) = (node.pod("hung"), node.pod("shared"));
+    let hanging = hung.shell("hung", "exec sleep 31452");
+    let (first, mut latest) =
+        (pod.shell("first", "exec sleep 31453"), pod.shell("next-0", "exec sleep 31454"));
+    let shared = processes::find(shim(&node, &first)).expect("it runs");
+    node.cri().remove(&first).expect("it can be removed");
+    let _frozen = Frozen::new(shim(&node, &hanging));
+    let mut number = 0;
+    let looked = eventually(LIMIT, || {
+        number += 1;
+        let next = pod.shell(&format!("next-{number}"), "exec sleep 31454");
+        node.cri().remove(&latest).expect("it can be removed");
+        latest = next;
+        looks(&node, &hanging) >= 4
+    });
+    assert!(looked, "nobody looks: {}", node.daemon().tail());
+    assert_eq!(node.cri().sh(&latest, "echo reached"), "reached");
+    let now = processes::find(shared.pid).filter(|process| !process.zombie);
+    assert_eq!(now.map(|process| process.started), Some(shared.started), "{}", node.daemon().tail());
+}
+
+/// How often containerd has found that a task's shim hangs, which it does when the daemon looks for shims that are forgotten.
+fn looks(node: &Node, task: &str) -> usize {
+    let log = std::fs::read_to_string(node.root().state().join("containerd/containerd.log"));
+    let tells = |line: &&str| line.contains("get state for") || line.contains("converting task");
+    log.expect("containerd writes a log").lines().filter(|line| line.contains(task)).filter(tells).count()
 }
 
 fn some_limits() -> switchyard_proto::cri::v1::LinuxContainerResources {

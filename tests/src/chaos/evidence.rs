@@ -11,14 +11,21 @@ const MOST: usize = 60;
 /// Lines that are told before and after each that is of the container: what ended it may not name it.
 const AROUND: usize = 4;
 
-/// What a container's clients were told, the end of its own log, and what the daemon and containerd have logged of it and around that.
+/// What a container's clients were told, the end of its own log, and what the daemon and containerd have logged of it and around that; of
+/// the daemon's log also what it has warned of, which may name another container of the pod.
 pub(super) fn of(node: &Node, notes: &Notes, id: &str, log: &Path) -> String {
     let mut text = String::new();
     tell(&mut text, "answers and kills", &notes.past_of(id));
     tell(&mut text, &log.display().to_string(), &lines_of(log));
-    for of_all in [node.root().daemon_log(), node.root().state().join("containerd/containerd.log")] {
-        tell(&mut text, &of_all.display().to_string(), &around(lines_of(&of_all), |line| line.contains(id)));
-    }
+    let (daemon, containerd) =
+        (node.root().daemon_log(), node.root().state().join("containerd/containerd.log"));
+    let tells = |line: &str| line.contains(id) || line.contains(" WARN ") || line.contains(" ERROR ");
+    tell(&mut text, &daemon.display().to_string(), &around(lines_of(&daemon), tells));
+    tell(
+        &mut text,
+        &containerd.display().to_string(),
+        &around(lines_of(&containerd), |line| line.contains(id)),
+    );
     text
 }
 

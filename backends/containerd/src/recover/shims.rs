@@ -2,9 +2,14 @@
 //! finds them.
 //!
 //! A shim is forgotten if it serves our containerd and namespace, and neither the id it was started for nor any child of it is a task
-//! that containerd knows. (A shim that serves a whole pod may outlive the container it was started for.) If containerd has deleted
-//! its bundle, its working directory, that is certain at once. If the bundle stands, somebody may just be making the task: beside a
-//! containerd of our own the shim is forgotten if that stays so and none of us is at it; beside one that others use it is left alone.
+//! that is known: containerd tells of it, or it is ours and seen to run. If containerd has deleted its bundle, its working directory,
+//! that is certain at once. If the bundle stands, somebody may just be making the task: beside a containerd of our own the shim is
+//! forgotten if that stays so and none of us is at it; beside one that others use it is left alone.
+//!
+//! To end a shim by mistake is to end all that it serves. A shim that serves a whole pod outlives the container it was started for, and
+//! then nothing names what it serves but its children: it has none while it makes its next container, nor for one that has ended and
+//! that containerd has yet to delete. So none is ended while there is a task of which it is not seen who serves it, nor one that has
+//! other children than those it was judged by.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::fs;
@@ -13,12 +18,14 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use containerd_client::types::v1 as process;
 use nix::sys::signal::Signal;
 use switchyard_cgroup::Group;
 use switchyard_core::{Error, Result};
 use switchyard_process::{ProcessId, Stat};
 use tokio_util::sync::CancellationToken;
 
+use super::decide::Process;
 use crate::backend::Inner;
 use crate::client::{QUICK, call};
 use crate::config::Mode;
@@ -58,6 +65,22 @@ pub(super) struct Said {
     pub(super) command: Vec<String>,
     /// Its working directory has been deleted.
     pub(super) homeless: bool,
+}
+
+/// A task that is known.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Known {
+    id: String,
+    /// The parent of its main process. `None` if that has ended, or nobody can tell.
+    parent: Option<i32>,
+}
+
+/// Shims of which no task is known.
+#[derive(Debug)]
+struct Orphans {
+    shims: Vec<Shim>,
+    /// Of each task it is seen who serves it, and it is none of these.
+    sure: bool,
 }
 
 /// What containerd does not know, at one look.
@@ -114,23 +137,31 @@ impl Inner {
         let (shims, bundles) = (self.shims().await?, self.list_bundles()?);
         let mut busy = self.making.now();
         busy.extend(self.inherited().iter().cloned());
-        let (ids, pids) = self.known_tasks().await?;
+        let tasks = self.known_tasks(None).await?;
         let managed = self.settings.containerd.mode == Mode::Managed;
         let mut suspect = Forgotten::default();
-        for shim in orphans(shims, &ids, &pids) {
+        let Orphans { shims, sure } = orphans(shims, &tasks, &busy);
+        for shim in shims {
             let again = before.shims.iter().any(|seen| seen.process == shim.process);
-            let certain = shim.homeless || (managed && again && !busy.contains(&*shim.id));
+            let certain = sure
+                && (shim.homeless || (managed && again && !busy.contains(&*shim.id)))
+                && self.is_unknown(&shim.id).await;
             if certain {
                 tracing::warn!(pid = shim.process.pid, id = %shim.id, "ending a shim that containerd has forgotten");
             }
             // What fails is looked for again, and holds up nothing else.
-            if (certain && !done(&shim.id, self.clear_shim(&shim).await)) || (managed && !certain) {
+            if (certain && !done(&shim.id, self.clear_shim(&shim).await))
+                || ((managed || shim.homeless) && !certain)
+            {
                 suspect.shims.push(shim);
             }
         }
-        for id in bundles.into_iter().filter(|id| !ids.contains(&**id)) {
+        for id in bundles.into_iter().filter(|id| !tasks.iter().any(|task| task.id == **id)) {
             let with_shim = suspect.shims.iter().any(|shim| shim.id == id);
-            let certain = before.bundles.contains(&id) && !busy.contains(&*id) && !with_shim;
+            let certain = before.bundles.contains(&id)
+                && !busy.contains(&*id)
+                && !with_shim
+                && self.is_unknown(&id).await;
             if certain {
                 tracing::warn!(%id, "removing a bundle that containerd has forgotten");
             }
@@ -147,23 +178,50 @@ impl Inner {
         self.clear_bundle(&shim.id).await
     }
 
-    /// The shims of ours that serve no task that containerd knows.
-    pub(crate) async fn forgotten_shims(&self) -> Result<Vec<Shim>> {
-        // Processes first: whatever is started after this look is not in it.
-        let shims = self.shims().await?;
-        let (ids, pids) = self.known_tasks().await?;
-        Ok(orphans(shims, &ids, &pids))
+    /// Asks containerd about one task: since 2.0 its list lacks those whose shims are slow to answer.
+    async fn is_unknown(&self, id: &ContainerId) -> bool {
+        matches!(self.process_now(id).await, Ok(Process::None))
     }
 
-    /// The tasks that containerd knows: their ids, and their processes.
-    async fn known_tasks(&self) -> Result<(HashSet<String>, HashSet<i32>)> {
+    /// The shim that was started for a container and serves no task that is known, if there is one.
+    ///
+    /// # Errors
+    /// `Unavailable` while it may serve one all the same.
+    pub(crate) async fn forgotten_shim_of(&self, id: &ContainerId) -> Result<Vec<Shim>> {
+        // Processes first: whatever is started after this look is not in it.
+        let shims = self.shims().await?;
+        let tasks = self.known_tasks(Some(id)).await?;
+        let Orphans { mut shims, sure } = orphans(shims, &tasks, &HashSet::new());
+        shims.retain(|shim| shim.id == *id);
+        match shims.first() {
+            Some(shim) if !sure => Err(Error::unavailable(format!(
+                "process {}, the shim of container {id}, may serve another of its pod",
+                shim.process.pid
+            ))),
+            Some(_) | None => Ok(shims),
+        }
+    }
+
+    /// The tasks that containerd tells of, and those of ours `but` one that are seen to run and have not ended as far as is on record: of
+    /// one whose shim is slow containerd may tell nothing.
+    async fn known_tasks(&self, but: Option<&ContainerId>) -> Result<Vec<Known>> {
         let request = containerd_client::services::v1::ListTasksRequest::default();
         let tasks = call("list tasks", QUICK, self.client.waits().list(request)).await?.tasks;
-        let pids = tasks.iter().filter_map(|task| i32::try_from(task.pid).ok()).collect();
-        Ok((tasks.into_iter().map(|task| task.id).collect(), pids))
+        let mut ours: Vec<_> = self.tasks().values().cloned().collect();
+        ours.retain(|entry| !entry.is_recorded() && but.is_none_or(|but| **but != entry.id.to_string()));
+        blocking(move || {
+            let running = ours.iter().filter_map(|entry| {
+                entry.shim_pid().map(|parent| Known { id: entry.id.to_string(), parent: Some(parent) })
+            });
+            Ok(running.chain(tasks.iter().map(known)).collect())
+        })
+        .await
     }
 
     /// Ends a shim and what it runs, and removes the cgroups of that. Idempotent.
+    ///
+    /// # Errors
+    /// `Unavailable`, and nothing is done, if it has begun something since it was looked at.
     pub(crate) async fn end_shim(&self, shim: Shim) -> Result<()> {
         let id = shim.id.clone();
         for group in blocking(move || end_now(&shim)).await? {
@@ -255,11 +313,26 @@ pub(super) fn flag(said: &Said, name: &str) -> Option<String> {
     words.next().cloned()
 }
 
-/// Those whose id and children are no task that containerd knows. Pure.
-fn orphans(shims: Vec<Shim>, ids: &HashSet<String>, pids: &HashSet<i32>) -> Vec<Shim> {
-    let known =
-        |shim: &Shim| ids.contains(&*shim.id) || shim.children.iter().any(|child| pids.contains(&child.pid));
-    shims.into_iter().filter(|shim| !known(shim)).collect()
+/// What containerd tells of a task, with the parent that its main process has now.
+fn known(task: &process::Process) -> Known {
+    use process::Status as S;
+    // The number of one that has ended may be another's.
+    let runs = matches!(task.status(), S::Created | S::Running | S::Paused | S::Pausing);
+    let pid = i32::try_from(task.pid).ok().filter(|_| runs);
+    Known { id: task.id.clone(), parent: pid.and_then(Stat::of).map(|stat| stat.parent) }
+}
+
+/// Those whose id and children are no task that is known. They are judged for sure if it is seen who serves each task, also those that
+/// are being made: `busy`. Pure.
+fn orphans(shims: Vec<Shim>, tasks: &[Known], busy: &HashSet<String>) -> Orphans {
+    let is_seen = |id: &str| {
+        let by_another = |task: &Known| task.id == id && task.parent.is_some();
+        shims.iter().any(|shim| *shim.id == *id) || tasks.iter().any(by_another)
+    };
+    let sure = tasks.iter().map(|task| &task.id).chain(busy).all(|id| is_seen(id));
+    let serves =
+        |shim: &Shim| tasks.iter().any(|task| task.id == *shim.id || task.parent == Some(shim.process.pid));
+    Orphans { sure, shims: shims.into_iter().filter(|shim| !serves(shim)).collect() }
 }
 
 /// All processes, and what those say of themselves that are to be believed. Blocks as `/proc` does.
@@ -289,6 +362,13 @@ fn said(process: ProcessId) -> Option<Said> {
 
 /// Ends a shim and what it runs; gives the cgroups of that.
 fn end_now(shim: &Shim) -> Result<HashSet<Group>> {
+    let mut children = switchyard_process::all().into_iter().filter(|stat| stat.parent == shim.process.pid);
+    if shim.process.is_alive() && children.any(|child| !shim.children.contains(&child.id)) {
+        return Err(Error::unavailable(format!(
+            "process {}, a shim that served nobody, has begun something",
+            shim.process.pid
+        )));
+    }
     let groups: HashSet<Group> =
         shim.children.iter().flat_map(|child| groups_of(child.pid, &shim.id)).collect();
     for child in &shim.children {
@@ -331,123 +411,4 @@ fn signal(process: ProcessId, signal: Signal) -> Result<()> {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::os::unix::process::CommandExt;
-    use std::process::{Child, Command};
-
-    use super::*;
-
-    const AA: &str = "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa";
-
-    fn stat(pid: i32, parent: i32) -> Stat {
-        Stat { id: ProcessId { pid, started: 1 }, parent, ended: false, status: None }
-    }
-
-    fn said(pid: i32, command: &str) -> Said {
-        let command = command.split(' ').map(str::to_owned).collect();
-        Said { process: stat(pid, 1).id, command, homeless: true }
-    }
-
-    fn shim(pid: i32, id: &str, address: &str) -> Said {
-        said(pid, &format!("/usr/bin/containerd-shim-runc-v2 -namespace k8s.io -id {id} -address {address}"))
-    }
-
-    #[test]
-    fn the_groups_of_a_container_are_those_that_bear_its_id_and_not_those_inside() {
-        let text = "12:memory:/pods/aa/init.scope\n3:cpu,cpuacct:/pods/aa\n1:name=systemd:/pods/bb\n0::/\n";
-        let found: HashSet<String> = groups_in(text, "aa").iter().map(ToString::to_string).collect();
-        assert_eq!(found, HashSet::from(["/pods/aa".to_owned()]));
-    }
-
-    #[track_caller]
-    fn check(said: &[Said], ids: &[&str], pids: &[i32], expected: &[i32]) {
-        let ids = ids.iter().map(ToString::to_string).collect();
-        let all = [stat(10, 1), stat(11, 10)];
-        let shims = ours(&all, said, Path::new("/run/c.sock"), "k8s.io");
-        let found = orphans(shims, &ids, &pids.iter().copied().collect());
-        assert_eq!(found.iter().map(|orphan| orphan.process.pid).collect::<Vec<_>>(), expected);
-    }
-
-    #[test]
-    fn a_shim_is_forgotten_if_neither_its_id_nor_a_child_is_a_known_task() {
-        let all = [shim(10, AA, "/run/c.sock"), said(11, "sleep 5")];
-        check(&all, &[], &[], &[10]);
-        check(&all, &[AA], &[], &[]);
-        check(&all, &[], &[11], &[]);
-    }
-
-    #[test]
-    fn the_shims_of_others_and_what_is_no_shim_are_left_alone() {
-        let other = shim(10, AA, "/run/containerd/containerd.sock");
-        let word = |words: &str| format!("{words} -id {AA} -address /run/c.sock");
-        let foreign = said(12, &word("/usr/bin/containerd-shim-runc-v2 -namespace moby"));
-        let helper =
-            said(13, &format!("{} delete", word("/usr/bin/containerd-shim-runc-v2 -namespace k8s.io")));
-        let editor = said(14, &word("vi -namespace k8s.io"));
-        check(&[other, foreign, helper, editor], &[], &[], &[]);
-    }
-
-    #[test]
-    fn a_shim_for_what_is_no_container_of_ours_is_none_of_ours() {
-        for id in ["/etc", "../../..", "nginx", "..", &AA[1..]] {
-            check(&[shim(10, id, "/run/c.sock")], &[], &[], &[]);
-        }
-    }
-
-    /// A process that calls itself a shim, and ends when this is dropped.
-    struct Pretender(Child);
-
-    impl Pretender {
-        fn start(uid: u32, dir: &Path) -> Self {
-            let mut command = Command::new("sh");
-            let words = ["-namespace", "k8s.io", "-id", AA, "-address", "/run/c.sock"];
-            command.args(["-c", "read nothing"]).args(words).arg0("containerd-shim-runc-v2");
-            Self(command.uid(uid).current_dir(dir).stdin(std::process::Stdio::piped()).spawn().unwrap())
-        }
-
-        /// The shims that it is taken for.
-        fn taken_for(&self) -> Vec<Shim> {
-            let process = ProcessId::of(i32::try_from(self.0.id()).unwrap()).unwrap();
-            let said: Vec<_> = super::said(process).into_iter().collect();
-            ours(&[], &said, Path::new("/run/c.sock"), "k8s.io")
-        }
-    }
-
-    impl Drop for Pretender {
-        fn drop(&mut self) {
-            let _ = self.0.kill();
-            let _ = self.0.wait();
-        }
-    }
-
-    #[test]
-    fn a_users_process_is_not_believed_and_a_name_makes_no_directory_deleted() {
-        let dir = tempfile::tempdir().unwrap();
-        fs::set_permissions(dir.path(), std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
-        let (named, gone) = (dir.path().join("named (deleted)"), dir.path().join("gone"));
-        for path in [&named, &gone] {
-            fs::create_dir(path).unwrap();
-        }
-        assert_eq!(Pretender::start(65_534, &gone).taken_for(), []);
-        let homeless = |pretender: &Pretender| match &pretender.taken_for()[..] {
-            [shim] => shim.homeless,
-            others => panic!("{others:?}"),
-        };
-        let (in_named, in_gone) = (Pretender::start(0, &named), Pretender::start(0, &gone));
-        assert!(!homeless(&in_named) && !homeless(&in_gone));
-        fs::remove_dir(&gone).unwrap();
-        assert!(!homeless(&in_named) && homeless(&in_gone));
-    }
-
-    #[test]
-    fn a_number_that_another_process_bears_by_now_is_not_killed() {
-        let dir = tempfile::tempdir().unwrap();
-        let mut stranger = Pretender::start(0, dir.path());
-        let pid = i32::try_from(stranger.0.id()).unwrap();
-        let ended = ProcessId { pid, started: ProcessId::of(pid).unwrap().started.wrapping_sub(1) };
-        let shim = Shim { process: ended, id: AA.parse().unwrap(), children: vec![ended], homeless: true };
-        end_now(&shim).unwrap();
-        shim.kill().unwrap();
-        assert!(stranger.0.try_wait().unwrap().is_none(), "a stranger was killed");
-    }
-}
+mod tests;

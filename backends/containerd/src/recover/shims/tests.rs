@@ -1,0 +1,157 @@
+//! What is a shim of ours, which are forgotten, and what is done to those.
+
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command};
+
+use super::*;
+
+const AA: &str = "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa";
+
+fn stat(pid: i32, parent: i32) -> Stat {
+    Stat { id: ProcessId { pid, started: 1 }, parent, ended: false, status: None }
+}
+
+fn said(pid: i32, command: &str) -> Said {
+    let command = command.split(' ').map(str::to_owned).collect();
+    Said { process: stat(pid, 1).id, command, homeless: true }
+}
+
+fn shim(pid: i32, id: &str, address: &str) -> Said {
+    said(pid, &format!("/usr/bin/containerd-shim-runc-v2 -namespace k8s.io -id {id} -address {address}"))
+}
+
+#[test]
+fn the_groups_of_a_container_are_those_that_bear_its_id_and_not_those_inside() {
+    let text = "12:memory:/pods/aa/init.scope\n3:cpu,cpuacct:/pods/aa\n1:name=systemd:/pods/bb\n0::/\n";
+    let found: HashSet<String> = groups_in(text, "aa").iter().map(ToString::to_string).collect();
+    assert_eq!(found, HashSet::from(["/pods/aa".to_owned()]));
+}
+
+fn known(id: &str, parent: Option<i32>) -> Known {
+    Known { id: id.to_owned(), parent }
+}
+
+/// The orphans, and whether they are judged for sure.
+fn judge(said: &[Said], tasks: &[Known], busy: &[&str]) -> (Vec<i32>, bool) {
+    let shims = ours(&[stat(10, 1), stat(11, 10)], said, Path::new("/run/c.sock"), "k8s.io");
+    let found = orphans(shims, tasks, &busy.iter().map(ToString::to_string).collect());
+    (found.shims.iter().map(|orphan| orphan.process.pid).collect(), found.sure)
+}
+
+#[track_caller]
+fn check(said: &[Said], tasks: &[Known], expected: &[i32]) {
+    assert_eq!(judge(said, tasks, &[]), (expected.to_vec(), true));
+}
+
+#[test]
+fn a_shim_is_forgotten_if_neither_its_id_nor_a_child_is_a_known_task() {
+    let all = [shim(10, AA, "/run/c.sock"), said(11, "sleep 5")];
+    check(&all, &[], &[10]);
+    check(&all, &[known(AA, None)], &[]);
+    check(&all, &[known("other", Some(10))], &[]);
+    check(&all, &[known("other", Some(1))], &[10]);
+}
+
+#[test]
+fn none_is_judged_for_sure_while_it_is_not_seen_who_serves_a_task() {
+    let of_pod = [shim(10, AA, "/run/c.sock")];
+    // It has ended, or its shim is slow: it may be served by one that was started for another.
+    assert_eq!(judge(&of_pod, &[known("ended", None)], &[]), (vec![10], false));
+    // So may one that is being made.
+    assert_eq!(judge(&of_pod, &[], &["made"]), (vec![10], false));
+    assert_eq!(judge(&of_pod, &[known("made", Some(12))], &["made"]), (vec![10], true));
+    let both = [shim(10, AA, "/run/c.sock"), shim(12, &AA.replace('a', "b"), "/run/c.sock")];
+    let other = AA.replace('a', "b");
+    assert_eq!(judge(&both, &[known(&other, None)], &[]), (vec![10], true));
+    assert_eq!(judge(&both, &[], &[&other]), (vec![10, 12], true));
+}
+
+#[test]
+fn the_shims_of_others_and_what_is_no_shim_are_left_alone() {
+    let other = shim(10, AA, "/run/containerd/containerd.sock");
+    let word = |words: &str| format!("{words} -id {AA} -address /run/c.sock");
+    let foreign = said(12, &word("/usr/bin/containerd-shim-runc-v2 -namespace moby"));
+    let helper = said(13, &format!("{} delete", word("/usr/bin/containerd-shim-runc-v2 -namespace k8s.io")));
+    let editor = said(14, &word("vi -namespace k8s.io"));
+    check(&[other, foreign, helper, editor], &[], &[]);
+}
+
+#[test]
+fn a_shim_for_what_is_no_container_of_ours_is_none_of_ours() {
+    for id in ["/etc", "../../..", "nginx", "..", &AA[1..]] {
+        check(&[shim(10, id, "/run/c.sock")], &[], &[]);
+    }
+}
+
+/// A process that calls itself a shim, and ends when this is dropped.
+struct Pretender(Child);
+
+impl Pretender {
+    fn start(uid: u32, dir: &Path) -> Self {
+        let mut command = Command::new("sh");
+        let words = ["-namespace", "k8s.io", "-id", AA, "-address", "/run/c.sock"];
+        command.args(["-c", "read nothing"]).args(words).arg0("containerd-shim-runc-v2");
+        Self(command.uid(uid).current_dir(dir).stdin(std::process::Stdio::piped()).spawn().unwrap())
+    }
+
+    /// The shims that it is taken for.
+    fn taken_for(&self) -> Vec<Shim> {
+        let process = ProcessId::of(i32::try_from(self.0.id()).unwrap()).unwrap();
+        let said: Vec<_> = super::said(process).into_iter().collect();
+        ours(&[], &said, Path::new("/run/c.sock"), "k8s.io")
+    }
+}
+
+impl Drop for Pretender {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn a_users_process_is_not_believed_and_a_name_makes_no_directory_deleted() {
+    let dir = tempfile::tempdir().unwrap();
+    fs::set_permissions(dir.path(), std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    let (named, gone) = (dir.path().join("named (deleted)"), dir.path().join("gone"));
+    for path in [&named, &gone] {
+        fs::create_dir(path).unwrap();
+    }
+    assert_eq!(Pretender::start(65_534, &gone).taken_for(), []);
+    let homeless = |pretender: &Pretender| match &pretender.taken_for()[..] {
+        [shim] => shim.homeless,
+        others => panic!("{others:?}"),
+    };
+    let (in_named, in_gone) = (Pretender::start(0, &named), Pretender::start(0, &gone));
+    assert!(!homeless(&in_named) && !homeless(&in_gone));
+    fs::remove_dir(&gone).unwrap();
+    assert!(!homeless(&in_named) && homeless(&in_gone));
+}
+
+#[test]
+fn a_number_that_another_process_bears_by_now_is_not_killed() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut stranger = Pretender::start(0, dir.path());
+    let pid = i32::try_from(stranger.0.id()).unwrap();
+    let ended = ProcessId { pid, started: ProcessId::of(pid).unwrap().started.wrapping_sub(1) };
+    let shim = Shim { process: ended, id: AA.parse().unwrap(), children: vec![ended], homeless: true };
+    end_now(&shim).unwrap();
+    shim.kill().unwrap();
+    assert!(stranger.0.try_wait().unwrap().is_none(), "a stranger was killed");
+}
+
+#[test]
+fn a_shim_that_has_begun_something_since_it_was_looked_at_is_left_alone() {
+    let mut parent = Command::new("sh").args(["-c", "sleep 1000; :"]).spawn().unwrap();
+    let process = ProcessId::of(i32::try_from(parent.id()).unwrap()).unwrap();
+    let child = || switchyard_process::all().into_iter().find(|stat| stat.parent == process.pid);
+    assert!((0..1000).any(|_| {
+        std::thread::sleep(Duration::from_millis(5));
+        child().is_some()
+    }));
+    let shim = Shim { process, id: AA.parse().unwrap(), children: Vec::new(), homeless: true };
+    assert_eq!(end_now(&shim).unwrap_err().kind(), switchyard_core::ErrorKind::Unavailable);
+    assert!(process.is_alive() && child().is_some());
+    end_now(&Shim { children: vec![child().unwrap().id], ..shim }).unwrap();
+    parent.wait().unwrap();
+}
