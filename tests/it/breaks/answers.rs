@@ -161,6 +161,10 @@ impl Plan {
     const fn told(self) -> Option<Code> {
         match (self.method.as_bytes(), self.act) {
             (b"Exec" | b"Start" | b"Wait", Act::Silence) => Some(Code::DeadlineExceeded),
+            // No shim is told twice to start a process: it would not survive that where the first start has failed.
+            (b"Start", Act::Garbage | Act::Half | Act::Other | Act::Endless) if !self.done => {
+                Some(Code::Unavailable)
+            }
             (_, Act::Silence | Act::Garbage | Act::Half | Act::Other | Act::Endless) => None,
         }
     }
