@@ -88,23 +88,30 @@ async fn del_is_idempotent_and_clears_a_leftover_of_a_crash() {
     assert!(bench.order().is_empty());
 }
 
-#[tokio::test]
-async fn a_kill_during_add_can_be_undone() {
-    let bench = Bench::new();
-    let path = journal(&bench);
-    bench.plugin("one", "[ $CNI_COMMAND != ADD ] || { touch started; exec sleep 300; }");
-    let network = bench.network(&list("1.0.0", &["one"]));
-    let attachment = attachment();
-    let started = bench.path("log/started");
+/// The shell of a plugin whose ADD says that it has started, and hangs.
+const HANGS: &str = "[ $CNI_COMMAND != ADD ] || { touch started; exec sleep 300; }";
+
+/// Attaches until the plugin that hangs has started, and goes no further.
+async fn cut_off_once_started(bench: &Bench, network: &Network, path: &Path) {
+    let (attachment, started) = (attachment(), bench.path("log/started"));
     let running = async {
         while !started.exists() {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
     };
     tokio::select! {
-        made = attach_saved(&network, &path, &attachment) => panic!("a hanging plugin answered: {made:?}"),
+        made = attach_saved(network, path, &attachment) => panic!("a hanging plugin answered: {made:?}"),
         () = running => {}
     }
+}
+
+#[tokio::test]
+async fn a_kill_during_add_can_be_undone() {
+    let bench = Bench::new();
+    let path = journal(&bench);
+    bench.plugin("one", HANGS);
+    let network = bench.network(&list("1.0.0", &["one"]));
+    cut_off_once_started(&bench, &network, &path).await;
     assert_eq!(Saved::read(&path).unwrap().unwrap().result(&path).unwrap(), None);
     del_saved(&path, &bench.plugins(), None).await.unwrap();
     assert_eq!(bench.order(), ["ADD one", "DEL one"]);
@@ -118,19 +125,9 @@ async fn what_a_kill_cut_off_later_in_the_chain_is_undone_with_what_was_given_be
     let path = journal(&bench);
     bench.good("one", "10.0.0.2/24");
     bench.good("two", "10.0.0.3/24");
-    bench.plugin("three", "[ $CNI_COMMAND != ADD ] || { touch started; exec sleep 300; }");
+    bench.plugin("three", HANGS);
     let network = bench.network(&list("1.0.0", &["one", "two", "three"]));
-    let attachment = attachment();
-    let started = bench.path("log/started");
-    let running = async {
-        while !started.exists() {
-            tokio::time::sleep(Duration::from_millis(10)).await;
-        }
-    };
-    tokio::select! {
-        made = attach_saved(&network, &path, &attachment) => panic!("a hanging plugin answered: {made:?}"),
-        () = running => {}
-    }
+    cut_off_once_started(&bench, &network, &path).await;
     del_saved(&path, &bench.plugins(), None).await.unwrap();
     assert_eq!(bench.order(), ["ADD one", "ADD two", "ADD three", "DEL three", "DEL two", "DEL one"]);
     for plugin in ["one", "two", "three"] {
