@@ -97,7 +97,7 @@ impl Inner {
     /// Ends what runs of a task, has containerd forget it, and leaves a cgroup that is somebody else's as it was: a runtime takes it away
     /// with the process, or when it has `failed` to make one. Idempotent.
     pub(crate) async fn end_task_process(&self, entry: &TaskEntry, failed: bool) -> Result<()> {
-        let turn = self.pod_turn(entry).await;
+        let _turn = self.pod_turn(entry).await;
         let ended = self.end_process(&entry.id.into()).await?;
         let (theirs, group) = {
             let record = entry.record();
@@ -114,7 +114,6 @@ impl Inner {
             .await?;
         }
         entry.set_cleared();
-        drop(turn);
         Ok(())
     }
 }

@@ -144,7 +144,6 @@ impl Inner {
         let made = self.create_process(entry, request).await?;
         self.hold_main(entry, made);
         self.note_shim(entry);
-        drop(turn);
         Ok(made)
     }
 
