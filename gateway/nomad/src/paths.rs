@@ -49,7 +49,7 @@ pub(crate) fn settle(plan: &mut Plan) -> Result<()> {
 /// Has a task make do with a cgroup of the gateway's own if that is not there which its agent names: an agent that could not make one
 /// names it all the same, and leaves it to the driver what comes of that. The runtime would make it with all that is above it, which
 /// nobody would remove. Blocks on the file system. Idempotent.
-pub(crate) fn check_group(plan: &mut Plan, task: &nomad::TaskConfig) {
+pub(crate) fn settle_group(plan: &mut Plan, task: &nomad::TaskConfig) {
     let group = named_group(task);
     if group.is_empty() || Path::new(group).is_dir() {
         return;

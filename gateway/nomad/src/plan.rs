@@ -80,7 +80,7 @@ impl Plan {
     /// Those of [`plan`](crate::from_proto::plan) and [`settle`](crate::paths::settle).
     pub(crate) fn make(task: &nomad::TaskConfig, session: &Session) -> Result<Self> {
         let mut plan = crate::from_proto::plan(task, session)?;
-        crate::paths::check_group(&mut plan, task);
+        crate::paths::settle_group(&mut plan, task);
         crate::paths::settle(&mut plan)?;
         Ok(plan)
     }

@@ -102,7 +102,7 @@ impl Driver {
         }
         tracing::warn!(task = name, "a task that no agent knows is taken away");
         let gc = GcConfig { container: true, ..gc.clone() };
-        let taken = self.take_away(name, true, &gc).await;
+        let taken = self.take_dangling_away(name, &gc).await;
         if let Err(error) = &taken {
             tracing::warn!(task = name, error = error.report(), "a task that no agent knows is still there");
         }
@@ -131,9 +131,8 @@ impl Driver {
                 && tasks.all(|task| gone.contains(task.meta.name.as_str()));
         }
         let Some(owner) = self.owner(session, &record, sandboxes).await else { return false };
-        self.seen().is_dangling_network(&session.id, sandbox, &owner, grace, now)
-            || self.seen().is_settled(&session.id, sandbox, &owner, grace, now)
-                && self.is_cleared(&record).await
+        self.seen().is_settled(&session.id, sandbox, &owner, grace, now)
+            && (self.seen().is_unheard_of(&session.id, &sandbox.meta.name) || self.is_cleared(&record).await)
     }
 
     /// Whether the allocation of a network has been cleared away by the agent that had it, as is known since it was made: no task comes
@@ -141,7 +140,7 @@ impl Driver {
     pub(crate) async fn is_cleared(&self, network: &Record) -> bool {
         let Some(agent) = network.agent() else { return false };
         let (all, own) = (agent.dir().to_owned(), agent.dir_of(&network.alloc_id));
-        // A directory that is not mounted now has nothing in it either.
+        // Where all of its directory is not there, as when it moves, nothing is known.
         let look = move || Ok(all.is_dir() && own.try_exists().is_ok_and(|exists| !exists));
         let looked = self.looks().look(format!("allocation {}", network.alloc_id), look).await;
         looked.unwrap_or_else(|error| {

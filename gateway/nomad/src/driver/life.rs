@@ -5,6 +5,7 @@ use std::time::Duration;
 use switchyard_core::image::ImageId;
 use switchyard_core::spec::Signal;
 use switchyard_core::state::{ExitCause, TaskState};
+use switchyard_core::turns::Turn;
 use switchyard_core::{Error, ErrorKind, Result};
 use switchyard_proto::nomad::drivers::proto as nomad;
 
@@ -92,18 +93,26 @@ impl Driver {
         gc: GcConfig,
     ) -> Result<nomad::DestroyTaskResponse> {
         let (driver, what) = (self.clone(), format!("destruction of task {id}"));
-        let work = async move { driver.take_away(&id, force, &gc).await };
+        let work = async move {
+            let turn = driver.shared.turns.take(place(&id).to_owned()).await;
+            driver.take_away(&id, force, &gc, turn).await
+        };
         self.shared.scope.see_through(what, work).await?;
         Ok(nomad::DestroyTaskResponse {})
     }
 
-    /// As [`Driver::destroy`], in the caller's own time.
+    /// Takes away a task that no agent has named, unless one has since, with all that was made for it. In the caller's own time.
     ///
     /// # Errors
     /// Those of [`Driver::destroy`].
-    pub(crate) async fn take_away(&self, id: &str, force: bool, gc: &GcConfig) -> Result<()> {
+    pub(crate) async fn take_dangling_away(&self, id: &str, gc: &GcConfig) -> Result<()> {
+        let turn = self.shared.turns.take(place(id).to_owned()).await;
+        if self.shared.seen.knows_task(id) { Ok(()) } else { self.take_away(id, true, gc, turn).await }
+    }
+
+    /// As [`Driver::destroy`], in the caller's own time, and its turn at the place of the task.
+    async fn take_away(&self, id: &str, force: bool, gc: &GcConfig, _turn: Turn) -> Result<()> {
         let scope = &self.shared.scope;
-        let _turn = self.shared.turns.take(place(id).to_owned()).await;
         let task = scope.task_named(id)?;
         if let Some(task) = &task
             && !force

@@ -73,7 +73,8 @@ impl Driver {
         self.take_network_away(name).await.map(|()| nomad::DestroyNetworkResponse {})
     }
 
-    /// Takes the network of this name away, unless an agent has asked for it that still has its allocation. Idempotent. Cancel-safe: the work goes on.
+    /// Takes the network of this name away, unless an agent has asked for it that still has its allocation. Idempotent. Cancel-safe: the
+    /// work goes on.
     ///
     /// # Errors
     /// As [`Driver::remove_network`].

@@ -137,34 +137,25 @@ impl Seen {
     ) -> bool {
         let name = &sandbox.meta.name;
         let Some(agent) = Record::of(&sandbox.meta).agent() else { return false };
+        !is_network(name) && self.is_settled(session, sandbox, &agent, grace, now) && !self.knows_task(name)
+    }
+
+    /// Whether any session has named this task.
+    pub(crate) fn knows_task(&self, id: &str) -> bool {
+        self.lock().sessions.values().any(|named| named.tasks.contains(id))
+    }
+
+    /// Whether no agent has asked for this network, as far as this session can tell. An agent asks for each that it needs when it begins,
+    /// and may let long go by between two tasks in it: only who has heard all that it has said in its present life can tell. What it says
+    /// of tasks does not count: it also asks for those of allocations that have ended.
+    pub(super) fn is_unheard_of(&self, session: &str, network: &str) -> bool {
         let known = self.lock();
-        !is_network(name)
-            && is_old(sandbox, grace, now.1)
-            && known.is_here(session, &agent, grace, now.0)
-            && !known.sessions.values().any(|named| named.tasks.contains(name))
+        let life = known.sessions.get(session).and_then(|named| named.life);
+        let heard_all = life.zip(self.began).is_some_and(|(life, began)| life.started > began);
+        heard_all && !known.knows_network(network)
     }
 
-    /// The same of a network of this agent's that no task is in. An agent asks for each that it needs when it begins, and may let long go
-    /// by between two tasks in it: only who has heard all that it has said in its present life can tell. What it says of tasks does not
-    /// count: it also asks for those of allocations that have ended.
-    pub(super) fn is_dangling_network(
-        &self,
-        session: &str,
-        sandbox: &Sandbox,
-        agent: &Agent,
-        grace: Duration,
-        now: (Instant, SystemTime),
-    ) -> bool {
-        let is_unknown = {
-            let known = self.lock();
-            let life = known.sessions.get(session).and_then(|named| named.life);
-            life.zip(self.began).is_some_and(|(life, began)| life.started > began)
-                && !known.knows_network(&sandbox.meta.name)
-        };
-        is_unknown && self.is_settled(session, sandbox, agent, grace, now)
-    }
-
-    /// Whether this is older than it takes an agent to make use of it, and the agent has been here for as long.
+    /// Whether a sandbox is older than it takes an agent to make use of it, and this agent has been here for as long.
     pub(super) fn is_settled(
         &self,
         session: &str,

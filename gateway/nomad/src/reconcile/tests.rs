@@ -62,9 +62,13 @@ fn network(age: Duration) -> Sandbox {
 
 #[track_caller]
 fn check_network(seen: &Seen, expected: bool, why: &str) {
+    assert_eq!(is_dangling_network(seen, GRACE * 2, later()), expected, "{why}");
+}
+
+/// What is said of a network of this age without tasks, whose allocation is there.
+fn is_dangling_network(seen: &Seen, age: Duration, now: (Instant, SystemTime)) -> bool {
     let agent = agent().expect("it has a directory");
-    let dangling = seen.is_dangling_network("1", &network(GRACE * 2), &agent, GRACE, later());
-    assert_eq!(dangling, expected, "{why}");
+    seen.is_settled("1", &network(age), &agent, GRACE, now) && seen.is_unheard_of("1", NETWORK)
 }
 
 fn later() -> (Instant, SystemTime) {
@@ -121,14 +125,9 @@ fn a_network_that_an_agent_has_not_asked_for_in_all_its_present_life_is_dangling
     seen.life("1", life(1));
     seen.agent("1", agent());
     check_network(&seen, true, "nobody knows it");
-    let agent = agent().expect("it has a directory");
-    let young = network(GRACE / 2);
-    assert!(!seen.is_dangling_network("1", &young, &agent, GRACE, later()), "it is young");
+    assert!(!is_dangling_network(&seen, GRACE / 2, later()), "it is young");
     let now = (Instant::now(), SystemTime::now());
-    assert!(
-        !seen.is_dangling_network("1", &network(GRACE * 2), &agent, GRACE, now),
-        "the agent has just come"
-    );
+    assert!(!is_dangling_network(&seen, GRACE * 2, now), "the agent has just come");
     seen.network("1", NETWORK);
     check_network(&seen, false, "it is asked for");
     seen.forget(NETWORK);

@@ -118,6 +118,18 @@ async fn a_task_is_known_until_its_destruction_is_not_refused() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_task_that_is_named_before_its_turn_comes_is_not_taken_away() {
+    let lab = lab_with(hasty_config()).await;
+    lab.start_in(SESSION, 1, "a").await;
+    let (name, gc) = ("a/web/00000001", GcConfig::default());
+    lab.driver.take_dangling_away(name, &gc).await.expect("there is nothing to do");
+    assert_eq!(lab.left().await, [name]);
+    lab.driver.seen().forget(name);
+    lab.driver.take_dangling_away(name, &gc).await.expect("it can be removed");
+    assert_eq!(lab.left().await, [""; 0]);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_network_goes_with_the_tasks_in_it_that_no_agent_knows() {
     let lab = hasty().await;
     assert!(lab.create_network(SESSION, 1, "a").await);
