@@ -22,6 +22,9 @@ struct Args {
     /// Clients at work at once
     #[arg(long, value_name = "N", default_value_t = 4)]
     clients: u32,
+    /// With a containerd that is not the daemon's own
+    #[arg(long)]
+    external: bool,
     /// The longest pause between two kills, in milliseconds
     #[arg(long, value_name = "MS", default_value_t = 1500)]
     pause: u64,
@@ -37,9 +40,9 @@ struct Args {
 }
 
 fn main() -> ExitCode {
-    let Args { kills, seed, clients, pause, logs, config, bench: _ } = Args::parse();
+    let Args { kills, seed, clients, external, pause, logs, config, bench: _ } = Args::parse();
     let seed = seed.unwrap_or_else(|| u64::from(u32::from_be_bytes(random_bytes())));
-    let settings = Settings { kills, seed, clients, pauses_ms: (50, pause), config, logs };
+    let settings = Settings { kills, external, seed, clients, pauses_ms: (50, pause), config, logs };
     eprintln!("seed {seed}");
     let outcome = run(settings);
     print!("{outcome}");

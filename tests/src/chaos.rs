@@ -38,6 +38,8 @@ const CLEAN: Duration = Duration::from_secs(60);
 pub struct Settings {
     /// How often something is killed.
     pub kills: u32,
+    /// Whether containerd is not the daemon's own; then the run starts it again, as a service manager would.
+    pub external: bool,
     /// What the choices are made from.
     pub seed: u64,
     /// Clients at work at once.
@@ -56,7 +58,8 @@ pub struct Settings {
 /// When a prerequisite is missing or the first start fails.
 #[must_use]
 pub fn run(settings: Settings) -> Outcome {
-    let node = Node::start_with(&settings.config, |_| {});
+    let start = |config: &str| Node::start_with(config, |_| {});
+    let node = if settings.external { Node::start_external } else { start }(&settings.config);
     let ledger = Ledger::default();
     let notes = Notes::new(settings.clone());
     let calls = Calls { ledger: &ledger, notes: &notes };

@@ -5,6 +5,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
+use nix::unistd::Pid;
+
 use crate::host::eventually;
 use crate::prereq;
 use crate::root::PrivateRoot;
@@ -12,7 +14,7 @@ use crate::root::PrivateRoot;
 /// How long containerd may take to listen.
 const START: Duration = Duration::from_secs(30);
 
-/// A running containerd with its files in a private root. Dropping it kills it.
+/// A running containerd with its files in a private root, where a daemon's own would be. Dropping it kills it.
 #[derive(Debug)]
 pub struct Upstream {
     child: Child,
@@ -38,8 +40,16 @@ impl Upstream {
         );
         let (config, log) = (state.join("config.toml"), state.join("containerd.log"));
         fs::write(&config, text).expect("the scratch directory can be written");
-        let child = spawn(&config, &log, socket);
-        Self { child, config, log, socket: socket.to_owned() }
+        let child = spawn(&config, &log);
+        let started = Self { child, config, log, socket: socket.to_owned() };
+        started.wait();
+        started
+    }
+
+    /// The id of its process.
+    #[must_use]
+    pub fn pid(&self) -> Pid {
+        Pid::from_raw(i32::try_from(self.child.id()).expect("Linux keeps process ids below 2^22"))
     }
 
     /// Ends it as a crash does, and waits until its process is gone.
@@ -54,9 +64,22 @@ impl Upstream {
     /// # Panics
     /// As [`Upstream::start`].
     pub fn restart(&mut self) {
+        self.crash();
+        self.wait();
+    }
+
+    /// Kills it and starts it anew, as a service manager would, without waiting until it listens.
+    ///
+    /// # Panics
+    /// When it is not installed.
+    pub fn crash(&mut self) {
         self.kill();
         let _ = fs::remove_file(&self.socket);
-        self.child = spawn(&self.config, &self.log, &self.socket);
+        self.child = spawn(&self.config, &self.log);
+    }
+
+    fn wait(&self) {
+        assert!(eventually(START, || self.socket.exists()), "containerd does not listen after {START:?}");
     }
 }
 
@@ -66,17 +89,15 @@ impl Drop for Upstream {
     }
 }
 
-fn spawn(config: &Path, log: &Path, socket: &Path) -> Child {
+fn spawn(config: &Path, log: &Path) -> Child {
     let program = prereq::require("containerd", "containerd");
     let log = fs::File::options().create(true).append(true).open(log);
-    let child = Command::new(program)
+    Command::new(program)
         .arg("--config")
         .arg(config)
         .stdin(Stdio::null())
         .stdout(Stdio::null())
         .stderr(log.expect("the scratch directory can be written"))
         .spawn()
-        .expect("containerd can be run");
-    assert!(eventually(START, || socket.exists()), "containerd does not listen after {START:?}");
-    child
+        .expect("containerd can be run")
 }

@@ -12,6 +12,7 @@ use nix::unistd::Pid;
 use switchyard_proto::cri::v1 as cri;
 use tonic::Status;
 
+use crate::containerd::Upstream;
 use crate::cri::{Cri, image_spec, namespaces};
 use crate::daemon::Daemon;
 use crate::gate::Access;
@@ -35,6 +36,8 @@ pub struct Node {
     cri: Cri,
     registry: Registry,
     failed: AtomicBool,
+    /// The containerd, if it is not the daemon's own.
+    upstream: Option<Mutex<Upstream>>,
     // Last: its drop removes what the others live in.
     root: PrivateRoot,
 }
@@ -83,7 +86,26 @@ impl Node {
         let root = PrivateRoot::new();
         let extra = prepare(&root);
         let daemon = Daemon::start(&root, &extra);
-        Self::around(root, daemon)
+        Self::around(root, daemon, None)
+    }
+
+    /// Starts a node beside a containerd that is not the daemon's own (`containerd.mode = "external"`), with more configuration.
+    ///
+    /// # Panics
+    /// As [`Node::start`].
+    #[track_caller]
+    #[must_use]
+    pub fn start_external(extra_toml: &str) -> Self {
+        let root = PrivateRoot::new();
+        let socket = root.run().join("containerd/containerd.sock");
+        let upstream = Upstream::start(&root, &socket);
+        let mut config: toml::Table = extra_toml.parse().expect("the configuration of a test is TOML");
+        let section = config.entry("containerd").or_insert_with(|| toml::Table::new().into());
+        let section = section.as_table_mut().expect("it is a section");
+        section.insert("mode".to_owned(), "external".into());
+        section.insert("address".to_owned(), socket.to_str().expect("the path is ASCII").into());
+        let daemon = Daemon::start(&root, &config.to_string());
+        Self::around(root, daemon, Some(upstream))
     }
 
     /// Starts a node whose daemon runs a copy of the binary, in its root, that a test may take away.
@@ -100,15 +122,16 @@ impl Node {
         let copied = Command::new(cp).arg(crate::daemon::binary()).arg(&copy).status();
         assert!(copied.is_ok_and(|status| status.success()), "the binary cannot be copied");
         let daemon = Daemon::start(&root, "");
-        Self::around(root, daemon)
+        Self::around(root, daemon, None)
     }
 
-    fn around(root: PrivateRoot, daemon: Daemon) -> Self {
+    fn around(root: PrivateRoot, daemon: Daemon, upstream: Option<Upstream>) -> Self {
         let registry = Registry::start_behind_gate(Access::Open);
         registry.push(IMAGE, &busybox().build());
         let daemon = Mutex::new(daemon);
         let cri = Cri::new(&root.cri_socket());
-        let node = Self { daemon, cri, registry, failed: AtomicBool::new(false), root };
+        let upstream = upstream.map(Mutex::new);
+        let node = Self { daemon, cri, registry, failed: AtomicBool::new(false), upstream, root };
         node.cri.pull(&node.image(), None).expect("busybox can be pulled from the registry");
         node
     }
@@ -234,6 +257,22 @@ impl Node {
             log_path: format!("{name}.log"),
             ..Default::default()
         }
+    }
+
+    /// The containerd, if it is not the daemon's own.
+    pub fn upstream(&self) -> Option<MutexGuard<'_, Upstream>> {
+        Some(self.upstream.as_ref()?.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// The process that is containerd, whoever has started it.
+    ///
+    /// # Panics
+    /// When nobody has.
+    #[track_caller]
+    #[must_use]
+    pub fn containerd(&self) -> Pid {
+        let own = || self.root.managed("containerd").expect("the daemon writes down whom it started");
+        self.upstream().map_or_else(own, |upstream| upstream.pid())
     }
 
     /// Kills a process that the daemon keeps running, and says which that was.

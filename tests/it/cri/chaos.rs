@@ -8,6 +8,7 @@ fn kills_at_random_moments_lose_nothing_that_was_acknowledged_and_leave_nothing_
     let seed = u64::from(u32::from_be_bytes(random_bytes()));
     let outcome = run(Settings {
         kills: 12,
+        external: false,
         seed,
         clients: 4,
         pauses_ms: (50, 1500),

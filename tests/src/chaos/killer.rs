@@ -59,12 +59,20 @@ impl Killer<'_> {
         match victim {
             Victim::Daemon => self.kill_daemon(),
             Victim::Logkeeper => self.kill_managed(victim, "logkeeper"),
-            Victim::Containerd => self.kill_managed(victim, "containerd"),
+            Victim::Containerd => self.kill_containerd(),
             // Nothing runs just now: the daemon is there always.
             Victim::Shim if !self.kill_shim(choice) => return self.kill(Victim::Daemon, choice),
             Victim::Shim => {}
         }
         *self.calls.notes.change().kills.entry(victim).or_default() += 1;
+    }
+
+    fn kill_containerd(&self) {
+        let Some(mut upstream) = self.node.upstream() else {
+            return self.kill_managed(Victim::Containerd, "containerd");
+        };
+        self.calls.killed(Victim::Containerd);
+        upstream.crash();
     }
 
     fn kill_managed(&self, victim: Victim, name: &str) {

@@ -13,7 +13,7 @@ pub enum Victim {
     Daemon,
     /// The logkeeper, which the daemon starts again.
     Logkeeper,
-    /// The managed containerd, which the daemon starts again.
+    /// containerd, which is started again by the daemon or by whoever else has started it.
     Containerd,
     /// The shim of some container or pod.
     Shim,

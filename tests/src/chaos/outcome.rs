@@ -126,8 +126,9 @@ impl Outcome {
     /// The command that repeats it.
     #[must_use]
     pub fn command(&self) -> String {
-        let Settings { kills, seed, clients, .. } = &self.settings;
-        format!("tests/chaos --kills {kills} --seed {seed} --clients {clients}")
+        let Settings { kills, seed, clients, external, .. } = &self.settings;
+        let external = if *external { " --external" } else { "" };
+        format!("tests/chaos --kills {kills} --seed {seed} --clients {clients}{external}")
     }
 }
 
