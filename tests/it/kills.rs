@@ -10,7 +10,9 @@ use switchyard_steps::{Area, Step};
 
 use lab::{Kill, Lab};
 
+mod abandoned;
 mod daemons;
+mod external;
 mod images;
 mod keepers;
 mod lab;
@@ -41,12 +43,22 @@ fn play(amids: &[Amid]) {
 }
 
 fn play_on(lab: Lab, amids: &[Amid]) {
+    play_each(lab, amids, 1);
+}
+
+/// Plays each n-th kill of those amid the same request.
+fn play_each(lab: Lab, amids: &[Amid], nth: usize) {
     for amid in amids {
-        for &(step, time) in amid.at {
+        for &(step, time) in amid.at.iter().step_by(nth) {
             (amid.run)(&lab, Kill { step, time });
         }
     }
     lab.finish();
+}
+
+/// Whether all variants are played in full: `SWITCHYARD_KILLS=all` says so.
+fn in_full() -> bool {
+    std::env::var_os("SWITCHYARD_KILLS").is_some_and(|kills| kills == "all")
 }
 
 #[test]
@@ -95,6 +107,24 @@ fn a_container_whose_exit_containerd_keeps_is_started_and_ended_by_the_same_requ
 #[test]
 fn an_image_that_a_kill_cut_off_is_pulled_unpacked_and_removed_by_the_same_request() {
     play(images::KILLS);
+}
+
+/// The same steps as where they are sent again: every second one says enough of it between changes.
+#[test]
+fn what_a_kill_cut_off_and_nobody_sends_again_is_listed_or_gone() {
+    play_each(Lab::new(), abandoned::ABANDONED, if in_full() { 1 } else { 2 });
+}
+
+#[test]
+fn beside_a_containerd_of_others_a_kill_loses_and_leaves_nothing_either() {
+    if in_full() {
+        external::ALL
+            .into_iter()
+            .chain([abandoned::ABANDONED])
+            .for_each(|amids| play_on(Lab::external(), amids));
+    } else {
+        play_on(Lab::external(), external::DIFFERENT);
+    }
 }
 
 #[test]

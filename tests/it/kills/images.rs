@@ -49,7 +49,7 @@ fn push(lab: &Lab, kill: Kill, what: u64) -> (String, Image) {
     (lab.node.registry().reference(&name), image)
 }
 
-fn pull(lab: &Lab, kill: Kill) {
+pub(super) fn pull(lab: &Lab, kill: Kill) {
     let (reference, _) = push(lab, kill, 1);
     lab.dies_amid(kill, || lab.node.cri().pull(&reference, None));
     // What leads to nothing is gone without anybody's asking.

@@ -52,6 +52,11 @@ impl Lab {
         Self::around(Node::start(), None)
     }
 
+    /// Beside a containerd that is not the daemon's own: its bundles and downloads are nobody's business there.
+    pub(super) fn external() -> Self {
+        Self::around(Node::start_external(""), None)
+    }
+
     /// On a containerd that has a store of sandboxes, as later ones have: in there it is said of which tasks it is to keep the exit.
     pub(super) fn with_store() -> Self {
         let mut behind = None;
@@ -88,6 +93,24 @@ impl Lab {
         let answer = act();
         self.node.daemon().wait_killed();
         assert!(answer.is_err(), "{at:?}: who answered?");
+        self.node.daemon().restart();
+        self.assert_undisturbed(at);
+    }
+
+    /// Has the daemon die at `first` amid `act`, and the next one where it is at work on what the first left; starts a third.
+    #[track_caller]
+    pub(super) fn two_die_amid<T>(
+        &self,
+        first: Step,
+        at: Kill,
+        act: impl FnOnce() -> Result<T, tonic::Status>,
+    ) {
+        self.node.daemon().kill_at(&[(first, 1), (at.step, at.time)]);
+        let answer = act();
+        self.node.daemon().wait_killed();
+        assert!(answer.is_err(), "{at:?}: who answered?");
+        self.node.daemon().spawn();
+        self.node.daemon().wait_killed();
         self.node.daemon().restart();
         self.assert_undisturbed(at);
     }
@@ -133,6 +156,18 @@ impl Lab {
         if let Some((_, front)) = &self.behind {
             assert_eq!(front.sandboxes(), [self.bystander()], "{at:?}: the exits that are kept");
         }
+    }
+
+    /// Waits until there is no more than in an earlier look, but for what bears the id of something listed.
+    #[track_caller]
+    pub(super) fn assert_accounted(&self, at: Kill, before: &Sweep, listed: &[String]) {
+        let mut left = Vec::new();
+        let accounted = eventually(LIMIT, || {
+            left = foreign(&self.node, before);
+            left.retain(|finding| !listed.iter().any(|id| finding.contains(id)));
+            left.is_empty()
+        });
+        assert!(accounted, "{at:?} left what no list tells of: {left:#?}\n{}", self.node.daemon().tail());
     }
 
     /// Waits until no image, blob or snapshot is stored that was not before.

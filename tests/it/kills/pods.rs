@@ -10,39 +10,39 @@ use switchyard_tests::node::Pod;
 use super::Amid;
 use super::lab::{Kill, Lab};
 
+/// The steps of RunPodSandbox.
+pub(super) const RUN: &[(Step, u32)] = &[
+    (SandboxRecorded, 1),
+    (SandboxFiles, 1),
+    (FileDrafted, 1),
+    (FileNamed, 2),
+    (PinsPlaced, 1),
+    (PinMounted, 1),
+    (PinMounted, 2),
+    (SandboxPinned, 1),
+    (ShmPlaced, 1),
+    (SandboxShm, 1),
+    (JournalDrafted, 1),
+    (JournalWritten, 1),
+    (PluginAdded, 1),
+    (PluginAdded, 2),
+    (PluginAdded, 3),
+    (ResultSaved, 1),
+    (ResultSaved, 3),
+    (SandboxAttached, 1),
+    (SandboxHosts, 1),
+    (InfraCreated, 1),
+    (InfraStarted, 1),
+    (InfraPinned, 1),
+    (SandboxMarked, 1),
+];
+/// The steps of a daemon that clears away what a killed one has made.
+pub(super) const RECOVERED: &[(Step, u32)] =
+    &[(RecoveryLooked, 1), (RecoveryTasks, 1), (RecoverySandboxes, 1), (RecoveryDebris, 1)];
+
 pub(super) const MADE: &[Amid] = &[
-    Amid {
-        run: run_pod,
-        at: &[
-            (SandboxRecorded, 1),
-            (SandboxFiles, 1),
-            (FileDrafted, 1),
-            (FileNamed, 2),
-            (PinsPlaced, 1),
-            (PinMounted, 1),
-            (PinMounted, 2),
-            (SandboxPinned, 1),
-            (ShmPlaced, 1),
-            (SandboxShm, 1),
-            (JournalDrafted, 1),
-            (JournalWritten, 1),
-            (PluginAdded, 1),
-            (PluginAdded, 2),
-            (PluginAdded, 3),
-            (ResultSaved, 1),
-            (ResultSaved, 3),
-            (SandboxAttached, 1),
-            (SandboxHosts, 1),
-            (InfraCreated, 1),
-            (InfraStarted, 1),
-            (InfraPinned, 1),
-            (SandboxMarked, 1),
-        ],
-    },
-    Amid {
-        run: recover,
-        at: &[(RecoveryLooked, 1), (RecoveryTasks, 1), (RecoverySandboxes, 1), (RecoveryDebris, 1)],
-    },
+    Amid { run: run_pod, at: RUN },
+    Amid { run: recover, at: RECOVERED },
     Amid { run: name_ranges, at: &[(FileDrafted, 1), (FileNamed, 1), (RangesKept, 1)] },
 ];
 
@@ -76,7 +76,7 @@ pub(super) const ENDED: &[Amid] = &[
 ];
 
 /// A pod that takes every step: with a port of the host, and an infra process.
-fn config(lab: &Lab) -> cri::PodSandboxConfig {
+pub(super) fn config(lab: &Lab) -> cri::PodSandboxConfig {
     let mut config = lab.node.pod_config("run");
     namespaces(&mut config).set_pid(cri::NamespaceMode::Pod);
     let free = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).and_then(|listener| listener.local_addr());
@@ -88,7 +88,7 @@ fn config(lab: &Lab) -> cri::PodSandboxConfig {
     config
 }
 
-fn run_pod(lab: &Lab, kill: Kill) {
+pub(super) fn run_pod(lab: &Lab, kill: Kill) {
     let config = config(lab);
     lab.dies_amid(kill, || lab.node.cri().run_pod(&config));
     assert_runs(lab, kill, config);
@@ -97,13 +97,7 @@ fn run_pod(lab: &Lab, kill: Kill) {
 /// The daemon that clears away what a killed one has made is killed as well.
 fn recover(lab: &Lab, kill: Kill) {
     let config = config(lab);
-    lab.node.daemon().kill_at(&[(SandboxAttached, 1), (kill.step, kill.time)]);
-    lab.node.cri().run_pod(&config).expect_err("nobody answers");
-    lab.node.daemon().wait_killed();
-    lab.node.daemon().spawn();
-    lab.node.daemon().wait_killed();
-    lab.node.daemon().restart();
-    lab.assert_undisturbed(kill);
+    lab.two_die_amid(SandboxAttached, kill, || lab.node.cri().run_pod(&config));
     assert_runs(lab, kill, config);
 }
 
@@ -121,7 +115,7 @@ fn assert_runs(lab: &Lab, kill: Kill, config: cri::PodSandboxConfig) {
     lab.assert_nothing_left(kill);
 }
 
-fn stop_pod(lab: &Lab, kill: Kill) {
+pub(super) fn stop_pod(lab: &Lab, kill: Kill) {
     let pod = lab.node.run(config(lab));
     let container = pod.shell("main", "exec sleep 1000");
     lab.dies_amid(kill, || lab.node.cri().stop_pod(pod.id()));

@@ -4,9 +4,9 @@ use std::path::Path;
 use std::{fs, thread};
 
 use nix::sys::signal::{Signal, kill as signal};
-use switchyard_proto::cri::v1::{ContainerMetadata, ContainerState, Mount, StatusRequest};
+use switchyard_proto::cri::v1::{ContainerConfig, ContainerMetadata, ContainerState, Mount, StatusRequest};
 use switchyard_proto::cri::v1alpha2 as old;
-use switchyard_steps::Step::*;
+use switchyard_steps::Step::{self, *};
 use switchyard_tests::cri::{image_spec, limits};
 use switchyard_tests::host::cgroups::{self, Stray};
 use switchyard_tests::host::{block_device, eventually, random_name};
@@ -16,34 +16,37 @@ use switchyard_tests::streams::{PIPES, Session};
 use super::Amid;
 use super::lab::{Kill, LIMIT, Lab};
 
+/// The steps of CreateContainer.
+pub(super) const CREATED: &[(Step, u32)] = &[
+    (TaskRecorded, 1),
+    (TaskViewed, 1),
+    (ViewMade, 1),
+    (ViewMounted, 1),
+    (ViewUnmounted, 1),
+    (TaskVolumes, 1),
+    (TaskPrepared, 1),
+];
+/// Those of one with a named volume.
+pub(super) const FILLED: &[(Step, u32)] = &[(VolumeDrafted, 1), (VolumeNamed, 1)];
+/// The steps of StartContainer.
+pub(super) const STARTED: &[(Step, u32)] = &[
+    (TaskFifos, 1),
+    (TaskStaged, 1),
+    (TaskLogged, 1),
+    (TaskCreated, 1),
+    (TaskUnstaged, 1),
+    (TaskStarted, 1),
+    (TaskMarked, 1),
+];
+/// The steps of a daemon that waits for what became of a killed one's start.
+pub(super) const SETTLED: &[(Step, u32)] = &[(WaitNoted, 1), (StartDiscarded, 1), (WaitOver, 1)];
+
 pub(super) const MADE: &[Amid] = &[
-    Amid {
-        run: create,
-        at: &[
-            (TaskRecorded, 1),
-            (TaskViewed, 1),
-            (ViewMade, 1),
-            (ViewMounted, 1),
-            (ViewUnmounted, 1),
-            (TaskVolumes, 1),
-            (TaskPrepared, 1),
-        ],
-    },
-    Amid { run: create_with_volume, at: &[(VolumeDrafted, 1), (VolumeNamed, 1)] },
+    Amid { run: create, at: CREATED },
+    Amid { run: create_with_volume, at: FILLED },
     Amid { run: remove_volume, at: &[(VolumeUnnamed, 1)] },
-    Amid {
-        run: start,
-        at: &[
-            (TaskFifos, 1),
-            (TaskStaged, 1),
-            (TaskLogged, 1),
-            (TaskCreated, 1),
-            (TaskUnstaged, 1),
-            (TaskStarted, 1),
-            (TaskMarked, 1),
-        ],
-    },
-    Amid { run: settle, at: &[(WaitNoted, 1), (StartDiscarded, 1), (WaitOver, 1)] },
+    Amid { run: start, at: STARTED },
+    Amid { run: settle, at: SETTLED },
     Amid { run: start_in_vain, at: &[(StartRefused, 1)] },
     Amid { run: start_without_containerd, at: &[(FailureNoted, 1)] },
     Amid {
@@ -80,11 +83,17 @@ fn image_volume(lab: &Lab) -> Mount {
     Mount { container_path: "/image".to_owned(), readonly: true, image, ..Default::default() }
 }
 
-fn create(lab: &Lab, kill: Kill) {
-    let pod = lab.node.pod("create");
+/// A container for which every step of making and starting is taken.
+pub(super) fn config(lab: &Lab) -> ContainerConfig {
     let mut config = lab.node.container("main", &["sh", "-c", "echo started; exec sleep 1000"]);
     config.image = Some(image_spec(&lab.volumes()));
     config.mounts = vec![image_volume(lab)];
+    config
+}
+
+fn create(lab: &Lab, kill: Kill) {
+    let pod = lab.node.pod("create");
+    let config = config(lab);
     lab.dies_amid(kill, || pod.try_create(&config));
     let id = pod.create(&config);
     assert_eq!(pod.create(&config), id, "{kill:?}");
@@ -96,7 +105,7 @@ fn create(lab: &Lab, kill: Kill) {
 }
 
 /// A container that has the named volume `kept`, which begins with a file of the image.
-fn create_named(lab: &Lab, pod: &Pod<'_>) -> Result<String, tonic::Status> {
+pub(super) fn create_named(lab: &Lab, pod: &Pod<'_>) -> Result<String, tonic::Status> {
     let config = old::ContainerConfig {
         metadata: Some(ContainerMetadata { name: "main".to_owned(), attempt: 0 }),
         image: Some(image_spec(&lab.volumes())),
@@ -131,26 +140,18 @@ fn remove_volume(lab: &Lab, kill: Kill) {
     lab.assert_nothing_left(kill);
 }
 
-fn start(lab: &Lab, kill: Kill) {
+pub(super) fn start(lab: &Lab, kill: Kill) {
     let pod = lab.node.pod("start");
-    let mut config = lab.node.container("main", &["sh", "-c", "echo started; exec sleep 1000"]);
-    config.mounts = vec![image_volume(lab)];
-    let id = pod.create(&config);
+    let id = pod.create(&config(lab));
     lab.dies_amid(kill, || lab.node.cri().start(&id));
     assert_starts(lab, kill, pod, &id);
 }
 
 /// The daemon that waits for what became of a killed one's start is killed as well.
-fn settle(lab: &Lab, kill: Kill) {
+pub(super) fn settle(lab: &Lab, kill: Kill) {
     let pod = lab.node.pod("settle");
     let id = pod.create(&lab.node.container("main", &["sh", "-c", "echo started; exec sleep 1000"]));
-    lab.node.daemon().kill_at(&[(TaskCreated, 1), (kill.step, kill.time)]);
-    lab.node.cri().start(&id).expect_err("nobody answers");
-    lab.node.daemon().wait_killed();
-    lab.node.daemon().spawn();
-    lab.node.daemon().wait_killed();
-    lab.node.daemon().restart();
-    lab.assert_undisturbed(kill);
+    lab.two_die_amid(TaskCreated, kill, || lab.node.cri().start(&id));
     assert_starts(lab, kill, pod, &id);
 }
 
@@ -186,10 +187,10 @@ fn start_in_vain(lab: &Lab, kill: Kill) {
 }
 
 /// containerd dies amid a start, so that nobody can be told that it failed, and then the daemon does.
-fn start_without_containerd(lab: &Lab, kill: Kill) {
+pub(super) fn start_without_containerd(lab: &Lab, kill: Kill) {
     let pod = lab.node.pod("without");
     let id = pod.create(&lab.node.container("main", &["sleep", "1000"]));
-    let containerd = lab.node.root().managed("containerd").expect("the daemon has started it");
+    let containerd = lab.node.containerd();
     let staged = lab.node.root().run().join("tasks").join(&id);
     lab.dies_amid(kill, || {
         signal(containerd, Signal::SIGSTOP).expect("it runs");
@@ -197,7 +198,12 @@ fn start_without_containerd(lab: &Lab, kill: Kill) {
             let start = scope.spawn(|| lab.node.cri().start(&id));
             assert!(eventually(LIMIT, || staged.exists()), "nothing is made for the start");
             signal(containerd, Signal::SIGKILL).expect("it is there");
-            start.join().expect("it does not panic")
+            let answer = start.join().expect("it does not panic");
+            // Nobody else starts one that is not the daemon's own.
+            if let Some(mut upstream) = lab.node.upstream() {
+                upstream.restart();
+            }
+            answer
         })
     });
     let status = lab.node.cri().status(&id).expect("it has a status");
@@ -280,7 +286,7 @@ fn end(lab: &Lab, kill: Kill) {
     lab.assert_nothing_left(kill);
 }
 
-fn stop(lab: &Lab, kill: Kill) {
+pub(super) fn stop(lab: &Lab, kill: Kill) {
     let pod = lab.node.pod("stop");
     let id = pod.shell("main", "trap 'echo bye; exit 3' TERM; echo hello; while :; do sleep 0.02; done");
     pod.wait_log("main", |lines| lines.len() == 1);
