@@ -1,0 +1,205 @@
+//! A pod of a test, with its containers and their logs.
+
+use std::fs;
+use std::path::PathBuf;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use switchyard_proto::cri::v1 as cri;
+use tonic::Status;
+
+use super::Node;
+use crate::host::{eventually, random_name};
+
+/// How long a log may take to hold what was printed.
+const LOG_LIMIT: Duration = Duration::from_secs(20);
+
+/// A pod that is stopped and removed when it is dropped; then nothing may be left that carries its id.
+#[derive(Debug)]
+pub struct Pod<'n> {
+    node: &'n Node,
+    id: String,
+    config: cri::PodSandboxConfig,
+}
+
+impl<'n> Pod<'n> {
+    /// Takes care of a pod that exists already.
+    #[must_use]
+    pub const fn adopt(node: &'n Node, id: String, config: cri::PodSandboxConfig) -> Self {
+        Self { node, id, config }
+    }
+
+    /// Its id.
+    #[must_use]
+    pub fn id(&self) -> &str {
+        &self.id
+    }
+
+    /// Its configuration.
+    #[must_use]
+    pub const fn config(&self) -> &cri::PodSandboxConfig {
+        &self.config
+    }
+
+    /// Its status.
+    ///
+    /// # Panics
+    /// When it has none.
+    #[track_caller]
+    #[must_use]
+    pub fn status(&self) -> cri::PodSandboxStatus {
+        self.node.cri.pod_status(&self.id).expect("the pod exists, so it has a status")
+    }
+
+    /// Its first address.
+    ///
+    /// # Panics
+    /// When it has none.
+    #[track_caller]
+    #[must_use]
+    pub fn ip(&self) -> String {
+        let ip = self.status().network.unwrap_or_default().ip;
+        assert!(!ip.is_empty(), "pod {} has no address", self.id);
+        ip
+    }
+
+    /// Makes a container; the outcome of the call.
+    ///
+    /// # Errors
+    /// The status of the call.
+    pub fn try_create(&self, config: &cri::ContainerConfig) -> Result<String, Status> {
+        self.node.cri.create(&self.id, config, &self.config)
+    }
+
+    /// Makes a container; its id.
+    ///
+    /// # Panics
+    /// When it is refused.
+    #[track_caller]
+    #[must_use]
+    pub fn create(&self, config: &cri::ContainerConfig) -> String {
+        self.try_create(config)
+            .unwrap_or_else(|status| panic!("CreateContainer: {status}\n{}", self.node.daemon().tail()))
+    }
+
+    /// Makes and starts a container; its id.
+    ///
+    /// # Panics
+    /// When either is refused.
+    #[track_caller]
+    #[must_use]
+    pub fn start(&self, config: &cri::ContainerConfig) -> String {
+        let id = self.create(config);
+        self.node
+            .cri
+            .start(&id)
+            .unwrap_or_else(|status| panic!("StartContainer: {status}\n{}", self.node.daemon().tail()));
+        id
+    }
+
+    /// Makes and starts a container that runs `sh -c script`; its id.
+    ///
+    /// # Panics
+    /// When either is refused.
+    #[track_caller]
+    #[must_use]
+    pub fn shell(&self, name: &str, script: &str) -> String {
+        self.start(&self.node.container(name, &["sh", "-c", script]))
+    }
+
+    /// As [`Pod::shell`], changed by `change`.
+    ///
+    /// # Panics
+    /// When either is refused.
+    #[track_caller]
+    #[must_use]
+    pub fn shell_with(
+        &self,
+        name: &str,
+        script: &str,
+        change: impl FnOnce(&mut cri::ContainerConfig),
+    ) -> String {
+        let mut config = self.node.container(name, &["sh", "-c", script]);
+        change(&mut config);
+        self.start(&config)
+    }
+
+    /// Runs `sh -c script` in a container of its own to its end; what it printed, without log format. Fails when the
+    /// script does.
+    ///
+    /// # Panics
+    /// When it is refused, or does not end with 0.
+    #[track_caller]
+    #[must_use]
+    pub fn output(&self, script: &str, change: impl FnOnce(&mut cri::ContainerConfig)) -> String {
+        let name = random_name();
+        let id = self.shell_with(&name, script, change);
+        let status = self.node.cri.wait_exit(&id);
+        let text = self.text(&name);
+        assert!(status.exit_code == 0, "{script:?} ended with {}: {text}", status.exit_code);
+        text
+    }
+
+    /// The path of a container's log.
+    #[must_use]
+    pub fn log_path(&self, name: &str) -> PathBuf {
+        PathBuf::from(&self.config.log_directory).join(format!("{name}.log"))
+    }
+
+    /// The lines of a container's log, in their format.
+    #[must_use]
+    pub fn log(&self, name: &str) -> Vec<String> {
+        let text = fs::read_to_string(self.log_path(name)).unwrap_or_default();
+        text.lines().map(str::to_owned).collect()
+    }
+
+    /// Waits until the log fulfils `condition`; its lines then.
+    ///
+    /// # Panics
+    /// When it does not within twenty seconds.
+    #[track_caller]
+    pub fn wait_log(&self, name: &str, mut condition: impl FnMut(&[String]) -> bool) -> Vec<String> {
+        let mut lines = Vec::new();
+        let held = eventually(LOG_LIMIT, || {
+            lines = self.log(name);
+            condition(&lines)
+        });
+        assert!(held, "the log {name} has not come to it after {LOG_LIMIT:?}: {lines:#?}");
+        lines
+    }
+
+    /// What a container has printed so far, lines without their stamp.
+    #[must_use]
+    pub fn text(&self, name: &str) -> String {
+        let lines: Vec<_> = self.log(name).iter().map(|line| content(line).to_owned()).collect();
+        lines.join("\n")
+    }
+}
+
+impl Drop for Pod<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.node.failed.store(true, Ordering::SeqCst);
+            // The failure is told already; the rest of the node may still serve others.
+            let _ = self.node.cri.stop_pod(&self.id);
+            let _ = self.node.cri.remove_pod(&self.id);
+            return;
+        }
+        let containers = self.node.cri.containers().expect("containers can be listed");
+        let mut ids: Vec<&str> = containers
+            .iter()
+            .filter(|container| container.pod_sandbox_id == self.id)
+            .map(|container| container.id.as_str())
+            .collect();
+        ids.push(&self.id);
+        self.node.cri.stop_pod(&self.id).expect("a pod can be stopped");
+        self.node.cri.remove_pod(&self.id).expect("a stopped pod can be removed");
+        self.node.assert_gone(&ids);
+    }
+}
+
+/// What a line of a log says, without time, stream and tag.
+#[must_use]
+pub fn content(line: &str) -> &str {
+    line.splitn(4, ' ').nth(3).unwrap_or_default()
+}
