@@ -121,6 +121,24 @@ pub(crate) struct Sight {
     pub(super) work: Option<bool>,
 }
 
+impl Sight {
+    /// Whether nobody is seen at work where nothing else could tell of it.
+    pub(super) fn is_nothing(self) -> bool {
+        self.work.is_none() && self.process == Process::None
+    }
+}
+
+/// For how long.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Lasted {
+    /// This is seen.
+    pub(super) seen: Duration,
+    /// Nothing is seen where bundles cannot be, by us and by those of our predecessors that were killed as they looked.
+    pub(super) quiet: Duration,
+    /// It is looked, by all of us.
+    pub(super) looked: Duration,
+}
+
 /// How long a sight must last to be believed.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Patience {
@@ -156,15 +174,16 @@ impl Settled {
     }
 }
 
-/// How long nothing must be seen of a container where its bundle would be: longer than containerd leaves a call unread.
+/// How long nothing must be seen of a container where its bundle would be, or by one daemon where bundles cannot be seen: longer than
+/// containerd leaves a call unread.
 const QUIET: Duration = Duration::from_millis(200);
 
-/// Decides whether a predecessor's call has settled, from what is seen, for how long it has been seen, and how long was looked,
-/// by us and by those of our predecessors that were killed as they looked.
+/// Decides whether a predecessor's call has settled, from what is seen, and for how long.
 ///
 /// A process that is made and not started is at rest as soon as it has been looked for so long: only a daemon that was answered about
 /// its making asks for its start, so that call, if any, is older than the first look.
-pub(super) fn settled(sight: Sight, seen: Duration, looked: Duration, patience: Patience) -> Option<Settled> {
+pub(super) fn settled(sight: Sight, lasted: Lasted, patience: Patience) -> Option<Settled> {
+    let Lasted { seen, quiet, looked } = lasted;
     let after = |wait: Duration, outcome| (seen >= wait).then_some(outcome);
     match (sight.process, sight.work) {
         (Process::Running { pid }, _) => Some(Settled::Runs { pid }),
@@ -172,8 +191,8 @@ pub(super) fn settled(sight: Sight, seen: Duration, looked: Duration, patience: 
         (Process::Unanswered { .. }, _) => (looked >= patience.limit).then_some(Settled::Remnant),
         (Process::None, Some(true)) => (looked >= patience.limit).then_some(Settled::Forsaken),
         (Process::Created, _) => (looked >= patience.grace).then_some(Settled::Remnant),
-        (Process::None, Some(false)) => after(QUIET, Settled::Nothing),
-        (Process::None, None) => after(patience.grace, Settled::Nothing),
+        (Process::None, None) if quiet < patience.grace => None,
+        (Process::None, Some(false) | None) => after(QUIET, Settled::Nothing),
     }
 }
 
@@ -278,7 +297,9 @@ mod tests {
         let patience = Patience { grace, limit };
         let check = |process, work, seen, looked, expected| {
             let sight = Sight { process, work };
-            assert_eq!(settled(sight, seen, looked, patience), expected, "{sight:?} {seen:?} {looked:?}");
+            // Nothing has been seen for as long as was looked.
+            let lasted = Lasted { seen, quiet: looked, looked };
+            assert_eq!(settled(sight, lasted, patience), expected, "{sight:?} {lasted:?}");
         };
         check(Process::Running { pid: 7 }, Some(true), short, short, Some(Settled::Runs { pid: 7 }));
         check(stopped(0), None, short, short, Some(Settled::Runs { pid: 0 }));
@@ -290,6 +311,9 @@ mod tests {
         check(Process::None, Some(false), QUIET, QUIET, Some(Settled::Nothing));
         check(Process::None, None, QUIET, QUIET, None);
         check(Process::None, None, grace, grace, Some(Settled::Nothing));
+        // Daemons that are killed faster than that share it.
+        check(Process::None, None, QUIET, grace, Some(Settled::Nothing));
+        check(Process::None, None, short, grace, None);
         check(Process::Unanswered { pid: 7 }, None, limit, limit, Some(Settled::Remnant));
     }
 

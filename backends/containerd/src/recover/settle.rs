@@ -10,7 +10,7 @@ use switchyard_core::backend::Started;
 use switchyard_core::id::TaskId;
 use switchyard_core::{ErrorKind, Result};
 
-use super::decide::{Patience, Process, Settled, Sight, settled};
+use super::decide::{Lasted, Patience, Process, Settled, Sight, settled};
 use super::inventory::process_of;
 use crate::backend::Inner;
 use crate::client::{QUICK, call};
@@ -33,16 +33,25 @@ impl Inner {
         }
         let patience =
             Patience { grace: self.settings.recovery.grace(), limit: self.settings.recovery.settle() };
-        let began = self.waited_since(id).await?;
+        let mut wait = self.waited_since(id).await?;
         let (mut last, mut since) = (None, Instant::now());
         loop {
             let process = self.process_now(id).await?;
             let sight = Sight { process, work: self.sees_work(id, process).await? };
             if last != Some(sight) {
                 (last, since) = (Some(sight), Instant::now());
+                if sight.is_nothing() != wait.quiet.is_some() {
+                    wait.quiet = sight.is_nothing().then_some(since);
+                    self.note_wait(id, wait).await?;
+                }
             }
-            if let Some(settled) = settled(sight, since.elapsed(), began.elapsed(), patience) {
-                tracing::debug!(%id, ?settled, after = ?began.elapsed(), "a predecessor's call has settled");
+            let lasted = Lasted {
+                seen: since.elapsed(),
+                quiet: wait.quiet.map_or(Duration::ZERO, |quiet| quiet.elapsed()),
+                looked: wait.began.elapsed(),
+            };
+            if let Some(settled) = settled(sight, lasted, patience) {
+                tracing::debug!(%id, ?settled, ?lasted, "a predecessor's call has settled");
                 if settled.is_done() {
                     self.has_settled(id).await?;
                 }

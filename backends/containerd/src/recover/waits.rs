@@ -12,35 +12,48 @@ use switchyard_steps::{Step, reach};
 use crate::backend::Inner;
 use crate::text::{io_error, make_dir};
 
-/// A moment of one boot.
+/// Since when something is waited for, over all that have waited.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Wait {
+    /// When the first of them began.
+    pub(super) began: Instant,
+    /// Since when none of them has seen anything of it, where bundles cannot be seen.
+    pub(super) quiet: Option<Instant>,
+}
+
+/// The same as moments of one boot, which are what the monotonic clock showed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Mark<'a> {
     boot: &'a str,
-    /// What the monotonic clock showed.
-    clock: Duration,
+    began: Duration,
+    quiet: Option<Duration>,
 }
 
 impl Inner {
     /// Since when it is waited for what a predecessor asked about a container: since now, if nobody waited before.
-    pub(super) async fn waited_since(&self, id: &str) -> Result<Instant> {
-        let now = Mark { boot: &self.boot, clock: clock() };
+    pub(super) async fn waited_since(&self, id: &str) -> Result<Wait> {
+        let (clock, now) = (clock(), Instant::now());
         let path = self.layout.waits().join(id);
         let written = match tokio::fs::read_to_string(&path).await {
             Ok(text) => text,
             Err(fault) if fault.kind() == Fault::NotFound => String::new(),
             Err(fault) => return Err(io_error("read", &path, fault)),
         };
-        let waited = match Mark::parse(&written).and_then(|first| now.after(first)) {
-            Some(waited) => waited,
-            None => {
-                make_dir(&self.layout.waits()).await?;
-                tokio::fs::write(&path, now.text()).await.map_err(|fault| io_error("write", &path, fault))?;
-                reach(Step::WaitNoted);
-                Duration::ZERO
-            }
-        };
-        let now = Instant::now();
-        Ok(now.checked_sub(waited).unwrap_or(now))
+        if let Some(wait) = Mark::parse(&written).and_then(|mark| mark.wait(&self.boot, clock, now)) {
+            return Ok(wait);
+        }
+        let wait = Wait { began: now, quiet: None };
+        self.note_wait(id, wait).await?;
+        Ok(wait)
+    }
+
+    /// Puts on record since when it is waited.
+    pub(super) async fn note_wait(&self, id: &str, wait: Wait) -> Result<()> {
+        let (path, text) = (self.layout.waits().join(id), Mark::of(wait, &self.boot, clock()).text());
+        make_dir(&self.layout.waits()).await?;
+        tokio::fs::write(&path, text).await.map_err(|fault| io_error("write", &path, fault))?;
+        reach(Step::WaitNoted);
+        Ok(())
     }
 
     /// What a predecessor asked about a container is known to have settled. Idempotent.
@@ -75,19 +88,30 @@ impl Inner {
 }
 
 impl<'a> Mark<'a> {
+    /// What to write down of a wait when the clock shows `clock`.
+    fn of(wait: Wait, boot: &'a str, clock: Duration) -> Self {
+        let when = |moment: Instant| clock.saturating_sub(moment.elapsed());
+        Self { boot, began: when(wait.began), quiet: wait.quiet.map(when) }
+    }
+
     fn text(&self) -> String {
-        format!("{} {}", self.boot, self.clock.as_millis())
+        let quiet = self.quiet.map(|quiet| format!(" {}", quiet.as_millis())).unwrap_or_default();
+        format!("{} {}{quiet}", self.boot, self.began.as_millis())
     }
 
     /// Reads a mark; `None` if it was never finished.
     fn parse(text: &'a str) -> Option<Self> {
-        let (boot, clock) = text.split_once(' ')?;
-        Some(Self { boot, clock: Duration::from_millis(clock.parse().ok()?) })
+        let mut words = text.split(' ');
+        let (boot, began) = (words.next()?, words.next()?);
+        let moment = |word: &str| word.parse().ok().map(Duration::from_millis);
+        Some(Self { boot, began: moment(began)?, quiet: words.next().and_then(moment) })
     }
 
-    /// How long this is after an earlier one; `None` if that was in another boot, or cannot have been.
-    fn after(&self, first: Mark<'_>) -> Option<Duration> {
-        (self.boot == first.boot).then(|| self.clock.checked_sub(first.clock)).flatten()
+    /// The wait that it tells of, `now` that the clock shows `clock`; `None` if that was in another boot, or cannot have been.
+    fn wait(&self, boot: &str, clock: Duration, now: Instant) -> Option<Wait> {
+        let when = |moment: Duration| now.checked_sub(clock.checked_sub(moment)?);
+        let began = (self.boot == boot).then(|| when(self.began)).flatten()?;
+        Some(Wait { began, quiet: self.quiet.and_then(when) })
     }
 }
 
@@ -102,18 +126,26 @@ fn clock() -> Duration {
 mod tests {
     use super::*;
 
-    fn mark(boot: &str, milliseconds: u64) -> Mark<'_> {
-        Mark { boot, clock: Duration::from_millis(milliseconds) }
+    fn mark(boot: &str, began: u64, quiet: Option<u64>) -> Mark<'_> {
+        Mark { boot, began: Duration::from_millis(began), quiet: quiet.map(Duration::from_millis) }
     }
 
     #[test]
     fn a_wait_counts_from_its_first_mark_of_the_same_boot() {
-        let text = mark("a", 1_000).text();
-        let first = Mark::parse(&text).expect("it is whole");
-        assert_eq!(first, mark("a", 1_000));
-        assert_eq!(mark("a", 3_500).after(first), Some(Duration::from_millis(2_500)));
-        assert_eq!(mark("b", 3_500).after(first), None);
-        assert_eq!(mark("a", 999).after(first), None);
+        let now = Instant::now();
+        let check = |mark: Mark<'_>, boot: &str, clock: u64, expected: Option<(u64, Option<u64>)>| {
+            let text = mark.text();
+            let read = Mark::parse(&text).expect("it is whole");
+            assert_eq!(read, mark);
+            let lasted = |moment: Instant| u64::try_from((now - moment).as_millis()).expect("it is short");
+            let wait = read.wait(boot, Duration::from_millis(clock), now);
+            assert_eq!(wait.map(|wait| (lasted(wait.began), wait.quiet.map(lasted))), expected, "{text}");
+        };
+        check(mark("a", 1_000, None), "a", 3_500, Some((2_500, None)));
+        check(mark("a", 1_000, Some(1_500)), "a", 3_500, Some((2_500, Some(2_000))));
+        check(mark("a", 1_000, Some(4_000)), "a", 3_500, Some((2_500, None)));
+        check(mark("a", 1_000, None), "b", 3_500, None);
+        check(mark("a", 1_000, None), "a", 999, None);
     }
 
     #[test]
@@ -121,6 +153,7 @@ mod tests {
         assert_eq!(Mark::parse(""), None);
         assert_eq!(Mark::parse("a"), None);
         assert_eq!(Mark::parse("a x"), None);
+        assert_eq!(Mark::parse("a 5 "), Some(mark("a", 5, None)));
     }
 
     #[test]
