@@ -5,6 +5,7 @@ mod files;
 mod layers;
 mod licences;
 mod spelling;
+mod writes;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};

@@ -129,6 +129,8 @@ steps! {
         PinsPlaced,
         /// One namespace is pinned.
         PinMounted,
+        /// The file that the process namespace of an infra process is pinned on is made.
+        InfraPinPlaced,
         /// One namespace is released.
         PinReleased,
         /// The directory of a `/dev/shm` is made.

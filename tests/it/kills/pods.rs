@@ -33,6 +33,7 @@ pub(super) const RUN: &[(Step, u32)] = &[
     (SandboxHosts, 1),
     (InfraCreated, 1),
     (InfraStarted, 1),
+    (InfraPinPlaced, 1),
     (InfraPinned, 1),
     (SandboxMarked, 1),
 ];

@@ -8,11 +8,12 @@ use serde_json::{Value, json};
 use switchyard_cni as cni;
 use switchyard_core::spec::Subnet;
 use switchyard_core::{Error, Result};
+use switchyard_namespaces::files::write_atomic;
 
-use super::from_cni;
+use super::{from_cni, from_namespaces};
 use crate::config;
 use crate::layout::Layout;
-use crate::text::{io_error, make_private};
+use crate::text::make_private;
 
 /// The longest name of an interface that Linux takes, in bytes.
 const NAME_MAX: usize = 15;
@@ -102,7 +103,7 @@ impl Bridge {
         let list = cni::NetworkList::parse(&path, text.as_bytes()).map_err(from_cni)?;
         if std::fs::read_to_string(&path).ok().as_deref() != Some(&text) {
             make_private(path.parent().unwrap_or(Path::new("/")))?;
-            std::fs::write(&path, &text).map_err(|fault| io_error("write", &path, fault))?;
+            write_atomic(&path, text.as_bytes(), 0o644).map_err(from_namespaces)?;
         }
         Ok(Self { list: Arc::new(list), subnets })
     }

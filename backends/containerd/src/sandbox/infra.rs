@@ -61,6 +61,7 @@ async fn pin_pid(pid: u32, dirs: &SandboxDirs) -> Result<()> {
     blocking(move || {
         make_private(&dir)?;
         std::fs::write(&pin, []).map_err(|fault| io_error("write", &pin, fault))?;
+        reach(Step::InfraPinPlaced);
         let source = PathBuf::from(format!("/proc/{pid}/ns/pid"));
         nix::mount::mount(Some(&source), &pin, None::<&str>, nix::mount::MsFlags::MS_BIND, None::<&str>)
             .map_err(|fault| io_error("pin the process namespace at", &pin, fault.into()))

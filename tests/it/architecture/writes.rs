@@ -1,0 +1,180 @@
+//! No write without a name: whatever changes a disk or the mounts is followed by a step, where a test can kill, or says here why not.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::Path;
+
+use switchyard_steps::Step::{self, *};
+
+use super::files::files;
+use super::repository;
+
+/// What changes a disk or the mounts. Files that are opened to be written are made by one of these.
+const CHANGES: [&str; 14] = [
+    "fs::write(",
+    "fs::rename(",
+    "fs::copy(",
+    "fs::hard_link(",
+    "fs::symlink(",
+    " symlink(",
+    " linkat(",
+    "mkfifo(",
+    " File::create(",
+    "fs::File::create(",
+    "create_new(",
+    "set_len(",
+    "mount(Some(",
+    "mount(None::<",
+];
+/// Crates that change nothing of a node's: doubles for tests, the steps themselves, and files of control groups, which are the kernel's.
+const APART: [&str; 4] = ["backends/cgroup/", "backends/contract/", "backends/fake/", "gateway/steps/"];
+
+/// Why a function that changes something does not reach a step itself.
+enum Why {
+    /// Its caller does, right after.
+    Step(Step),
+    /// It makes no difference where a kill comes.
+    Harmless(&'static str),
+}
+use Why::Harmless;
+
+/// The functions that do not.
+const ALLOWED: &[(&str, &str, Why)] = &[
+    ("backends/containerd/src/mount.rs", "mount_one", Why::Step(TaskStaged)),
+    ("backends/containerd/src/probe.rs", "ask", Harmless("what is torn is asked anew")),
+    (
+        "backends/containerd/src/probe.rs",
+        "make_bundle",
+        Harmless("the next trial takes its place away first"),
+    ),
+    ("backends/containerd/src/probe.rs", "try_run", Harmless("the next trial takes its place away first")),
+    ("backends/containerd/src/probe.rs", "write", Harmless("the next trial takes its place away first")),
+    ("backends/containerd/src/task/checkpoint/archive.rs", "finish", Why::Step(CheckpointNamed)),
+    ("backends/containerd/src/task/checkpoint/layer.rs", "write", Why::Step(CheckpointLayered)),
+    ("backends/containerd/src/task/stage.rs", "put", Why::Step(TaskStaged)),
+    ("backends/containerd/src/task/start.rs", "make_fifos", Why::Step(TaskFifos)),
+    ("backends/containerd/src/task/start.rs", "mark_started", Why::Step(TaskMarked)),
+    ("backends/containerd/src/task/update.rs", "mark", Why::Step(TaskLimitsMarked)),
+    ("backends/containerd/src/task/volumes.rs", "copy_dir", Why::Step(VolumeDrafted)),
+    (
+        "backends/containerd/src/users.rs",
+        "mapping_works",
+        Harmless("the next trial takes its place away first"),
+    ),
+    ("backends/containerd/src/volumes.rs", "place", Why::Step(VolumeNamed)),
+    ("backends/containerd/src/volumes.rs", "unname", Why::Step(VolumeUnnamed)),
+    (
+        "backends/namespaces/src/helper.rs",
+        "make",
+        Harmless("a file of the kernel, about a process that ends with us"),
+    ),
+    ("backends/namespaces/src/mounts.rs", "stop_propagation", Harmless("what is to be unmounted stays so")),
+    ("backends/namespaces/src/mounts/held.rs", "show", Why::Step(TaskStaged)),
+    ("backends/namespaces/src/pin.rs", "place", Why::Step(PinsPlaced)),
+    ("backends/namespaces/src/within.rs", "with_own_mounts", Harmless("the mounts end with us")),
+    ("gateway/daemon/src/cli/nomad.rs", "install", Harmless("a command of an operator, who repeats it")),
+    (
+        "gateway/daemon/src/managed/log.rs",
+        "cut",
+        Harmless("until it is emptied the log is whole, and is copied anew"),
+    ),
+    ("gateway/logkeeper/src/sink.rs", "append", Why::Step(LinesWritten)),
+];
+
+/// The functions of a file that change something and reach no step.
+fn unnamed(text: &str) -> BTreeSet<&str> {
+    let mut found = BTreeSet::new();
+    // Where the function begins that a line is in, and its name.
+    let mut inside: Option<(usize, &str)> = None;
+    let lines: Vec<&str> = text.lines().collect();
+    let indent = |line: &str| line.len() - line.trim_start().len();
+    for (at, line) in lines.iter().enumerate() {
+        if *line == "#[cfg(test)]" && lines.get(at + 1).is_some_and(|next| next.ends_with('{')) {
+            break;
+        }
+        let code = line.trim_start();
+        if let Some(name) = function(code) {
+            inside = Some((at, name));
+        }
+        if code.starts_with("//") || !CHANGES.iter().any(|change| line.contains(change)) {
+            continue;
+        }
+        let (begin, name) = inside.expect("only functions do something");
+        let end = format!("{}}}", " ".repeat(indent(lines[begin])));
+        let named =
+            lines[begin..].iter().take_while(|line| **line != end).any(|line| line.contains("reach("));
+        if !named {
+            found.insert(name);
+        }
+    }
+    found
+}
+
+/// The name of the function that this line begins.
+fn function(code: &str) -> Option<&str> {
+    let words = ["pub(crate) ", "pub(super) ", "pub ", "const ", "async "];
+    let bare = words.iter().fold(code, |code, word| code.strip_prefix(word).unwrap_or(code));
+    let name = bare.strip_prefix("fn ")?;
+    name.split(['(', '<']).next()
+}
+
+/// Whether a file is built for tests only: what it is called, in the file above it, stands behind `#[cfg(test)]`.
+fn is_for_tests(path: &Path, text_of: &BTreeMap<String, String>) -> bool {
+    let name = path.file_stem().and_then(|name| name.to_str()).unwrap_or_default();
+    let said = [format!("#[cfg(test)]\nmod {name};"), format!("#[cfg(test)]\npub(crate) mod {name};")];
+    let dir = path.parent().expect("a source file is in a directory");
+    let above = [dir.with_extension("rs"), dir.join("lib.rs"), dir.join("main.rs")];
+    let text = |path: &std::path::PathBuf| text_of.get(path.to_str().unwrap_or_default());
+    above.iter().filter_map(text).any(|text| said.iter().any(|said| text.contains(said)))
+}
+
+#[test]
+fn every_write_is_followed_by_a_step_or_says_why_not() {
+    let mut texts = BTreeMap::new();
+    for path in files(&[".rs"]) {
+        let name =
+            path.strip_prefix(repository()).expect("it is below").to_str().expect("it is ASCII").to_owned();
+        let ours = name.contains("/src/") && (name.starts_with("backends/") || name.starts_with("gateway/"));
+        if ours && !name.contains("/tests/") && !APART.iter().any(|apart| name.starts_with(apart)) {
+            texts.insert(name, fs::read_to_string(&path).expect("a source file can be read"));
+        }
+    }
+    let mut unnamed_in: BTreeSet<(&str, &str)> = BTreeSet::new();
+    for (name, text) in &texts {
+        if !is_for_tests(Path::new(name), &texts) {
+            unnamed_in.extend(unnamed(text).into_iter().map(|function| (name.as_str(), function)));
+        }
+    }
+    let allowed: BTreeSet<(&str, &str)> =
+        ALLOWED.iter().map(|(file, function, _)| (*file, *function)).collect();
+    let new: Vec<_> = unnamed_in.difference(&allowed).collect();
+    assert!(
+        new.is_empty(),
+        "no kill is played after what these change (`reach` a step, or say why not here): {new:#?}"
+    );
+    let old: Vec<_> = allowed.difference(&unnamed_in).collect();
+    assert!(old.is_empty(), "these are allowed what they do not do: {old:#?}");
+    for (file, function, why) in ALLOWED {
+        match why {
+            Why::Step(step) => {
+                let named = format!("{step:?}");
+                assert!(
+                    texts.values().any(|text| text.contains(&named)),
+                    "{file}: {function} has no {named}"
+                );
+            }
+            Harmless(why) => assert!(!why.is_empty(), "{file}: {function}"),
+        }
+    }
+}
+
+#[test]
+fn a_write_without_a_step_is_found() {
+    let text = "fn named() {\n    fs::write(a, b);\n    reach(Step::X);\n}\n\nimpl X {\n    pub fn not(&self) {\n        \
+                fs::rename(a, b);\n    }\n\n    fn other() {\n        reach(Step::X);\n    }\n}\n";
+    assert_eq!(unnamed(text), BTreeSet::from(["not"]));
+    assert_eq!(
+        unnamed("fn f() {\n    // fs::write(\n}\n#[cfg(test)]\nmod tests {\n fn g() { fs::write( }\n}\n"),
+        BTreeSet::new()
+    );
+}
