@@ -119,6 +119,7 @@ pub(crate) async fn measure(stand: &mut Stand, size: Size, report: &mut Report) 
             .goal(Goal::RatioAtMost(0.5))
             .bound(BOUND),
         list_row(&lists, "of it the client's decoding", |list| list.decoding),
+        list_row(&lists, "and without it", |list| list.took.saturating_sub(list.decoding)),
         Row::times(&format!("start until {} are listed right", size.all), starts)
             .goal(Goal::OursAtMost(1000.0)),
         Row::numbers(&format!("processor at rest, {} running", size.running), "% of a core", [at_rest])

@@ -119,7 +119,7 @@ impl Crun {
 
 /// What bounds a pod with crun.
 const BOUND: &str = "The CNI plugins and the shim's start stay as they are; crun saves of runc's part alone: --only pods --breakdown\n\
-    shows the parts.";
+    shows the parts. Tried: shims started ahead of their containers (ADR 13).";
 
 /// What the pods took.
 pub(crate) fn rows(pods: &[Pair<Up>]) -> Vec<Row> {
