@@ -4,7 +4,8 @@
 //! the exit code, unless their store of sandboxes has a record with the same id. So a task gets one while it runs, where there is
 //! such a store. It says nothing else: no sandbox of containerd's stands behind it.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
 
 use containerd_client::services::v1::sandbox as api;
 use containerd_client::types;
@@ -15,6 +16,7 @@ use crate::client::{QUICK, call, gone_is_done};
 use crate::config::Runtime;
 use crate::record::INSTANCE;
 use crate::steps::Step;
+use crate::task::TaskEntry;
 
 impl Inner {
     /// Has containerd keep the exit of this task. If that fails the task is as good without, but for that one case.
@@ -58,8 +60,8 @@ impl Inner {
         }
     }
 
-    /// Forgets the exits of tasks that have no process any more, and has those kept that should be: a predecessor may have been
-    /// killed in between, or have had another containerd. For recovery, when all tasks are known and nothing else goes on.
+    /// Forgets the exits of tasks that have ended, and has those kept of tasks that may run: a predecessor may have been killed in between,
+    /// or have had another containerd. For recovery, when all tasks are known and nothing else goes on.
     pub(crate) async fn settle_kept(&self) -> Result<()> {
         if !self.abilities.keeps_exits() {
             return Ok(());
@@ -69,17 +71,27 @@ impl Inner {
         };
         let listed = call("list kept exits", QUICK, self.client.sandboxes().list(request)).await?.list;
         let kept: BTreeSet<String> = listed.into_iter().map(|sandbox| sandbox.sandbox_id).collect();
-        let running: BTreeSet<String> = {
+        // The exit of one that has ended is on record already.
+        let wanted: BTreeMap<String, Arc<TaskEntry>> = {
             let tasks = self.tasks();
-            tasks.values().filter(|task| task.may_have_process()).map(|task| task.id.to_string()).collect()
+            let runs = |task: &&Arc<TaskEntry>| task.may_have_process() && !task.is_recorded();
+            tasks.values().filter(runs).map(|task| (task.id.to_string(), Arc::clone(task))).collect()
         };
-        for id in kept.difference(&running) {
+        for id in kept.iter().filter(|id| !wanted.contains_key(*id)) {
             self.forget_exit(id).await?;
         }
-        for id in running.difference(&kept) {
-            let Some(task) = id.parse().ok().and_then(|id| self.task(id).ok()) else { continue };
-            let handler = self.sandbox(task.sandbox)?.record.handler.clone();
-            self.keep_exit(id, self.runtime(&handler)?).await;
+        for (id, task) in wanted.iter().filter(|(id, _)| !kept.contains(*id)) {
+            let handler = task.record().handler.clone();
+            match self.runtime(&handler) {
+                Ok(runtime) => self.keep_exit(id, runtime).await,
+                Err(error) => {
+                    tracing::warn!(
+                        task.id = id,
+                        error = error.report(),
+                        "a task's exit is lost if it ends while containerd is away"
+                    );
+                }
+            }
         }
         Ok(())
     }

@@ -1,4 +1,5 @@
-//! An OCI runtime that takes its time, and a daemon that is killed meanwhile: what containerd is at is waited for, seen or not.
+//! An OCI runtime that takes its time, and a daemon that is killed meanwhile: what containerd is at is waited for, seen or not. And one
+//! that is configured no more.
 
 use std::cell::RefCell;
 use std::fs;
@@ -7,10 +8,12 @@ use std::path::PathBuf;
 use std::thread;
 use std::time::Duration;
 
+use switchyard_proto::cri::v1::ContainerState;
 use switchyard_steps::Step;
 use switchyard_tests::containerd::Upstream;
+use switchyard_tests::front::Front;
 use switchyard_tests::host::eventually;
-use switchyard_tests::node::Node;
+use switchyard_tests::node::{Node, Pod};
 use switchyard_tests::prereq;
 use switchyard_tests::root::PrivateRoot;
 
@@ -133,4 +136,42 @@ fn a_start_that_takes_long_is_waited_for_beside_a_containerd_of_others() {
         });
         assert_eq!(node.cri().sh(&id, "echo reached"), "reached");
     }
+}
+
+/// A later containerd, which is told whose exits it is to keep: those of tasks that may run, and of no other.
+#[test]
+fn a_daemon_starts_although_containers_are_of_a_runtime_that_is_configured_no_more() {
+    let (behind, config) = (RefCell::new(None), RefCell::new(String::new()));
+    let node = Node::start_configured(|root| {
+        let (socket, front) = (root.run().join("containerd/containerd.sock"), root.run().join("front.sock"));
+        let upstream = Upstream::start(root, &socket);
+        let shown = Front::start(&front, &socket);
+        shown.store_sandboxes();
+        *behind.borrow_mut() = Some((upstream, shown));
+        *config.borrow_mut() = format!("[containerd]\nmode = \"external\"\naddress = {front:?}\n");
+        format!("{}[containerd.runtimes.odd]\nbinary = \"runc\"\n", config.borrow())
+    });
+    let behind = behind.borrow();
+    let (_, front) = behind.as_ref().expect("it was started with the node");
+    let odd = node.pod_config("odd");
+    let pod = node.cri().run_pod_with(&odd, "odd").expect("the handler is configured");
+    let pod = Pod::adopt(&node, pod, odd);
+    let (ended, running) = (pod.shell("ended", "exit 3"), pod.shell("running", "exec sleep 1000"));
+    assert_eq!(node.cri().wait_exit(&ended).exit_code, 3);
+    assert_eq!(front.sandboxes(), [running.clone()], "the exits that are kept");
+
+    let status = node.daemon().terminate();
+    assert!(status.success(), "{status}");
+    node.root().write_config(&config.borrow());
+    node.daemon().restart();
+    assert_eq!(front.sandboxes(), [running.clone()], "the exits that are kept");
+    assert_eq!(node.cri().status(&ended).expect("it has a status").exit_code, 3);
+    let status = node.cri().status(&running).expect("it has a status");
+    assert_eq!(status.state(), ContainerState::ContainerRunning, "{status:?}");
+    assert_eq!(node.pod("other").output("echo works", |_| {}), "works");
+    for id in [&running, &ended] {
+        node.cri().stop(id, 0).expect("it can be stopped");
+        node.cri().remove(id).expect("it can be removed");
+    }
+    assert_eq!(front.sandboxes(), [""; 0], "no exit is kept for nobody");
 }
