@@ -26,11 +26,12 @@ struct Amid {
 }
 
 /// All of them.
-const ALL: [&[Amid]; 8] = [
+const ALL: [&[Amid]; 9] = [
     pods::MADE,
     pods::ENDED,
     tasks::MADE,
     tasks::ENDED,
+    tasks::HUNG,
     tasks::KEPT,
     images::KILLS,
     keepers::KILLS,
@@ -97,6 +98,11 @@ fn a_container_that_a_kill_cut_off_is_made_started_and_changed_by_the_same_reque
 #[test]
 fn a_container_whose_end_a_kill_cut_off_tells_it_and_is_removed_by_the_same_request() {
     play(tasks::ENDED);
+}
+
+#[test]
+fn a_container_whose_hung_shim_was_killed_as_a_kill_came_tells_its_end() {
+    play_on(Lab::impatient(), tasks::HUNG);
 }
 
 #[test]

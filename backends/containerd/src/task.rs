@@ -88,6 +88,8 @@ pub(crate) struct TaskEntry {
     launched: AtomicBool,
     /// Whether an earlier process of it was ended.
     ended: AtomicBool,
+    /// Its end as it was told to who waits for it; another may be on record, by who has seen it before.
+    told: OnceCell<Exit>,
     /// Its end, once it is on record; clearing up may still be due.
     recorded: OnceCell<Exit>,
     /// Its end, once all is cleared up.
@@ -132,6 +134,7 @@ impl TaskEntry {
             process_spec: OnceCell::new(),
             launched: AtomicBool::new(false),
             ended: AtomicBool::new(false),
+            told: OnceCell::new(),
             recorded: OnceCell::new(),
             exit: OnceCell::new(),
         }
@@ -275,7 +278,7 @@ impl TaskEntry {
 
     /// Sets an exit that is on record already.
     pub(crate) fn set_exit(&self, exit: Exit) {
-        // Only recovery does this, on a new entry.
+        // Recovery does this on a new entry, and a start that failed.
         let _ = self.exit.set(exit);
     }
 

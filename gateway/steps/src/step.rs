@@ -137,6 +137,8 @@ steps! {
         ShmPlaced,
         /// A process has been killed and has ended, and containerd still knows it.
         ProcessKilled,
+        /// A shim that did not answer is killed, after the ends of all that it served were put on record.
+        HungShimKilled,
         /// It is on record that a cgroup stays behind, for somebody is in it.
         GroupNoted,
         /// Such a cgroup is gone, and still on record.

@@ -96,6 +96,44 @@ fn a_hung_shim_holds_up_nobody_and_is_killed_when_it_serves_nobody() {
     assert_eq!(node.cri().sh(&other, "echo reached"), "reached");
 }
 
+/// Both end while it hangs, and only the first is waited for long enough. Without the shim nobody could tell of the second.
+#[test]
+fn a_hung_shim_that_is_killed_takes_no_exit_code_along() {
+    let node = Node::start_with(CONF, |_| {});
+    let pod = node.pod("hung");
+    let codes = [("first", 5), ("second", 0)];
+    let ids = codes.map(|(name, code)| pod.shell(name, &ending(name, code)));
+    for (name, _) in codes {
+        pod.wait_log(name, |lines| !lines.is_empty());
+    }
+    let hung = shim(&node, &ids[0]);
+    let frozen = Frozen::new(hung);
+    let end = |(name, code)| {
+        let all = processes::belonging_to(node.root().path());
+        let main = all.iter().find(|process| process.command.contains(&ending(name, code)));
+        let main = main.expect("it runs").pid;
+        kill(Pid::from_raw(main), Signal::SIGTERM).expect("it runs");
+        let ended = || processes::find(main).is_some_and(|process| process.zombie);
+        assert!(eventually(LIMIT, ended), "{name} does not end");
+    };
+    end(codes[0]);
+    // The shim has this long to tell of the first.
+    std::thread::sleep(Duration::from_secs(2));
+    end(codes[1]);
+    let gone = || processes::find(hung).is_none_or(|process| process.zombie);
+    assert!(eventually(LIMIT, gone), "it is not killed: {}", node.daemon().tail());
+    drop(frozen);
+    for (id, (name, code)) in ids.iter().zip(codes) {
+        let status = node.cri().wait_exit(id);
+        assert_eq!(status.exit_code, code, "{name}: {status:?}");
+    }
+}
+
+/// A script that runs until SIGTERM, with a code of its own.
+fn ending(name: &str, code: i32) -> String {
+    format!("trap 'exit {code}' TERM; echo {name}; while :; do sleep 0.05; done")
+}
+
 #[test]
 fn a_hung_shim_that_serves_a_running_container_is_left_alone() {
     let node = Node::start_with(CONF, |_| {});

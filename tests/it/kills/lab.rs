@@ -57,6 +57,11 @@ impl Lab {
         Self::around(Node::start_external(""), None)
     }
 
+    /// On a node whose shims may take two seconds to answer.
+    pub(super) fn impatient() -> Self {
+        Self::around(Node::start_with("[containerd]\nshim_timeout_seconds = 2\n", |_| {}), None)
+    }
+
     /// On a containerd that has a store of sandboxes, as later ones have: in there it is said of which tasks it is to keep the exit.
     pub(super) fn with_store() -> Self {
         let mut behind = None;

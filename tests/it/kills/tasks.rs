@@ -4,12 +4,13 @@ use std::path::Path;
 use std::{fs, thread};
 
 use nix::sys::signal::{Signal, kill as signal};
+use nix::unistd::Pid;
 use switchyard_proto::cri::v1::{ContainerConfig, ContainerMetadata, ContainerState, Mount, StatusRequest};
 use switchyard_proto::cri::v1alpha2 as old;
 use switchyard_steps::Step::{self, *};
 use switchyard_tests::cri::{image_spec, limits};
 use switchyard_tests::host::cgroups::{self, Stray};
-use switchyard_tests::host::{block_device, eventually, random_name};
+use switchyard_tests::host::{block_device, eventually, processes, random_name};
 use switchyard_tests::node::{Pod, content};
 use switchyard_tests::streams::{PIPES, Session};
 
@@ -72,6 +73,9 @@ pub(super) const ENDED: &[Amid] = &[
     Amid { run: exec_endless, at: &[(ExecFifos, 1), (ExecCreated, 1), (ExecAsked, 1), (ExecStarted, 1)] },
     Amid { run: exec, at: &[(ExecDeleted, 1), (ExecGone, 1)] },
 ];
+
+/// Where a shim is not waited for long.
+pub(super) const HUNG: &[Amid] = &[Amid { run: hang, at: &[(HungShimKilled, 1)] }];
 
 /// On a containerd that keeps exits.
 pub(super) const KEPT: &[Amid] =
@@ -295,6 +299,29 @@ pub(super) fn stop(lab: &Lab, kill: Kill) {
     let status = lab.node.cri().status(&id).expect("it has a status");
     assert_eq!((status.state(), status.exit_code), (ContainerState::ContainerExited, 3), "{kill:?}");
     assert_eq!(pod.text("main"), "hello\nbye", "{kill:?}");
+    drop(pod);
+    lab.assert_nothing_left(kill);
+}
+
+/// Both containers of a pod end, and their shim tells of neither.
+fn hang(lab: &Lab, kill: Kill) {
+    let pod = lab.node.pod("hang");
+    let ids = ["first", "second"].map(|name| pod.shell(name, "exec sleep 1000"));
+    let all = processes::belonging_to(lab.node.root().path());
+    let shim = all
+        .iter()
+        .find(|process| process.command.contains("containerd-shim") && process.command.contains(&ids[0]));
+    signal(Pid::from_raw(shim.expect("they have a shim").pid), Signal::SIGSTOP).expect("it runs");
+    for id in &ids {
+        for pid in cgroups::members(id) {
+            signal(Pid::from_raw(pid), Signal::SIGKILL).expect("it runs");
+        }
+    }
+    lab.dies_amid(kill, || lab.node.cri().stop(&ids[0], 0));
+    for id in &ids {
+        let status = lab.node.cri().wait_exit(id);
+        assert_eq!((status.exit_code, status.reason.as_str()), (137, "Error"), "{kill:?}");
+    }
     drop(pod);
     lab.assert_nothing_left(kill);
 }

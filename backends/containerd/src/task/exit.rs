@@ -81,20 +81,20 @@ impl Inner {
 
     /// The end of a task, put on record once, however often this is called.
     pub(crate) async fn recorded_exit(&self, entry: &TaskEntry) -> Result<Exit> {
-        let recorded = entry.recorded.get_or_try_init(|| async {
-            let exit = self.await_exit(entry).await?;
-            let started = entry.started().map(|started| started.at);
-            // Boxed, as all that follows an end: what waits for it, for each task and perhaps for years, is to be small.
-            Box::pin(self.record_exit(entry, &exit, started)).await?;
-            Ok::<_, Error>(exit)
-        });
-        recorded.await.cloned()
+        let told = entry.told.get_or_try_init(|| self.await_exit(entry)).await?;
+        // Boxed, as all that follows an end: what waits for it, for each task and perhaps for years, is to be small.
+        Box::pin(self.record_once(entry, || told.clone())).await
     }
 
-    /// Puts an end on record of which the shim has told already.
+    /// Puts an end on record that was seen, unless one is; that which is.
     pub(crate) async fn record_end(&self, entry: &TaskEntry, end: End) -> Result<Exit> {
+        self.record_once(entry, || self.exit_by(entry, end)).await
+    }
+
+    /// Whoever comes first puts the end on record, and that counts.
+    async fn record_once(&self, entry: &TaskEntry, exit: impl FnOnce() -> Exit) -> Result<Exit> {
         let recorded = entry.recorded.get_or_try_init(|| async {
-            let exit = self.exit_by(entry, end);
+            let exit = exit();
             self.record_exit(entry, &exit, entry.started().map(|started| started.at)).await?;
             Ok::<_, Error>(exit)
         });

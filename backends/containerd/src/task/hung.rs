@@ -5,7 +5,7 @@
 //!                                                              │ it does not, and containerd does
 //!                                                              ▼
 //!     a container that it serves runs, or it has taken note of the end ─► left alone, told, looked at again later
-//!                                   else: the exit code is read from the dead process ─► the shim is killed
+//!     else: the exit code is read from each dead process ─► all are put on record ─► the shim is killed
 //! ```
 //!
 //! A shim is the parent of all containers of its pod: to kill it is to end them. So it is never killed while the main process of one of
@@ -13,7 +13,7 @@
 
 use std::collections::BTreeSet;
 use std::future::Future;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::SystemTime;
 
 use switchyard_core::ErrorKind;
@@ -25,8 +25,9 @@ use super::process::ended;
 use crate::backend::Inner;
 use crate::client::call;
 use crate::health::Contact;
-use crate::recover::shims::Child;
+use crate::recover::shims::{Child, Shim};
 use crate::recover::{End, Process};
+use crate::steps::Step;
 
 /// The tasks whose shims are known not to answer.
 #[derive(Debug, Default)]
@@ -113,31 +114,46 @@ impl Inner {
             return Ok(None);
         }
         // A parent that takes note of a child's end may be slow, but does not hang.
-        let main = entry.main_pid().and_then(|pid| i32::try_from(pid).ok());
         let shims = self.shims().await?;
-        let parent = shims.iter().find_map(|shim| Some((shim, shim.code_of(main?)?)));
-        let infra = self.sandbox(entry.sandbox).ok().and_then(|sandbox| sandbox.pid);
-        let Some((shim, code)) = parent.filter(|(shim, _)| {
-            !serves(&shim.look_at_children(), &id, infra.and_then(|pid| i32::try_from(pid).ok()))
-        }) else {
+        let code = |shim: &Shim, task: &TaskEntry| shim.code_of(i32::try_from(task.main_pid()?).ok()?);
+        let Some(shim) =
+            shims.iter().find(|shim| code(shim, entry).is_some() && !self.is_needed(shim, entry))
+        else {
             self.silent.note(&id);
             return Ok(None);
         };
+        // Nobody can tell of an end any more once the shim is gone, so all are put on record before.
+        let unrecorded = |task: &Arc<TaskEntry>| task.id != entry.id && !task.is_recorded();
+        let others: Vec<_> = self.tasks().values().filter(|task| unrecorded(task)).cloned().collect();
+        let all = std::iter::once(entry).chain(others.iter().map(AsRef::as_ref));
+        for (task, code) in all.filter_map(|task| Some((task, code(shim, task)?))) {
+            self.record_end(task, End { code, at: Some(SystemTime::now()) }).await?;
+        }
+        if self.is_needed(shim, entry) {
+            // It has gone on meanwhile.
+            return Ok(entry.recorded.get().cloned());
+        }
         tracing::warn!(
             task.id = id,
             pid = shim.process.pid,
-            code,
             "killing a shim that does not answer: all that it served has ended"
         );
         shim.kill()?;
-        Ok(Some(self.exit_by(entry, End { code, at: Some(SystemTime::now()) })))
+        switchyard_steps::reach(Step::HungShimKilled);
+        Ok(entry.recorded.get().cloned())
+    }
+
+    /// Whether a shim serves a container that runs, beside a task that has ended.
+    fn is_needed(&self, shim: &Shim, entry: &TaskEntry) -> bool {
+        let infra = self.sandbox(entry.sandbox).ok().and_then(|sandbox| sandbox.pid);
+        serves(&shim.look_at_children(), &entry.mark(), infra.and_then(|pid| i32::try_from(pid).ok()))
     }
 }
 
-/// Whether the shim of a task that has ended serves a container that runs, by its children. What is left of the task itself goes with the
-/// shim, and the process of a sandbox is worth nothing without one. Pure.
-fn serves(children: &[Child], id: &str, infra: Option<i32>) -> bool {
-    children.iter().any(|child| child.runs && !child.groups.contains(id) && Some(child.pid) != infra)
+/// Whether the shim of a task that has ended serves a container that runs, by its children. What is left of the task itself, whose cgroup
+/// bears this mark, goes with the shim, and the process of a sandbox is worth nothing without one. Pure.
+fn serves(children: &[Child], mark: &str, infra: Option<i32>) -> bool {
+    children.iter().any(|child| child.runs && !child.groups.contains(mark) && Some(child.pid) != infra)
 }
 
 #[cfg(test)]
