@@ -105,6 +105,8 @@ pub(crate) struct Inner {
     pub(crate) health: Health,
     pub(crate) probes: Probes,
     pub(crate) tracker: TaskTracker,
+    /// What containerd deletes for us after an end: it calls that off for whoever waits no more, so those who wait do not do it themselves.
+    pub(crate) endings: TaskTracker,
     pub(crate) faults: Faults,
     pub(crate) leftovers: Leftovers,
     pub(crate) left_groups: LeftGroups,
@@ -220,6 +222,7 @@ impl Containerd {
             client,
             layout,
             tracker,
+            endings: TaskTracker::new(),
             faults,
             settings,
         });

@@ -37,7 +37,8 @@ impl Runtime {
         let script = format!(
             "#!/bin/sh\ncase \" $* \" in\n\
              *' create '*) echo >> {at}/creating; while [ -e {at}/hold ]; do sleep 0.02; done ;;\n\
-             *' delete '*) echo >> {at}/deleting; if [ -e {at}/slow ]; then sleep 1; fi ;;\nesac\nexec {} \"$@\"\n",
+             *' delete '*) echo >> {at}/deleting; if [ -e {at}/slow ]; then sleep 1; fi\n\
+             while [ -e {at}/keep ]; do sleep 0.02; done ;;\nesac\nexec {} \"$@\"\n",
             runc.display(),
         );
         let program = dir.join("slow-runc");
@@ -99,6 +100,27 @@ fn a_start_waits_until_containerd_has_cleared_up_after_the_attempts_of_killed_da
     assert!(bundle.join("config.json").exists(), "its bundle was taken away");
     assert_eq!(node.cri().sh(&id, "echo reached"), "reached");
     runtime.unset("slow");
+}
+
+/// The shim of a pod ends with its last container, so that nothing is begun in it while containerd deletes that, however long it takes.
+#[test]
+fn a_start_waits_for_a_deletion_that_the_news_of_an_end_did_not_wait_for() {
+    let runtime = RefCell::new(None);
+    let node = Node::start_configured(|root| runtime.borrow_mut().insert(Runtime::install(root)).config());
+    let runtime = runtime.take().expect("it was installed with the node");
+    let pod = node.pod("long");
+    runtime.set("keep");
+    let first = pod.shell("first", "exit 3");
+    assert_eq!(node.cri().wait_exit(&first).exit_code, 3);
+    let second = pod.create(&node.container("second", &["sleep", "1000"]));
+    thread::scope(|scope| {
+        let start = scope.spawn(|| node.cri().start(&second));
+        thread::sleep(GRACE * 5);
+        assert_eq!(runtime.created(), 1, "it is made beside the deletion");
+        runtime.unset("keep");
+        start.join().expect("a call does not panic").expect("it can be started");
+    });
+    assert_eq!(node.cri().sh(&second, "echo reached"), "reached");
 }
 
 /// Beside a containerd of others bundles are nobody's business: what is at work is seen among the processes. The second container of

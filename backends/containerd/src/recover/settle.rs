@@ -3,12 +3,13 @@
 //! The predecessor's connection is held by the logkeeper, so that containerd carries on. Which containers it may be at is known by
 //! what the predecessor left: a start that was begun and not finished.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use containerd_client::services::v1 as api;
 use switchyard_core::backend::Started;
 use switchyard_core::id::TaskId;
-use switchyard_core::{ErrorKind, Result};
+use switchyard_core::{Error, ErrorKind, Result};
 
 use super::decide::{Lasted, Patience, Process, Settled, Sight, settled};
 use super::inventory::process_of;
@@ -16,6 +17,7 @@ use crate::backend::Inner;
 use crate::client::{QUICK, call};
 use crate::container_id::ContainerId;
 use crate::steps::Step;
+use crate::task::TaskEntry;
 use crate::task::stage::clear_stage;
 
 /// Between two looks at a bundle.
@@ -94,12 +96,11 @@ impl Inner {
     }
 
     /// Sees to a start that a predecessor was cut off from: what came to run is adopted, anything less is cleared away.
-    pub(crate) async fn settle_task(&self, id: TaskId) -> Result<Option<Started>> {
+    pub(crate) async fn settle_task(self: &Arc<Self>, id: TaskId) -> Result<Option<Started>> {
         let entry = self.task(id)?;
-        let _turn = entry.take_turn().await;
-        let discarded = entry.dirs.discarded();
+        let turn = entry.take_turn().await;
         match self.settle(&id.into()).await? {
-            Settled::Runs { pid } if !discarded.exists() => {
+            Settled::Runs { pid } if !entry.dirs.discarded().exists() => {
                 let started = Started { pid, at: std::time::SystemTime::now() };
                 crate::task::mark_started(&entry, started).await?;
                 self.adopt(&entry, started);
@@ -107,23 +108,36 @@ impl Inner {
                 Ok(Some(started))
             }
             Settled::Nothing | Settled::Remnant | Settled::Forsaken | Settled::Runs { .. } => {
-                // Should we be killed amid the ending, the next of us must not take what is half ended for what was started.
-                crate::text::make_dir(&entry.dirs.run).await?;
-                tokio::fs::write(&discarded, [])
-                    .await
-                    .map_err(|fault| crate::text::io_error("write", &discarded, fault))?;
-                switchyard_steps::reach(Step::StartDiscarded);
-                self.end_task_process(&entry, true).await?;
-                entry.set_ended();
-                self.cleared_up(&id.to_string()).await?;
-                // Not kept for later: by then it may run, and its start has the logkeeper take the same log up again.
-                if let Err(error) = self.finish_log(&entry).await {
-                    tracing::warn!(task.id = %id, error = error.report(), "the log of an undone start stays open");
-                }
-                clear_stage(&entry.dirs.stage).await?;
-                crate::text::remove_tree(&entry.dirs.run).await?;
+                let inner = Arc::clone(self);
+                let ending = self.endings.spawn(async move {
+                    let _turn = turn;
+                    inner.discard_start(&entry).await
+                });
+                ending.await.map_err(|fault| {
+                    Error::internal(format!("the ending of task {id} broke off")).with_source(fault)
+                })??;
                 Ok(None)
             }
         }
+    }
+
+    /// Ends what a predecessor was starting, so that it can be started anew. Whoever calls this has the turn of the task.
+    async fn discard_start(&self, entry: &TaskEntry) -> Result<()> {
+        // Should we be killed amid the ending, the next of us must not take what is half ended for what was started.
+        let (id, discarded) = (entry.id.to_string(), entry.dirs.discarded());
+        crate::text::make_dir(&entry.dirs.run).await?;
+        tokio::fs::write(&discarded, [])
+            .await
+            .map_err(|fault| crate::text::io_error("write", &discarded, fault))?;
+        switchyard_steps::reach(Step::StartDiscarded);
+        self.end_task_process(entry, true).await?;
+        entry.set_ended();
+        self.cleared_up(&id).await?;
+        // Not kept for later: by then it may run, and its start has the logkeeper take the same log up again.
+        if let Err(error) = self.finish_log(entry).await {
+            tracing::warn!(task.id = id, error = error.report(), "the log of an undone start stays open");
+        }
+        clear_stage(&entry.dirs.stage).await?;
+        crate::text::remove_tree(&entry.dirs.run).await
     }
 }

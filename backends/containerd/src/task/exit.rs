@@ -23,7 +23,7 @@ use crate::record::{EXIT, ExitRecord, OutputRecord};
 use crate::recover::End;
 use crate::steps::Step;
 
-/// How long clearing up after an end may hold up the news of it.
+/// How long clearing up after an end may hold up the news of it; it goes on after that.
 const CLEAR: Duration = Duration::from_secs(10);
 /// How long output may still come after the shim has been told to let go.
 const DRAIN: Duration = Duration::from_secs(5);
@@ -52,9 +52,9 @@ impl Inner {
     }
 
     /// Waits for the end of a task. Any number of callers share one wait; it goes on with the next caller if one leaves.
-    pub(crate) async fn wait_task(&self, id: TaskId) -> Result<Exit> {
+    pub(crate) async fn wait_task(self: &Arc<Self>, id: TaskId) -> Result<Exit> {
         let entry = self.started_task(id)?;
-        self.reap_now(&entry).await
+        entry.exit.get_or_try_init(|| self.reap(&entry)).await.cloned()
     }
 
     /// The same, but does not wait for the clearing up.
@@ -72,11 +72,6 @@ impl Inner {
             return Err(Error::failed_precondition(format!("task {id} has not been started")));
         }
         Ok(entry)
-    }
-
-    /// Sees to an end that has come already.
-    pub(crate) async fn reap_now(&self, entry: &Arc<TaskEntry>) -> Result<Exit> {
-        entry.exit.get_or_try_init(|| self.reap(entry)).await.cloned()
     }
 
     /// The end of a task, put on record once, however often this is called.
@@ -102,18 +97,24 @@ impl Inner {
     }
 
     /// Once an end is on record it is told, even if clearing up after it takes longer: that is then done later.
-    async fn reap(&self, entry: &Arc<TaskEntry>) -> Result<Exit> {
+    async fn reap(self: &Arc<Self>, entry: &Arc<TaskEntry>) -> Result<Exit> {
         let exit = self.recorded_exit(entry).await?;
         self.faults.reach(Step::TaskExitRecorded)?;
-        let cleared = tokio::time::timeout(CLEAR, Box::pin(self.clear_process(entry))).await;
-        let failed = match cleared {
-            Ok(Ok(())) => None,
-            Ok(Err(error)) => Some(error),
-            Err(_) => Some(Error::deadline(format!("task {} was not cleared up within {CLEAR:?}", entry.id))),
-        };
-        if let Some(error) = failed {
-            tracing::warn!(task.id = %entry.id, error = error.report(), "a task that has ended is cleared up later");
-            self.leftovers.keep(Leftover::Ended(Arc::clone(entry)));
+        let (inner, ended) = (Arc::clone(self), Arc::clone(entry));
+        let clearing = self.endings.spawn(async move {
+            if let Err(error) = inner.clear_process(&ended).await {
+                tracing::warn!(task.id = %ended.id, error = error.report(), "a task that has ended is cleared up later");
+                inner.leftovers.keep(Leftover::Ended(ended));
+            }
+        });
+        match tokio::time::timeout(CLEAR, clearing).await {
+            Ok(cleared) => cleared.map_err(|fault| {
+                Error::internal(format!("the clearing up after task {} broke off", entry.id))
+                    .with_source(fault)
+            })?,
+            Err(_) => {
+                tracing::warn!(task.id = %entry.id, "a task that has ended is not cleared up within {CLEAR:?}: that goes on");
+            }
         }
         Ok(exit)
     }
