@@ -70,6 +70,24 @@ fn calls_that_the_recovery_keeps_waiting_for_too_long_are_told_to_come_again() {
 }
 
 #[test]
+fn a_stop_in_flight_is_answered_by_a_daemon_that_is_asked_to_end() {
+    let node = Node::start();
+    let pod = node.pod("ending");
+    let script = "trap 'echo asked; sleep 1; exit 3' TERM; echo hello; while :; do sleep 0.02; done";
+    let id = pod.shell("main", script);
+    pod.wait_log("main", |lines| lines.len() == 1);
+    std::thread::scope(|scope| {
+        let stop = scope.spawn(|| node.cri().stop(&id, 20));
+        pod.wait_log("main", |lines| lines.len() == 2);
+        let status = node.daemon().terminate();
+        assert!(status.success(), "{status}");
+        stop.join().expect("a call does not panic").expect("it is answered");
+    });
+    node.daemon().restart();
+    assert_eq!(node.cri().status(&id).expect("it has a status").exit_code, 3);
+}
+
+#[test]
 fn metrics_count_calls_by_method_and_name_nobody() {
     let node = Node::start();
     let pod = node.pod("counted");

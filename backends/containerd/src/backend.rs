@@ -370,6 +370,10 @@ impl Backend for Containerd {
         self.inner.recover().await
     }
 
+    async fn wind_up(&self) {
+        self.inner.wind_up().await;
+    }
+
     async fn settle_task(&self, id: TaskId) -> Result<Option<Started>> {
         self.inner.settle_task(id).await
     }

@@ -36,6 +36,8 @@ impl Backend for Fake {
     }
 
     /// Nothing here is cut off in the middle, so that nothing is ever unsettled.
+    async fn wind_up(&self) {}
+
     async fn settle_task(&self, _id: TaskId) -> Result<Option<Started>> {
         Ok(None)
     }

@@ -240,6 +240,10 @@ pub trait Backend: Send + Sync + 'static {
     /// `NotFound` if it is gone.
     async fn inspect_sandbox(&self, id: SandboxId) -> Result<Inspection>;
 
+    /// Returns when what the backend does of itself and should not be cut off amid is done, as the clearing up after an end. Called when
+    /// nothing is asked of it any more. Cancel-safe: it goes on.
+    async fn wind_up(&self);
+
     /// The images.
     fn images(&self) -> &dyn ImageStore;
 }

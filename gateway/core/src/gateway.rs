@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::watch;
+use tokio::time::{Instant, timeout_at};
 use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 use tokio_util::task::TaskTracker;
 
@@ -69,8 +70,14 @@ struct Shared {
     table: Table,
     limits: Limits,
     recovered: watch::Sender<bool>,
-    tracker: TaskTracker,
+    /// What was asked for.
+    operations: TaskTracker,
+    /// Who watches tasks and sandboxes. Operations wait for what these see, so they go last.
+    watchers: TaskTracker,
+    /// The gateway shuts down: nobody is told of anything more, and what fails is not tried again.
     shutdown: CancellationToken,
+    /// No operation waits for the watchers any more.
+    unwatched: CancellationToken,
     new_sandboxes: Flights<String, Arc<Sandbox>>,
     new_tasks: Flights<NewTask, Arc<Task>>,
     sandbox_ops: Flights<Op<SandboxId>, ()>,
@@ -139,21 +146,23 @@ impl Gateway {
     /// [`Gateway::recover`] has succeeded.
     #[must_use]
     pub fn new(backend: Arc<dyn Backend>, limits: Limits) -> Self {
-        let tracker = TaskTracker::new();
+        let operations = TaskTracker::new();
         let shared = Shared {
             backend,
             table: Table::new(EventBus::default()),
             limits,
             recovered: watch::Sender::new(false),
-            new_sandboxes: Flights::new(tracker.clone()),
-            new_tasks: Flights::new(tracker.clone()),
-            sandbox_ops: Flights::new(tracker.clone()),
-            task_ops: Flights::new(tracker.clone()),
+            new_sandboxes: Flights::new(operations.clone()),
+            new_tasks: Flights::new(operations.clone()),
+            sandbox_ops: Flights::new(operations.clone()),
+            task_ops: Flights::new(operations.clone()),
             lost: sight::Lost::default(),
             task_turns: Turns::default(),
             sandbox_turns: Turns::default(),
-            tracker,
+            operations,
+            watchers: TaskTracker::new(),
             shutdown: CancellationToken::new(),
+            unwatched: CancellationToken::new(),
         };
         Self { shared: Arc::new(shared) }
     }
@@ -198,16 +207,26 @@ impl Gateway {
         *self.shared.recovered.borrow()
     }
 
-    /// Stops watching tasks and waits for the operations in flight, at most this long. Tasks go on running.
+    /// Waits for the operations in flight, stops watching tasks, and waits for what the backend is at: at most this long in all. Tasks go
+    /// on running.
     ///
     /// # Errors
-    /// `DeadlineExceeded` if operations are still in flight; they are cut off when the process ends.
+    /// `DeadlineExceeded` if something is still in flight; it is cut off when the process ends.
     pub async fn shut_down(&self, patience: Duration) -> Result<()> {
-        self.shared.shutdown.cancel();
-        self.shared.tracker.close();
-        tokio::time::timeout(patience, self.shared.tracker.wait()).await.map_err(|_| {
-            Error::deadline(format!("{} operations are still in flight", self.shared.tracker.len()))
-        })
+        let Shared { operations, watchers, shutdown, unwatched, backend, .. } = &*self.shared;
+        let deadline = Instant::now() + patience;
+        shutdown.cancel();
+        operations.close();
+        let done = timeout_at(deadline, operations.wait()).await;
+        unwatched.cancel();
+        watchers.close();
+        let wound_up = timeout_at(deadline, async {
+            watchers.wait().await;
+            backend.wind_up().await;
+        });
+        let wound_up = wound_up.await;
+        done.map_err(|_| Error::deadline(format!("{} operations are still in flight", operations.len())))?;
+        wound_up.map_err(|_| Error::deadline("the backend still clears up after what has ended"))
     }
 
     /// The view of one owner.

@@ -131,6 +131,12 @@ impl Inner {
         self.faults.reach(Step::TaskLogFinished)
     }
 
+    /// Waits for the clearing up that goes on. Cancel-safe.
+    pub(crate) async fn wind_up(&self) {
+        self.endings.close();
+        self.endings.wait().await;
+    }
+
     /// Waits, with no deadline: a task may run for years. But once its main process has ended, its shim has to tell of that.
     async fn await_exit(&self, entry: &TaskEntry) -> Result<Exit> {
         let id = entry.id.to_string();

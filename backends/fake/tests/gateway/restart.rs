@@ -201,6 +201,32 @@ async fn shutting_down_leaves_tasks_running() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn what_waits_for_an_end_as_the_gateway_shuts_down_is_told_of_it() {
+    let node = Node::new().await;
+    let stopped = node.running(ENDLESS).await;
+    let spec = task_spec("removed", ENDLESS);
+    let removed = node.scope.create_task(&stopped.sandbox.to_string(), spec).await.unwrap();
+    node.scope.start_task(&removed.id.to_string()).await.unwrap();
+    let hold = node.fake.hold(Method::SignalTask);
+    let ids = [&stopped, &removed].map(|task| task.id.to_string());
+    let mut stop = pin!(node.scope.stop_task(&ids[0], Duration::ZERO));
+    let mut remove = pin!(node.scope.remove_task(&ids[1]));
+    assert!(poll!(&mut stop).is_pending() && poll!(&mut remove).is_pending());
+    hold.arrived(2).await;
+    let mut shut_down = pin!(node.gateway.shut_down(LONG));
+    assert!(poll!(&mut shut_down).is_pending());
+    // Whoever ends with the gateway has ended.
+    tokio::time::sleep(Duration::from_millis(1)).await;
+    hold.release();
+    let (stop, remove, shut_down) = tokio::join!(stop, remove, shut_down);
+    stop.unwrap();
+    remove.unwrap();
+    shut_down.unwrap();
+    assert_eq!(node.fake.tasks(), [stopped.id]);
+    node.agrees().await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn shutting_down_waits_for_what_is_in_flight_but_not_for_ever() {
     let node = Node::new().await;
     let sandbox = node.sandbox().await.id.to_string();

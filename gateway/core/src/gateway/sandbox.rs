@@ -117,7 +117,7 @@ impl Gateway {
     /// down. Who asks for the same joins it.
     pub(super) fn finish_removal(&self, id: SandboxId) {
         let gateway = self.clone();
-        self.shared.tracker.spawn(async move {
+        self.shared.operations.spawn(async move {
             let shared: &Shared = &gateway.shared;
             let (mut pause, mut told) = (shared.limits.retry_min, false);
             tracing::info!(sandbox.id = %id, "a removal that a predecessor had begun goes on");
@@ -152,13 +152,13 @@ impl Gateway {
             return;
         }
         let (gateway, id, pid) = (self.clone(), sandbox.id, sandbox.details.pid);
-        self.shared.tracker.spawn(async move {
+        self.shared.watchers.spawn(async move {
             let shared: &Shared = &gateway.shared;
             let mut pause = shared.limits.retry_min;
             let reason = loop {
                 let waited = tokio::select! {
                     waited = shared.backend.wait_sandbox(id) => waited,
-                    () = shared.shutdown.cancelled() => return,
+                    () = shared.unwatched.cancelled() => return,
                 };
                 let error = match waited {
                     Ok(reason) => break reason,
@@ -168,7 +168,7 @@ impl Gateway {
                 tracing::debug!(sandbox.id = %id, error = error.report(), "lost sight of a sandbox: looking again");
                 tokio::select! {
                     () = tokio::time::sleep(pause) => {}
-                    () = shared.shutdown.cancelled() => return,
+                    () = shared.unwatched.cancelled() => return,
                 }
                 pause = (pause * 2).min(shared.limits.retry_max);
                 if shared.table.sandbox(id).is_none_or(|sandbox| !sandbox.state.is_ready()) {

@@ -43,11 +43,11 @@ impl Gateway {
         }
         tracing::warn!(task.id = %id, error = error.report(), "lost sight of a task: looking again, for it and any that follow");
         let gateway = self.clone();
-        self.shared.tracker.spawn(async move {
+        self.shared.watchers.spawn(async move {
             let shared = &gateway.shared;
             tokio::select! {
                 () = gateway.backend_is_back(shared.limits.retry_max) => {}
-                () = shared.shutdown.cancelled() => return,
+                () = shared.unwatched.cancelled() => return,
             }
             tracing::info!(
                 tasks = shared.lost.over(),

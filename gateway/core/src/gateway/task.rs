@@ -265,7 +265,7 @@ impl Gateway {
         work: impl Future<Output = Result<T>> + Send + 'static,
     ) -> Result<T> {
         self.shared
-            .tracker
+            .operations
             .spawn(work)
             .await
             .unwrap_or_else(|fault| Err(Error::internal(format!("{what} broke off")).with_source(fault)))
@@ -299,14 +299,14 @@ impl Gateway {
     /// Sees to a start that a predecessor was at; requests that would change the task have their turn after it.
     pub(super) fn settle_start(&self, id: TaskId, turn: Turn) {
         let gateway = self.clone();
-        self.shared.tracker.spawn(async move {
+        self.shared.watchers.spawn(async move {
             let shared: &Shared = &gateway.shared;
             let _turn = turn;
             let (mut pause, mut told) = (shared.limits.retry_min, false);
             let started = loop {
                 let settled = tokio::select! {
                     settled = shared.backend.settle_task(id) => settled,
-                    () = shared.shutdown.cancelled() => return,
+                    () = shared.unwatched.cancelled() => return,
                 };
                 match settled {
                     Ok(Some(started)) => break started,
@@ -322,7 +322,7 @@ impl Gateway {
                 }
                 tokio::select! {
                     () = tokio::time::sleep(pause) => {}
-                    () = shared.shutdown.cancelled() => return,
+                    () = shared.unwatched.cancelled() => return,
                 }
                 pause = (pause * 2).min(shared.limits.retry_max);
             };
@@ -344,13 +344,13 @@ impl Gateway {
     /// ever more slowly, for as long as the task is on the table.
     pub(super) fn watch_exit(&self, id: TaskId) {
         let gateway = self.clone();
-        self.shared.tracker.spawn(async move {
+        self.shared.watchers.spawn(async move {
             let shared: &Shared = &gateway.shared;
             let mut pause = shared.limits.retry_min;
             loop {
                 let waited = tokio::select! {
                     waited = shared.backend.wait_task(id) => waited,
-                    () = shared.shutdown.cancelled() => return,
+                    () = shared.unwatched.cancelled() => return,
                 };
                 let exit = match waited {
                     Ok(exit) => exit,
@@ -359,7 +359,7 @@ impl Gateway {
                         gateway.tell_lost(id, &error);
                         tokio::select! {
                             () = tokio::time::sleep(pause) => {}
-                            () = shared.shutdown.cancelled() => return,
+                            () = shared.unwatched.cancelled() => return,
                         }
                         pause = (pause * 2).min(shared.limits.retry_max);
                         if shared.table.task(id).is_none_or(|task| !task.state.may_run()) {
