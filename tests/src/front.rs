@@ -1,5 +1,5 @@
-//! Stands in for another containerd: passes every call on to a real one, but says another version, lacks what it is told to lack, has
-//! a store of sandboxes as later ones have, and can be as one whose database hangs.
+//! Stands in for another containerd: passes every call on to a real one, but says another version, lacks what it is told to lack, is
+//! late where it is told to be, has a store of sandboxes as later ones have, and can be as one whose database hangs.
 
 mod store;
 
@@ -27,6 +27,8 @@ const VERSION: &str = "/containerd.services.version.v1.Version/Version";
 const PLUGINS: &str = "/containerd.services.introspection.v1.Introspection/Plugins";
 /// The gRPC status of a call that a server does not have.
 const UNIMPLEMENTED: &str = "12";
+/// The gRPC status of a call that was not answered in time.
+const DEADLINE_EXCEEDED: &str = "4";
 /// The gRPC status of a call that the front cannot make sense of.
 const INTERNAL: &str = "13";
 /// No message that the front looks into is larger, in bytes.
@@ -44,6 +46,7 @@ pub struct Front {
 struct Shape {
     version: Option<String>,
     lacks: Vec<String>,
+    late: Vec<String>,
     sandboxes: Option<Sandboxes>,
 }
 
@@ -109,6 +112,11 @@ impl Front {
         lock(&self.shape).lacks = parts.iter().map(|part| (*part).to_owned()).collect();
     }
 
+    /// Answers all calls whose path contains one of these too late from now on, after they have had their effect.
+    pub fn be_late(&self, parts: &[&str]) {
+        lock(&self.shape).late = parts.iter().map(|part| (*part).to_owned()).collect();
+    }
+
     /// Has a store of sandboxes from now on, which is empty at first.
     pub fn store_sandboxes(&self) {
         lock(&self.shape).sandboxes = Some(Sandboxes::default());
@@ -137,10 +145,10 @@ fn channel(socket: PathBuf) -> Channel {
 
 async fn answer(channel: Channel, shape: &Mutex<Shape>, request: Request<Body>) -> Response<Body> {
     let path = request.uri().path().to_owned();
-    let (version, lacks, stores) = {
+    let (version, lacks, late, stores) = {
         let shape = lock(shape);
-        let lacks = shape.lacks.iter().any(|part| path.contains(part));
-        (shape.version.clone(), lacks, shape.sandboxes.is_some())
+        let is_of = |parts: &[String]| parts.iter().any(|part| path.contains(part));
+        (shape.version.clone(), is_of(&shape.lacks), is_of(&shape.late), shape.sandboxes.is_some())
     };
     if lacks {
         return refusal(UNIMPLEMENTED, "this containerd does not have it");
@@ -164,6 +172,9 @@ async fn answer(channel: Channel, shape: &Mutex<Shape>, request: Request<Body>) 
         Ok(response) => response.map(Body::new),
         Err(error) => return refusal("14", &error.to_string()),
     };
+    if late {
+        return refusal(DEADLINE_EXCEEDED, "this containerd was too slow");
+    }
     if !stores || path != PLUGINS {
         return response;
     }

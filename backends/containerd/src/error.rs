@@ -18,6 +18,11 @@ pub(crate) fn timed_out(what: &str, limit: Duration) -> Error {
     Error::deadline(format!("containerd did not answer within {limit:?}: {what}"))
 }
 
+/// Whether a call failed for want of an answer of containerd, so that the error says nothing of the object that the call was about.
+pub(crate) fn is_unanswered(error: &Error) -> bool {
+    matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::DeadlineExceeded | ErrorKind::Cancelled)
+}
+
 fn kind_of(status: &Status) -> ErrorKind {
     match status.code() {
         Code::NotFound => ErrorKind::NotFound,
@@ -125,6 +130,18 @@ mod tests {
         ];
         for (code, text, kind) in cases {
             assert_eq!(from_status("do it", Status::new(code, text)).kind(), kind, "{text}");
+        }
+    }
+
+    #[test]
+    fn what_is_not_answered_says_nothing_of_the_object() {
+        let unanswered = |code| is_unanswered(&from_status("do it", Status::new(code, "so")));
+        assert!(is_unanswered(&timed_out("do it", Duration::from_secs(1))));
+        for code in [Code::Unavailable, Code::DeadlineExceeded, Code::Cancelled] {
+            assert!(unanswered(code), "{code:?}");
+        }
+        for code in [Code::NotFound, Code::InvalidArgument, Code::ResourceExhausted, Code::Internal] {
+            assert!(!unanswered(code), "{code:?}");
         }
     }
 

@@ -20,7 +20,7 @@ use switchyard_core::{Error, Result};
 use switchyard_steps::{Step, reach};
 
 use crate::backend::Inner;
-use crate::health::Contact;
+use crate::error::is_unanswered;
 use crate::leftovers::Leftover;
 use crate::record::{NetworkRecord, Phase};
 use crate::sandbox::SandboxEntry;
@@ -243,7 +243,8 @@ impl Inner {
         for (id, outcome) in outcomes {
             match outcome {
                 Ok((entry, fate, task)) => finding.place(self, entry, &fate, task),
-                Err(error) if matches!(self.health.now(), Contact::Down { .. }) => return Err(error),
+                // Nothing is known of the task: to leave it alone would be to forget it.
+                Err(error) if is_unanswered(&error) => return Err(error),
                 Err(error) => {
                     self.volumes.doubt(&id.to_string());
                     tracing::error!(task.id = %id, error = error.report(), "a task cannot be recovered and is left alone");

@@ -15,6 +15,7 @@ use switchyard_core::Result;
 
 use super::decide::Process;
 use crate::backend::Inner;
+use crate::error::is_unanswered;
 use crate::health::Contact;
 use crate::task::MainProcess;
 use crate::text::blocking;
@@ -71,7 +72,8 @@ impl Inner {
         for question in &open {
             let process = match answers.remove(&question.id) {
                 Some(Ok(process)) => process,
-                Some(Err(error)) if matches!(self.health.now(), Contact::Down { .. }) => return Err(error),
+                // It may also be the shim that containerd has no answer of.
+                Some(Err(error)) if is_unanswered(&error) && !self.answers().await => return Err(error),
                 Some(Err(error)) => {
                     tracing::warn!(
                         id = question.id,
@@ -89,6 +91,13 @@ impl Inner {
             processes.by_id.insert(question.id.clone(), process);
         }
         Ok(processes)
+    }
+}
+
+impl Inner {
+    /// Whether containerd answers just now, whatever is known of it.
+    async fn answers(&self) -> bool {
+        matches!(self.health.ask(&self.client).await, Contact::Up { .. })
     }
 }
 
