@@ -180,12 +180,16 @@ fn assert_starts(lab: &Lab, kill: Kill, pod: Pod<'_>, id: &str) {
 
 fn start_in_vain(lab: &Lab, kill: Kill) {
     let pod = lab.node.pod("vain");
-    let id = pod.create(&lab.node.container("main", &["/there/is/no/such/program"]));
+    let mut config = lab.node.container("main", &["/there/is/no/such/program"]);
+    config.mounts = vec![image_volume(lab)];
+    let id = pod.create(&config);
     lab.dies_amid(kill, || lab.node.cri().start(&id));
     let status = lab.node.cri().status(&id).expect("it has a status");
     assert_eq!(status.state(), ContainerState::ContainerExited, "{kill:?}: {status:?}");
     assert_ne!(status.exit_code, 0, "{kill:?}");
     assert!(status.message.contains("no such file"), "{kill:?}: {status:?}");
+    let stage = lab.node.root().run().join("stage").join(&id);
+    assert!(eventually(LIMIT, || !stage.exists()), "{kill:?}: the image is still mounted");
     drop(pod);
     lab.assert_nothing_left(kill);
 }

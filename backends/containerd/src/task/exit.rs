@@ -127,6 +127,8 @@ impl Inner {
         }
         self.faults.reach(Step::TaskDeleted)?;
         entry.let_go();
+        // There is something left only of a start that failed, and that a kill or an outage cut off.
+        self.unstage(entry).await?;
         self.finish_log(entry).await?;
         self.faults.reach(Step::TaskLogFinished)
     }
