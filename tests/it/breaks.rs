@@ -6,6 +6,7 @@ mod clients;
 mod disks;
 mod hangs;
 mod keeper;
+mod late;
 mod network;
 mod pretenders;
 mod registries;

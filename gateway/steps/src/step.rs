@@ -151,6 +151,8 @@ steps! {
         FailureNoted,
         /// What a predecessor was starting is marked as what must end.
         StartDiscarded,
+        /// The limits on record are in force again, and on record whatever came too late.
+        LimitsPutBack,
         /// The limits in force are those on record, and no mark says otherwise any more.
         LimitsUnmarked,
         /// containerd will keep the exit of a task.

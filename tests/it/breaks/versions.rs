@@ -22,7 +22,7 @@ fn external(root: &PrivateRoot) -> String {
 }
 
 /// A node whose containerd is behind a front. What is behind it outlives the node, whose last look around asks it.
-fn behind_a_front(behind: &RefCell<Option<(Upstream, Front)>>) -> Node {
+pub(super) fn behind_a_front(behind: &RefCell<Option<(Upstream, Front)>>) -> Node {
     Node::start_configured(|root| {
         let socket = root.run().join("containerd/containerd.sock");
         let upstream = Upstream::start(root, &socket);

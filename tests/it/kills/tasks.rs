@@ -61,6 +61,7 @@ pub(super) const MADE: &[Amid] = &[
             (LimitsUnmarked, 1),
         ],
     },
+    Amid { run: update_twice, at: &[(LimitsPutBack, 1)] },
 ];
 
 pub(super) const ENDED: &[Amid] = &[
@@ -226,6 +227,17 @@ pub(super) fn start_without_containerd(lab: &Lab, kill: Kill) {
 
 /// What is told afterwards is in force, be it the old or the new; sent again, it is the new.
 fn update(lab: &Lab, kill: Kill) {
+    update_amid(lab, kill, |id, wanted| lab.dies_amid(kill, || lab.node.cri().update_old(id, wanted)));
+}
+
+/// The next daemon dies as well, as it puts the limits on record in force.
+fn update_twice(lab: &Lab, kill: Kill) {
+    update_amid(lab, kill, |id, wanted| {
+        lab.two_die_amid(TaskLimited, kill, || lab.node.cri().update_old(id, wanted));
+    });
+}
+
+fn update_amid(lab: &Lab, kill: Kill, cut: impl FnOnce(&str, old::LinuxContainerResources)) {
     let pod = lab.node.pod("update");
     let (before, after) = (64 << 20, 96 << 20);
     let id = pod.shell_with("main", "exec sleep 1000", |config| {
@@ -242,7 +254,7 @@ fn update(lab: &Lab, kill: Kill) {
         let limits = status.resources.and_then(|limits| limits.linux).expect("limits are told");
         (limits.memory_limit_in_bytes, limits.oom_score_adj)
     };
-    lab.dies_amid(kill, || lab.node.cri().update_old(&id, wanted.clone()));
+    cut(&id, wanted.clone());
     let file = cgroups::named(&id)
         .iter()
         .flat_map(|group| [group.join("memory.limit_in_bytes"), group.join("memory.max")])

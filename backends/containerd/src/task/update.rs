@@ -116,12 +116,20 @@ impl Inner {
                 let record = entry.record();
                 (record.resources.to_core(), record.throttles.iter().map(ThrottleRecord::to_core).collect())
             };
-            let (_, limits) = self.limits_of(&on_record)?;
+            let (resources, limits) = self.limits_of(&on_record)?;
             gone_is_done(self.enforce(entry.id, &limits, &BTreeMap::new()).await)?;
-            self.throttle(entry, &Throttles::still_there(throttles).await).await?;
-            if let Some(score) = marked(entry).await? {
-                self.rescore(entry, score.settled(on_record.oom_score_adj)).await?;
+            let throttles = Throttles::still_there(throttles).await;
+            self.throttle(entry, &throttles).await?;
+            let score = marked(entry).await?.map(|score| score.settled(on_record.oom_score_adj));
+            if let Some(score) = score {
+                self.rescore(entry, score).await?;
             }
+            // What was asked for may have got on record all the same, and the answer not to us.
+            let (spec, annotations) = (self.stored_spec(&entry.id.to_string()).await?, BTreeMap::new());
+            let back = Change { resources, limits, annotations, throttles: Some(throttles), score, spec };
+            let record = entry.record().clone();
+            self.write(entry, &changed_spec(entry, &back)?, &record).await?;
+            switchyard_steps::reach(Step::LimitsPutBack);
         }
         unmark(entry).await
     }
@@ -157,34 +165,7 @@ impl Inner {
 
     /// Gives the record as it is afterwards.
     async fn record_change(&self, entry: &TaskEntry, change: &Change) -> Result<TaskRecord> {
-        let mut spec = change.spec.clone();
-        let stored = spec
-            .pointer_mut("/linux/resources")
-            .ok_or_else(|| Error::internal(format!("the stored spec of task {} has no limits", entry.id)))?;
-        // Device rules are no limits, and shares in block devices never change: they stay.
-        let kept = ["devices", "blockIO"].map(|key| (key, stored.get(key).cloned()));
-        *stored = change.limits.clone();
-        if let Some(stored) = stored.as_object_mut() {
-            stored.extend(kept.into_iter().filter_map(|(key, value)| Some((key.to_owned(), value?))));
-        }
-        if let Some(throttles) = &change.throttles {
-            throttles.put_into(stored);
-        }
-        if let (Some(score), Some(process)) =
-            (change.score, spec.get_mut("process").and_then(Value::as_object_mut))
-        {
-            process.insert("oomScoreAdj".to_owned(), score.to.into());
-        }
-        if !change.annotations.is_empty()
-            && let Some(spec) = spec.as_object_mut()
-        {
-            let stored = spec.entry("annotations").or_insert_with(|| Value::Object(Map::new()));
-            if let Some(stored) = stored.as_object_mut() {
-                let fresh =
-                    change.annotations.iter().map(|(key, value)| (key.clone(), Value::from(value.as_str())));
-                stored.extend(fresh);
-            }
-        }
+        let spec = changed_spec(entry, change)?;
         let mut fresh = entry.record().clone();
         fresh.resources = ResourcesRecord::from_core(&change.resources);
         if let Some(throttles) = &change.throttles {
@@ -194,18 +175,20 @@ impl Inner {
             // Its runtime goes on to give the first one.
             fresh.made_score = fresh.made_score.or(Some(score.from)).filter(|made| *made != score.to);
         }
+        self.write(entry, &spec, &fresh).await?;
+        Ok(fresh)
+    }
+
+    /// Writes the spec and the record of a task into its container object.
+    async fn write(&self, entry: &TaskEntry, spec: &Value, record: &TaskRecord) -> Result<()> {
         let container = api::Container {
             id: entry.id.to_string(),
-            spec: Some(json_any(SPEC_TYPE, &spec)),
-            extensions: std::iter::once((record::EXTENSION.to_owned(), record::encode(&fresh))).collect(),
+            spec: Some(json_any(SPEC_TYPE, spec)),
+            extensions: std::iter::once((record::EXTENSION.to_owned(), record::encode(record))).collect(),
             ..Default::default()
         };
-        self.update_container(
-            container,
-            vec!["spec".to_owned(), format!("extensions.{}", record::EXTENSION)],
-        )
-        .await?;
-        Ok(fresh)
+        let parts = vec!["spec".to_owned(), format!("extensions.{}", record::EXTENSION)];
+        self.update_container(container, parts).await
     }
 
     /// The part of a task's spec that says how a process is made in it. It never changes but for the score, which a runtime takes from
@@ -230,6 +213,39 @@ impl Inner {
             Error::internal(format!("the stored spec of {id} cannot be read")).with_source(fault)
         })
     }
+}
+
+/// The stored spec as it is after a change.
+fn changed_spec(entry: &TaskEntry, change: &Change) -> Result<Value> {
+    let mut spec = change.spec.clone();
+    let stored = spec
+        .pointer_mut("/linux/resources")
+        .ok_or_else(|| Error::internal(format!("the stored spec of task {} has no limits", entry.id)))?;
+    // Device rules are no limits, and shares in block devices never change: they stay.
+    let kept = ["devices", "blockIO"].map(|key| (key, stored.get(key).cloned()));
+    *stored = change.limits.clone();
+    if let Some(stored) = stored.as_object_mut() {
+        stored.extend(kept.into_iter().filter_map(|(key, value)| Some((key.to_owned(), value?))));
+    }
+    if let Some(throttles) = &change.throttles {
+        throttles.put_into(stored);
+    }
+    if let (Some(score), Some(process)) =
+        (change.score, spec.get_mut("process").and_then(Value::as_object_mut))
+    {
+        process.insert("oomScoreAdj".to_owned(), score.to.into());
+    }
+    if !change.annotations.is_empty()
+        && let Some(spec) = spec.as_object_mut()
+    {
+        let stored = spec.entry("annotations").or_insert_with(|| Value::Object(Map::new()));
+        if let Some(stored) = stored.as_object_mut() {
+            let fresh =
+                change.annotations.iter().map(|(key, value)| (key.clone(), Value::from(value.as_str())));
+            stored.extend(fresh);
+        }
+    }
+    Ok(spec)
 }
 
 /// Notes that the limits in force may not be those on record, nor the scores.
