@@ -23,7 +23,7 @@ use crate::shim::Shim;
 use crate::task::{Place, make_fifos};
 use crate::text::remove_tree;
 
-mod leftover;
+pub(crate) mod leftover;
 mod process;
 
 use process::Exec;

@@ -4,12 +4,13 @@
 //! same things again should the daemon be killed meanwhile.
 
 use std::collections::VecDeque;
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use futures::StreamExt;
 use futures::stream::FuturesUnordered;
-use switchyard_core::id::SandboxId;
+use switchyard_core::id::{SandboxId, TaskId};
 use switchyard_core::state::Exit;
 use switchyard_core::{ErrorKind, Result};
 use tokio::sync::Semaphore;
@@ -49,6 +50,8 @@ pub(crate) enum Leftover {
     Limits(Arc<TaskEntry>),
     /// What is left of a checkpoint, for which the task may stand still.
     Checkpoint(Arc<TaskEntry>),
+    /// A further process in a task, which a predecessor started, by its directory.
+    Exec(TaskId, PathBuf),
     /// The cgroup of an object that is gone, with something in it yet, by the object's id.
     Group(String),
 }
@@ -89,6 +92,7 @@ impl Leftover {
             Self::FailedStart(entry, _) => format!("failed start of task {}", entry.id),
             Self::Limits(entry) => format!("limits of task {}", entry.id),
             Self::Checkpoint(entry) => format!("checkpoint of task {}", entry.id),
+            Self::Exec(task, _) => format!("exec in task {task}"),
             Self::Group(id) => format!("cgroup of {id}"),
         }
     }
@@ -212,6 +216,7 @@ impl Inner {
             Leftover::Ended(entry) => self.clear_process(entry).await,
             Leftover::Limits(entry) => self.restore_limits(entry).await,
             Leftover::Checkpoint(entry) => self.end_checkpoint(entry).await,
+            Leftover::Exec(task, dir) => crate::exec::leftover::clear(&self.client, *task, dir).await,
             Leftover::Group(id) => self.clear_group(id).await,
             Leftover::FailedStart(entry, exit) => match self.undo_start(entry, exit).await {
                 // It was removed meanwhile.

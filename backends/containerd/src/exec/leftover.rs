@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use containerd_client::services::v1 as api;
+use switchyard_core::id::TaskId;
 use switchyard_core::spec::Signal;
 use switchyard_core::{ErrorKind, Result};
 use tokio::net::unix::pipe;
@@ -10,32 +11,25 @@ use tokio::net::unix::pipe;
 use super::PREFIX;
 use crate::backend::Inner;
 use crate::client::{Client, QUICK, SLOW, call, gone_is_done};
+use crate::leftovers::Leftover;
 use crate::task::TaskEntry;
 use crate::text::remove_tree;
 
 impl Inner {
-    /// Ends the further processes that a predecessor started in a running task, in the background: nobody waits for them any more.
+    /// Has the further processes ended that a predecessor started in a running task, as soon as that can be: nobody waits for them any more.
     pub(crate) fn clear_execs(&self, task: &TaskEntry) {
         let entries = std::fs::read_dir(&task.dirs.run).into_iter().flatten().flatten();
         let dirs = entries.filter(|entry| entry.file_name().to_string_lossy().starts_with(PREFIX));
         for dir in dirs.map(|entry| entry.path()) {
-            let (client, task) = (self.client.clone(), task.id.to_string());
-            self.tracker.spawn(async move {
-                tracing::info!(task.id = task, dir = %dir.display(), "ending an exec that nobody waits for");
-                if let Err(error) = clear(&client, &task, &dir).await {
-                    tracing::warn!(
-                        task.id = task,
-                        error = error.report(),
-                        "an exec of a predecessor is left"
-                    );
-                }
-            });
+            tracing::info!(task.id = %task.id, dir = %dir.display(), "ending an exec that nobody waits for");
+            self.leftovers.keep(Leftover::Exec(task.id, dir));
         }
     }
 }
 
-/// Ends and deletes a process of which only its directory is known, and then the directory.
-async fn clear(client: &Client, task: &str, dir: &Path) -> Result<()> {
+/// Ends and deletes a process of which only its directory is known, and then the directory. Idempotent.
+pub(crate) async fn clear(client: &Client, task: TaskId, dir: &Path) -> Result<()> {
+    let task = task.to_string();
     let exec = dir.file_name().unwrap_or_default().to_string_lossy().into_owned();
     // The shim may wait for the other end of one of them.
     let _held: Vec<_> = ["stdin", "stdout", "stderr"]
@@ -43,20 +37,20 @@ async fn clear(client: &Client, task: &str, dir: &Path) -> Result<()> {
         .filter_map(|name| pipe::OpenOptions::new().read_write(true).open_receiver(dir.join(name)).ok())
         .collect();
     let what = format!("end an exec in task {task}");
-    let delete = || api::DeleteProcessRequest { container_id: task.to_owned(), exec_id: exec.clone() };
+    let delete = || api::DeleteProcessRequest { container_id: task.clone(), exec_id: exec.clone() };
     match call(&what, SLOW, client.tasks().delete_process(delete())).await {
         Ok(_) => {}
         Err(error) if error.kind() == ErrorKind::NotFound => {}
         // It runs.
         Err(error) if matches!(error.kind(), ErrorKind::FailedPrecondition | ErrorKind::Internal) => {
             let kill = api::KillRequest {
-                container_id: task.to_owned(),
+                container_id: task.clone(),
                 exec_id: exec.clone(),
                 signal: u32::from(Signal::KILL.number()),
                 all: false,
             };
             gone_is_done(call(&what, QUICK, client.tasks().kill(kill)).await)?;
-            let wait = api::WaitRequest { container_id: task.to_owned(), exec_id: exec.clone() };
+            let wait = api::WaitRequest { container_id: task.clone(), exec_id: exec.clone() };
             gone_is_done(call(&what, SLOW, client.tasks().wait(wait)).await)?;
             gone_is_done(call(&what, SLOW, client.tasks().delete_process(delete())).await)?;
         }

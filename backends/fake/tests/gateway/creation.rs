@@ -2,6 +2,7 @@
 
 use futures::poll;
 use std::pin::pin;
+use std::time::Duration;
 
 use switchyard_core::event::EventKind;
 use switchyard_core::{Error, ErrorKind};
@@ -139,6 +140,28 @@ async fn a_task_made_while_its_sandbox_is_stopped_is_undone() {
     let (created, stopped) = tokio::join!(create, stop);
     assert_eq!(refused(created), ErrorKind::FailedPrecondition);
     stopped.unwrap();
+    assert!(node.fake.tasks().is_empty());
+    node.agrees().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_task_made_in_vain_is_removed_although_that_fails_at_first() {
+    let node = Node::new().await;
+    let sandbox = node.sandbox().await.id.to_string();
+    let hold = node.fake.hold_answer(Method::CreateTask);
+    let mut create = pin!(node.scope.create_task(&sandbox, task_spec("task", ENDLESS)));
+    assert!(poll!(&mut create).is_pending());
+    hold.arrived(1).await;
+    let mut stop = pin!(node.scope.stop_sandbox(&sandbox));
+    assert!(poll!(&mut stop).is_pending());
+    until(|| node.scope.sandbox(&sandbox).unwrap().state.as_str() == "stopping").await;
+    node.fake.fail_next(Method::RemoveTask, Error::unavailable("containerd is away"));
+    hold.release();
+    let (created, stopped) = tokio::join!(create, stop);
+    assert_eq!(refused(created), ErrorKind::FailedPrecondition);
+    stopped.unwrap();
+    assert_eq!(node.fake.tasks().len(), 1);
+    tokio::time::sleep(Duration::from_mins(1)).await;
     assert!(node.fake.tasks().is_empty());
     node.agrees().await;
 }

@@ -340,6 +340,28 @@ impl Gateway {
         });
     }
 
+    /// Removes a task that is on no table, however often that fails, until the gateway shuts down; the next recovery finds it then.
+    fn discard_task(&self, id: TaskId) {
+        let gateway = self.clone();
+        self.shared.operations.spawn(async move {
+            let shared: &Shared = &gateway.shared;
+            let mut pause = shared.limits.retry_min;
+            loop {
+                tokio::select! {
+                    () = tokio::time::sleep(pause) => {}
+                    () = shared.shutdown.cancelled() => return,
+                }
+                match shared.backend.remove_task(id).await {
+                    Ok(()) => return,
+                    Err(error) => {
+                        tracing::debug!(task.id = %id, error = error.report(), "a task made in vain is still there");
+                    }
+                }
+                pause = (pause * 2).min(shared.limits.retry_max);
+            }
+        });
+    }
+
     /// Watches a running task until it has ended, it is gone, or the gateway shuts down. A backend that is away is asked again,
     /// ever more slowly, for as long as the task is on the table.
     pub(super) fn watch_exit(&self, id: TaskId) {
@@ -387,7 +409,8 @@ async fn make_task(gateway: Gateway, sandbox: SandboxId, spec: TaskSpec) -> Resu
         Err(refused) => {
             // The sandbox was stopped meanwhile.
             if let Err(error) = shared.backend.remove_task(id).await {
-                tracing::error!(task.id = %id, error = error.report(), "a task made in vain is left for the next recovery");
+                tracing::warn!(task.id = %id, error = error.report(), "a task made in vain is removed as soon as that can be");
+                gateway.discard_task(id);
             }
             Err(refused)
         }
