@@ -199,7 +199,7 @@ impl TaskEntry {
         self.ended.load(Ordering::Acquire)
     }
 
-    /// Whether containerd may have a process of this task.
+    /// Whether containerd may have a process of this task: one was launched, and it has not been cleared up after, though it may have ended.
     pub(crate) fn may_have_process(&self) -> bool {
         self.launched.load(Ordering::Acquire)
     }

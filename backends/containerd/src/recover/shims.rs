@@ -135,8 +135,7 @@ impl Inner {
     async fn look_for_forgotten(&self, before: &Forgotten) -> Result<Forgotten> {
         // Processes first: whatever is started after this look is not in it.
         let (shims, bundles) = (self.shims().await?, self.list_bundles()?);
-        let mut busy = self.making.now();
-        busy.extend(self.inherited().iter().cloned());
+        let busy = self.busy();
         let tasks = self.known_tasks(None).await?;
         let managed = self.settings.containerd.mode == Mode::Managed;
         let mut suspect = Forgotten::default();
@@ -172,6 +171,13 @@ impl Inner {
         Ok(suspect)
     }
 
+    /// The containers of which a process may just be made.
+    fn busy(&self) -> HashSet<String> {
+        let mut busy = self.making.now();
+        busy.extend(self.inherited().iter().cloned());
+        busy
+    }
+
     /// Ends a shim and removes its bundle.
     async fn clear_shim(&self, shim: &Shim) -> Result<()> {
         self.end_shim(shim.clone()).await?;
@@ -190,8 +196,10 @@ impl Inner {
     pub(crate) async fn forgotten_shim_of(&self, id: &ContainerId) -> Result<Vec<Shim>> {
         // Processes first: whatever is started after this look is not in it.
         let shims = self.shims().await?;
+        let mut busy = self.busy();
+        busy.remove(&**id);
         let tasks = self.known_tasks(Some(id)).await?;
-        let Orphans { mut shims, sure } = orphans(shims, &tasks, &HashSet::new());
+        let Orphans { mut shims, sure } = orphans(shims, &tasks, &busy);
         shims.retain(|shim| shim.id == *id);
         match shims.first() {
             Some(shim) if !sure => Err(Error::unavailable(format!(
