@@ -1,8 +1,9 @@
 //! `switchyard serve`: brings the parts up in order, and down again.
 //!
 //! Up: directories → locks → sockets (calls queue) → admin HTTP (alive, not ready) → managed containerd and logkeeper → backend →
-//! frontends (requests wait, questions about the daemon are answered) → recovery → ready. Down: no new requests → operations in flight end, to a deadline → sockets are removed. Containers,
-//! containerd and the logkeeper go on running.
+//! frontends (requests wait, questions about the daemon are answered) → recovery → ready. Down: no new requests → operations in flight end,
+//! then the watches, then what the backend clears up, all to one deadline → sockets are removed. Containers, containerd and the logkeeper
+//! go on running.
 
 use std::fs;
 use std::future::Future;
