@@ -180,13 +180,13 @@ fn a_daemon_starts_although_containers_are_of_a_runtime_that_is_configured_no_mo
     let pod = Pod::adopt(&node, pod, odd);
     let (ended, running) = (pod.shell("ended", "exit 3"), pod.shell("running", "exec sleep 1000"));
     assert_eq!(node.cri().wait_exit(&ended).exit_code, 3);
-    assert_eq!(front.sandboxes(), [running.clone()], "the exits that are kept");
+    assert_eq!(front.sandboxes(), [running.as_str()], "the exits that are kept");
 
     let status = node.daemon().terminate();
     assert!(status.success(), "{status}");
     node.root().write_config(&config.borrow());
     node.daemon().restart();
-    assert_eq!(front.sandboxes(), [running.clone()], "the exits that are kept");
+    assert_eq!(front.sandboxes(), [running.as_str()], "the exits that are kept");
     assert_eq!(node.cri().status(&ended).expect("it has a status").exit_code, 3);
     let status = node.cri().status(&running).expect("it has a status");
     assert_eq!(status.state(), ContainerState::ContainerRunning, "{status:?}");
