@@ -127,10 +127,15 @@ fn beside_a_containerd_of_others_a_kill_loses_and_leaves_nothing_either() {
         external::ALL
             .into_iter()
             .chain([abandoned::ABANDONED])
-            .for_each(|amids| play_on(Lab::external(), amids));
+            .for_each(|amids| play_on(Lab::external(""), amids));
     } else {
-        play_on(Lab::external(), external::DIFFERENT);
+        play_on(Lab::external(""), external::DIFFERENT);
     }
+}
+
+#[test]
+fn daemons_that_live_too_short_know_together_what_came_of_a_start() {
+    external::short_lives();
 }
 
 #[test]

@@ -52,9 +52,10 @@ impl Lab {
         Self::around(Node::start(), None)
     }
 
-    /// Beside a containerd that is not the daemon's own: its bundles and downloads are nobody's business there.
-    pub(super) fn external() -> Self {
-        Self::around(Node::start_external(""), None)
+    /// Beside a containerd that is not the daemon's own: its bundles and downloads are nobody's business there. With more
+    /// configuration.
+    pub(super) fn external(config: &str) -> Self {
+        Self::around(Node::start_external(config), None)
     }
 
     /// On a node whose shims may take two seconds to answer.
