@@ -21,7 +21,7 @@ mod outcome;
 mod random;
 
 pub use ledger::Victim;
-pub use outcome::Outcome;
+pub use outcome::{Excuse, Outcome};
 
 use calls::Calls;
 use client::Client;

@@ -11,6 +11,7 @@ use super::calls::{Answer, Calls};
 use super::evidence;
 use super::ledger::Told;
 use super::log;
+use super::outcome::Excuse;
 use super::random::Random;
 use crate::cri::{Cri, namespaces};
 use crate::host::eventually;
@@ -31,6 +32,8 @@ const FAILED_START_CODE: i32 = 128;
 const LINES: u64 = 60;
 /// How long an end, or the rest of a log, may take to show.
 const SHOW: Duration = Duration::from_secs(40);
+/// The same for a rest that may never show.
+const SHOW_EXCUSED: Duration = Duration::from_secs(3);
 
 /// A pod of this client.
 #[derive(Debug)]
@@ -425,39 +428,42 @@ impl<'r> Client<'r> {
     fn check_log(&self, at: usize, which: usize) {
         let container = &self.pods[at].containers[which];
         let path = self.log_path(at, which);
-        let mut fault = None;
-        let whole = eventually(SHOW, || {
+        let mut seen = Ok(false);
+        let begun = Instant::now();
+        let _ = eventually(SHOW, || {
             let text = fs::read_to_string(&path).unwrap_or_default();
-            match log::read(&text) {
-                Ok(read) => {
-                    fault = None;
-                    self.is_complete(container, &read)
-                }
-                Err(wrong) => {
-                    fault = Some(wrong);
-                    true
-                }
-            }
+            seen = log::read(&text).map(|read| is_complete(container, &read));
+            // What excuses it may come to light while this waits.
+            seen != Ok(false) || begun.elapsed() > SHOW_EXCUSED && self.excuse(container).is_some()
         });
-        if let Some(fault) = fault {
-            self.wrong_with(at, which, format_args!("the log {}: {fault}", path.display()));
-        } else if !whole {
-            self.wrong_with(
-                at,
-                which,
-                format_args!("the log {} lacks its end: {container:?}", path.display()),
-            );
+        let path = path.display();
+        match (seen, self.excuse(container)) {
+            (Ok(true), _) => {}
+            (Ok(false), Some(excuse)) => {
+                self.calls.notes.change().early_logs.entry(excuse).or_default().insert(container.id.clone());
+            }
+            (Ok(false), None) => {
+                self.wrong_with(at, which, format_args!("the log {path} lacks its end: {container:?}"));
+            }
+            (Err(fault), _) => self.wrong_with(at, which, format_args!("the log {path}: {fault}")),
         }
     }
 
-    fn is_complete(&self, container: &Container, read: &log::Read) -> bool {
-        let Some(code) = container.code else { return true };
-        let excused = self.harmed(&container.id)
-            || container.ending.is_some_and(|since| self.calls.ledger.both_killed(since));
-        match code {
-            OWN_CODE => excused || read.last == LINES,
-            OBEDIENT_CODE => excused || read.end.is_some_and(|end| end == read.last + 1 || end == read.last),
-            _ => true,
+    /// Why the log of a container may lack its end.
+    fn excuse(&self, container: &Container) -> Option<Excuse> {
+        if self.harmed(&container.id) {
+            return Some(Excuse::Shim);
         }
+        let both = container.ending.is_some_and(|since| self.calls.ledger.both_killed(since));
+        both.then_some(Excuse::DaemonAndLogkeeper)
+    }
+}
+
+/// Whether a log has all that its container wrote; one that was killed has no last word.
+fn is_complete(container: &Container, read: &log::Read) -> bool {
+    match container.code {
+        Some(OWN_CODE) => read.last == LINES,
+        Some(OBEDIENT_CODE) => read.end.is_some_and(|end| end == read.last + 1 || end == read.last),
+        _ => true,
     }
 }

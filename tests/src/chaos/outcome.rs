@@ -1,6 +1,6 @@
 //! What a run came to: counts, times, and what should not have been.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -34,12 +34,23 @@ pub struct Outcome {
     pub refused_away: u32,
     /// Starts that failed for good because containerd or a shim was killed under them.
     pub failed_starts: u32,
-    /// From each kill of the daemon until it answered with the right lists, while its containerd lived.
+    /// From each kill of the daemon until it answered with the right lists, but for those of `serving_both`.
     pub serving: Vec<Duration>,
-    /// The same with a containerd that had just been killed as well.
+    /// The same for kills at most three seconds after one of containerd, which may have been on its way back yet.
     pub serving_both: Vec<Duration>,
+    /// Containers whose log lacks its end for a reason that excuses it.
+    pub early_logs: BTreeMap<Excuse, BTreeSet<String>>,
     /// What should not have been.
     pub violations: Vec<String>,
+}
+
+/// Why the log of a container may end before what the container wrote last.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Excuse {
+    /// Its shim, or that of its pod, was killed.
+    Shim,
+    /// The daemon and the logkeeper were killed within five seconds of each other near the container's end, or after it.
+    DaemonAndLogkeeper,
 }
 
 /// Where the threads of a run put down what they see.
@@ -73,6 +84,7 @@ impl Notes {
             failed_starts: 0,
             serving: Vec::new(),
             serving_both: Vec::new(),
+            early_logs: BTreeMap::new(),
             violations: Vec::new(),
         };
         Self { began: Instant::now(), outcome: Mutex::new(outcome), past: Mutex::default() }
@@ -150,8 +162,17 @@ impl fmt::Display for Outcome {
             "unanswered and repeated {}; refused while starting {}; refused without containerd or logkeeper {}; starts that failed under a kill {}",
             self.unanswered, self.refused_starting, self.refused_away, self.failed_starts
         )?;
-        writeln!(f, "serving again after a kill of the daemon: {}", times(&self.serving))?;
-        writeln!(f, "the same with containerd killed as well: {}", times(&self.serving_both))?;
+        writeln!(f, "serving again after a kill of the daemon, containerd there: {}", times(&self.serving))?;
+        writeln!(f, "the same at most 3 s after a kill of containerd: {}", times(&self.serving_both))?;
+        let all = [self.serving.as_slice(), &self.serving_both].concat();
+        writeln!(f, "after all kills of the daemon: {}", times(&all))?;
+        let early = |excuse| self.early_logs.get(&excuse).map_or(0, BTreeSet::len);
+        writeln!(
+            f,
+            "logs without their end: {} with a killed shim, {} with daemon and logkeeper killed within 5 s of each other",
+            early(Excuse::Shim),
+            early(Excuse::DaemonAndLogkeeper)
+        )?;
         match self.clean_after {
             Some(after) => writeln!(f, "clean {:.2} s after the last removal", after.as_secs_f64())?,
             None => writeln!(f, "never clean")?,
