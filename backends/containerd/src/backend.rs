@@ -34,6 +34,7 @@ use crate::bundle::Making;
 use crate::client::Client;
 use crate::config::{Runtime, Settings};
 use crate::health::{Contact, Health};
+use crate::image::lease::Leases;
 use crate::image::{Images, Policy, Snapshotters};
 use crate::layout::Layout;
 use crate::left_groups::LeftGroups;
@@ -108,7 +109,7 @@ pub(crate) struct Inner {
     /// What containerd deletes for us after an end: it calls that off for whoever waits no more, so those who wait do not do it themselves.
     pub(crate) endings: TaskTracker,
     pub(crate) faults: Faults,
-    pub(crate) leftovers: Leftovers,
+    pub(crate) leftovers: Arc<Leftovers>,
     pub(crate) left_groups: LeftGroups,
     pub(crate) looks: Looks,
     pub(crate) making: Making,
@@ -172,6 +173,7 @@ impl Containerd {
         host.selinux = host.selinux.filter(|_| config.selinux);
         let snapshotters = snapshotters(config);
         let (tracker, abilities) = (TaskTracker::new(), Abilities::default());
+        let leftovers = Arc::<Leftovers>::default();
         let limit = Duration::from_secs(settings.network.plugin_timeout_seconds.max(1));
         let (boot, cgroups) = (kernel_text("random/boot_id")?, cgroup::Reader::detect()?);
         let inner = Arc::new(Inner {
@@ -181,6 +183,7 @@ impl Containerd {
                 snapshotters,
                 abilities.clone(),
                 Policy { downloads: config.max_concurrent_downloads, pins: settings.images.pinned.clone() },
+                Leases::new(client.clone(), tracker.clone(), Arc::clone(&leftovers)),
                 tracker.clone(),
                 &boot,
             ),
@@ -207,7 +210,7 @@ impl Containerd {
             health,
             abilities,
             probes: Probes::default(),
-            leftovers: Leftovers::default(),
+            leftovers,
             left_groups: LeftGroups::default(),
             looks: Looks::new(LOOKING, looks::LIMIT),
             making: Making::default(),

@@ -55,7 +55,7 @@ pub(crate) struct Images {
     infos: Arc<InfoCache>,
     recent: recent::Recent,
     pulls: Pulls,
-    tracker: TaskTracker,
+    leases: lease::Leases,
     flush: flush::Flush,
     usage: usage::UsageCache,
 }
@@ -105,11 +105,12 @@ impl Images {
         snapshotters: Snapshotters,
         abilities: Abilities,
         policy: Policy,
+        leases: lease::Leases,
         tracker: TaskTracker,
         boot: &str,
     ) -> Self {
         Self {
-            flush: flush::Flush::new(client.clone(), boot, tracker.clone()),
+            flush: flush::Flush::new(client.clone(), boot, tracker),
             client,
             registry,
             snapshotters,
@@ -119,7 +120,7 @@ impl Images {
             infos: Arc::default(),
             recent: recent::Recent::default(),
             pulls: Pulls::default(),
-            tracker,
+            leases,
             usage: usage::UsageCache::default(),
         }
     }
@@ -210,7 +211,7 @@ impl Images {
     }
 
     async fn unpack_leased(&self, info: &ImageInfo, snapshotter: &str) -> Result<()> {
-        let lease = lease::Lease::take(&self.client, "unpack", &self.tracker).await?;
+        let lease = self.leases.take("unpack").await?;
         reach(Step::UnpackLeased);
         let client = lease.client()?;
         let label = (format!("containerd.io/gc.ref.snapshot.{snapshotter}"), info.top().unwrap_or_default());
@@ -225,7 +226,8 @@ impl Images {
         };
         let layers = layers::Layers::new(plan, self.pulls.shares(), lease)?;
         layers.make(None).await?;
-        layers.release().await
+        layers.release().await;
+        Ok(())
     }
 
     /// The image of this id, as its records and the configuration have it.
@@ -290,7 +292,7 @@ impl ImageStore for Images {
             client: self.client.clone(),
             registry: self.registry.clone(),
             infos: Arc::clone(&self.infos),
-            tracker: self.tracker.clone(),
+            leases: self.leases.clone(),
             downloads: self.downloads,
             reference,
             credentials: request.credentials.clone(),
@@ -398,7 +400,7 @@ pub(crate) fn from_registry(error: registry::Error) -> Error {
     Error::new(kind, "registry").with_source(error)
 }
 
-/// Now, for expiry labels.
+/// A time, for labels.
 pub(crate) fn rfc3339(time: SystemTime) -> String {
     prost_types::Timestamp::from(time).to_string()
 }

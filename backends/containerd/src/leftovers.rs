@@ -19,6 +19,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::backend::Inner;
 use crate::health::Contact;
+use crate::image::lease;
 use crate::sandbox::SandboxEntry;
 use crate::task::TaskEntry;
 
@@ -54,6 +55,8 @@ pub(crate) enum Leftover {
     Exec(TaskId, PathBuf),
     /// The cgroup of an object that is gone, with something in it yet, by the object's id.
     Group(String),
+    /// A lease that nobody needs any more, by its id.
+    Lease(String),
 }
 
 /// Something that waits to be cleared away.
@@ -94,6 +97,7 @@ impl Leftover {
             Self::Checkpoint(entry) => format!("checkpoint of task {}", entry.id),
             Self::Exec(task, _) => format!("exec in task {task}"),
             Self::Group(id) => format!("cgroup of {id}"),
+            Self::Lease(id) => format!("lease {id}"),
         }
     }
 }
@@ -218,6 +222,7 @@ impl Inner {
             Leftover::Checkpoint(entry) => self.end_checkpoint(entry).await,
             Leftover::Exec(task, dir) => crate::exec::leftover::clear(&self.client, *task, dir).await,
             Leftover::Group(id) => self.clear_group(id).await,
+            Leftover::Lease(id) => lease::delete(&self.client, id).await,
             Leftover::FailedStart(entry, exit) => match self.undo_start(entry, exit).await {
                 // It was removed meanwhile.
                 Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),

@@ -4,8 +4,9 @@ use std::time::Duration;
 
 use switchyard_proto::cri::v1::ContainerState;
 use switchyard_tests::cri::image_spec;
+use switchyard_tests::gate::Fault;
 use switchyard_tests::host::eventually;
-use switchyard_tests::image::{busybox, random_layer};
+use switchyard_tests::image::{busybox, digest, random_layer};
 use switchyard_tests::node::{Node, content};
 use tonic::Code;
 
@@ -86,6 +87,32 @@ fn while_containerd_hangs_the_node_says_so_and_afterwards_goes_on() {
     assert_eq!(pod.output("echo more", |config| config.image = Some(image_spec(&node.image()))), "more");
     node.cri().stop(&id, 0).expect("it can be stopped");
     assert_eq!(node.cri().status(&id).expect("it has a status").exit_code, 137);
+}
+
+#[test]
+fn a_pull_that_is_given_up_while_containerd_hangs_gives_its_lease_back_afterwards() {
+    let conf = "[containerd]\nanswer_timeout_seconds = 1\n[managed]\nhang_timeout_seconds = 0\n";
+    let node = Node::start_with(conf, |_| {});
+    let layer = random_layer(1000, 77_003);
+    let digest = digest(&layer.bytes);
+    node.registry().push("hangs/held:1", &busybox().layer(layer).build());
+    let before = node.sweep();
+    let gate = node.registry().gate();
+    gate.fail_next(&digest, Fault::Hold);
+    // Long enough for what comes before the client gives up.
+    let cri = node.cri().within(Duration::from_secs(8));
+    std::thread::scope(|scope| {
+        let pull = scope.spawn(|| cri.pull(&node.registry().reference("hangs/held:1"), None));
+        assert!(eventually(LIMIT, || gate.count(&digest) > 0), "the pull comes to the layer");
+        let frozen = Frozen::new(managed(&node, "containerd"));
+        assert_told(&node, "RuntimeReady", "ContainerdUnavailable", "did not answer within 1s");
+        let given_up = pull.join().expect("a call does not panic");
+        refused("PullImage", given_up, &[Code::DeadlineExceeded, Code::Cancelled]);
+        drop(frozen);
+    });
+    gate.release();
+    assert_recovers(&node);
+    assert_nothing_new(&node, &before);
 }
 
 #[test]

@@ -3,11 +3,13 @@
 //! Only one thing needs what is below: a directory that a layer has files in and does not list. Such a directory takes owner and
 //! mode from the layers below, and unpacked apart it gets a default. It shows by its time of change, which is the time of
 //! unpacking, where a directory that is listed has the time that the list says. A layer with one is unpacked once more, in its
-//! place.
+//! place. So is one amid which the clock was set back: that shows by the time when the kernel last touched a directory, which
+//! nobody else can set, and which is then before the unpacking began.
 
 use std::io;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use containerd_client::types::Mount;
 
@@ -46,9 +48,9 @@ impl Apart {
     /// Whether the layer lists all its directories. If that cannot be seen, it does not.
     pub(crate) async fn is_whole(&self) -> bool {
         let (upper, began) = (self.upper.clone(), self.began);
-        let implied = blocking(move || Ok(has_directory_since(&upper, began))).await;
-        match implied {
-            Ok(Ok(implied)) => !implied,
+        let doubtful = blocking(move || Ok(has_doubtful_directory(&upper, began))).await;
+        match doubtful {
+            Ok(Ok(doubtful)) => !doubtful,
             Ok(Err(fault)) => {
                 tracing::debug!(upper = %self.upper.display(), error = %fault, "a layer cannot be looked at");
                 false
@@ -58,8 +60,8 @@ impl Apart {
     }
 }
 
-/// Whether a directory below `root` has changed since then.
-fn has_directory_since(root: &Path, since: SystemTime) -> io::Result<bool> {
+/// Whether a directory below `root`, which was unpacked since then, may not have been listed.
+fn has_doubtful_directory(root: &Path, since: SystemTime) -> io::Result<bool> {
     let mut rest = vec![root.to_path_buf()];
     while let Some(dir) = rest.pop() {
         for entry in std::fs::read_dir(&dir)? {
@@ -67,13 +69,21 @@ fn has_directory_since(root: &Path, since: SystemTime) -> io::Result<bool> {
             if !entry.file_type()?.is_dir() {
                 continue;
             }
-            if entry.metadata()?.modified()? >= since {
+            let meta = entry.metadata()?;
+            if meta.modified()? >= since || touched(&meta) < since {
                 return Ok(true);
             }
             rest.push(entry.path());
         }
     }
     Ok(false)
+}
+
+/// When the kernel last changed anything of it.
+fn touched(meta: &std::fs::Metadata) -> SystemTime {
+    // A clock before 1970 is not one that times can be compared by.
+    let seconds = u64::try_from(meta.ctime()).unwrap_or(0);
+    UNIX_EPOCH + Duration::new(seconds, u32::try_from(meta.ctime_nsec()).unwrap_or(0))
 }
 
 #[cfg(test)]
@@ -92,10 +102,19 @@ mod tests {
         for dir in [root.path().join("usr"), listed.clone()] {
             File::open(dir).unwrap().set_modified(SystemTime::UNIX_EPOCH).unwrap();
         }
-        assert!(!has_directory_since(root.path(), began).unwrap());
+        assert!(!has_doubtful_directory(root.path(), began).unwrap());
         fs::create_dir(listed.join("implied")).unwrap();
         File::open(&listed).unwrap().set_modified(SystemTime::UNIX_EPOCH).unwrap();
-        assert!(has_directory_since(root.path(), began).unwrap());
+        assert!(has_doubtful_directory(root.path(), began).unwrap());
+    }
+
+    #[test]
+    fn no_directory_is_taken_for_listed_when_the_clock_was_set_back_meanwhile() {
+        let root = tempfile::tempdir().unwrap();
+        // As it looks when the clock was an hour ahead as the unpacking began.
+        let began = SystemTime::now() + Duration::from_hours(1);
+        fs::create_dir(root.path().join("implied")).unwrap();
+        assert!(has_doubtful_directory(root.path(), began).unwrap());
     }
 
     #[test]

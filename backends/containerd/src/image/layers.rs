@@ -157,17 +157,16 @@ impl Layers {
     }
 
     /// Gives up the leases, once something else holds the image.
-    pub(crate) async fn release(self: Arc<Self>) -> Result<()> {
+    pub(crate) async fn release(self: Arc<Self>) {
         // Those who still build on it keep its lease, and the last of them deletes it.
-        let Some(layers) = Arc::into_inner(self) else { return Ok(()) };
+        let Some(layers) = Arc::into_inner(self) else { return };
         let mut leases = layers.held.into_inner().unwrap_or_else(PoisonError::into_inner);
         leases.push(layers.lease);
         for lease in leases {
             if let Some(lease) = Arc::into_inner(lease) {
-                lease.release().await?;
+                lease.release().await;
             }
         }
-        Ok(())
     }
 
     async fn download_all(self: &Arc<Self>, downloads: Option<&Downloads>) -> Result<()> {

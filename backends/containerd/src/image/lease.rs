@@ -1,55 +1,83 @@
 //! Leases: what a pull has made is held until an image holds it.
 
 use std::collections::HashMap;
-use std::time::{Duration, SystemTime};
+use std::sync::Arc;
 
 use containerd_client::services::v1 as api;
 use switchyard_core::Result;
 use tokio_util::task::TaskTracker;
 
 use crate::client::{Client, QUICK, call, gone_is_done};
+use crate::leftovers::{Leftover, Leftovers};
 
 /// All leases of this gateway begin so; what a killed predecessor left is found by it.
 pub(crate) fn prefix(client: &Client) -> String {
     format!("switchyard-{}-", client.instance())
 }
 
-/// After this long containerd forgets a lease that nobody deleted.
-const LIFETIME: Duration = Duration::from_secs(24 * 3600);
-
-/// A lease, deleted when it is dropped (in the background) or [`Lease::release`]d.
-pub(crate) struct Lease {
-    id: Option<String>,
+/// Takes leases, and sees to it that they are given back.
+#[derive(Debug, Clone)]
+pub(crate) struct Leases {
     client: Client,
     tracker: TaskTracker,
+    leftovers: Arc<Leftovers>,
 }
 
-impl Lease {
-    /// Takes a lease; `tracker` owns its deletion should it be dropped.
-    pub(crate) async fn take(client: &Client, what: &str, tracker: &TaskTracker) -> Result<Self> {
+/// A lease, deleted when it is dropped (in the background) or [`Lease::release`]d.
+///
+/// It does not expire: containerd tells that by the clock of the node, and one that was set right by some years would take from a
+/// pull what it has made so far. One that cannot be deleted is a leftover of this daemon, or one that the next start finds.
+pub(crate) struct Lease {
+    id: Option<String>,
+    of: Leases,
+}
+
+// === impl Leases ===
+
+impl Leases {
+    /// `tracker` owns the deletion of those that are dropped; `leftovers` keeps those that could not be deleted.
+    pub(crate) fn new(client: Client, tracker: TaskTracker, leftovers: Arc<Leftovers>) -> Self {
+        Self { client, tracker, leftovers }
+    }
+
+    /// Takes a lease. Cancel-safe: it is deleted then.
+    ///
+    /// # Errors
+    /// containerd's, with nothing left of it in the end.
+    pub(crate) async fn take(&self, what: &str) -> Result<Lease> {
         let mut random = [0; 8];
         getrandom_fill(&mut random);
-        let id = format!("{}{what}-{}", prefix(client), hex::encode(random));
-        let expiry = prost_types::Timestamp::from(SystemTime::now() + LIFETIME).to_string();
-        let labels = HashMap::from([("containerd.io/gc.expire".to_owned(), expiry)]);
-        let request = api::CreateRequest { id: id.clone(), labels };
+        let id = format!("{}{what}-{}", prefix(&self.client), hex::encode(random));
+        let request = api::CreateRequest { id: id.clone(), labels: HashMap::new() };
         let what = format!("create lease {id}");
         // From here on the guard stands, so that a lease made by a call that we did not see the end of goes as well.
-        let lease = Self { id: Some(id), client: client.clone(), tracker: tracker.clone() };
-        call(&what, QUICK, client.leases().create(request)).await?;
+        let lease = Lease { id: Some(id), of: self.clone() };
+        call(&what, QUICK, self.client.leases().create(request)).await?;
         Ok(lease)
     }
 
+    /// Deletes a lease, now or later.
+    async fn give_back(&self, id: String) {
+        if let Err(error) = delete(&self.client, &id).await {
+            tracing::warn!(lease = id, error = error.report(), "a lease is given back later");
+            self.leftovers.keep(Leftover::Lease(id));
+        }
+    }
+}
+
+// === impl Lease ===
+
+impl Lease {
     /// A client whose calls are held by this lease.
     pub(crate) fn client(&self) -> Result<Client> {
-        self.client.leased(self.id.as_deref().unwrap_or_default())
+        self.of.client.leased(self.id.as_deref().unwrap_or_default())
     }
 
-    /// Gives the lease back, and hears of it if that fails.
-    pub(crate) async fn release(mut self) -> Result<()> {
-        match self.id.take() {
-            Some(id) => delete(&self.client, &id).await,
-            None => Ok(()),
+    /// Gives the lease back. If containerd cannot be told now, it is told later. Cancel-safe: once begun it is done.
+    pub(crate) async fn release(mut self) {
+        if let Some(id) = &self.id {
+            self.of.give_back(id.clone()).await;
+            self.id = None;
         }
     }
 }
@@ -57,12 +85,8 @@ impl Lease {
 impl Drop for Lease {
     fn drop(&mut self) {
         let Some(id) = self.id.take() else { return };
-        let client = self.client.clone();
-        self.tracker.spawn(async move {
-            if let Err(error) = delete(&client, &id).await {
-                tracing::warn!(lease = id, error = error.report(), "a lease is left to its expiry");
-            }
-        });
+        let of = self.of.clone();
+        self.of.tracker.spawn(async move { of.give_back(id).await });
     }
 }
 

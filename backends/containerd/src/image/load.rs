@@ -12,7 +12,6 @@ use switchyard_steps::{Step, reach};
 
 use super::content::{self, Labels};
 use super::layers::{Layers, Plan};
-use super::lease::Lease;
 use super::unpack::chain_ids;
 use super::{Images, name};
 use crate::client::Client;
@@ -46,7 +45,7 @@ impl Images {
             source: [0; 32],
             flush: self.flush.clone(),
         };
-        let lease = Lease::take(&self.client, "load", &self.tracker).await?;
+        let lease = self.leases.take("load").await?;
         reach(Step::PullLeased);
         let client = lease.client()?;
         for layer in &image.layers {
@@ -59,7 +58,7 @@ impl Images {
         name::put(&client, &format!("{NAMES}@{}", manifest.digest), &manifest, (owner, Right::Private))
             .await?;
         let info = self.infos.load(&self.client, &manifest.digest).await?;
-        layers.release().await?;
+        layers.release().await;
         reach(Step::PullReleased);
         Ok(info.id.clone())
     }

@@ -9,13 +9,12 @@ use switchyard_core::image::{Credentials, ImageId, PullProgress, Right};
 use switchyard_core::{Error, ErrorKind, Result};
 use switchyard_registry::{self as registry, Descriptor, Digest, Platforms, Reference};
 use switchyard_steps::{Step, reach};
-use tokio_util::task::TaskTracker;
 
 use super::content::{self, Labels};
 use super::flight::Flights;
 use super::index::InfoCache;
 use super::layers::{Downloads, Layers, Plan, Shares, Source};
-use super::lease::Lease;
+use super::lease::Leases;
 use super::name;
 use super::progress::{Progress, Running};
 use super::unpack::chain_ids;
@@ -34,7 +33,7 @@ pub(crate) struct Job {
     pub(crate) client: Client,
     pub(crate) registry: registry::Client,
     pub(crate) infos: Arc<InfoCache>,
-    pub(crate) tracker: TaskTracker,
+    pub(crate) leases: Leases,
     pub(crate) downloads: usize,
     pub(crate) reference: Reference,
     pub(crate) credentials: Credentials,
@@ -128,7 +127,7 @@ impl Job {
         let target = resolved.descriptor.clone();
         let image =
             pull.image(resolved, &Platforms::of_this_machine()).await.map_err(super::from_registry)?;
-        let lease = Lease::take(&self.client, "pull", &self.tracker).await?;
+        let lease = self.leases.take("pull").await?;
         reach(Step::PullLeased);
         let client = lease.client()?;
         let (config, config_bytes) = pull.config(&image.manifest).await.map_err(super::from_registry)?;
@@ -151,9 +150,7 @@ impl Job {
         self.name_image(&client, &target).await?;
         let info = self.infos.load(&self.client, &target.digest).await?;
         // The image holds everything by now.
-        if let Err(error) = layers.release().await {
-            tracing::warn!(image = %self.reference, error = error.report(), "a lease is left to its expiry");
-        }
+        layers.release().await;
         reach(Step::PullReleased);
         Ok(info.id.clone())
     }

@@ -111,7 +111,7 @@ impl Inner {
         Ok(())
     }
 
-    /// Ends downloads that nobody continues. Beside a containerd that others use too they are left to their expiry.
+    /// Ends downloads that nobody continues. Beside a containerd that others use too they go with their leases.
     async fn clear_downloads(&self) -> Result<()> {
         if self.settings.containerd.mode != Mode::Managed {
             return Ok(());
