@@ -1,16 +1,27 @@
-//! The clock jumps by hours, forwards and backwards.
+//! The clock jumps by hours between calls, and by years amid them, forwards and backwards.
 
+use std::fs;
+use std::path::Path;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use switchyard_proto::cri::v1 as cri;
 use switchyard_proto::cri::v1::ContainerStatus;
+use switchyard_tests::gate::{Access, Fault};
+use switchyard_tests::host::eventually;
+use switchyard_tests::image::{LayerBuilder, busybox, digest};
+use switchyard_tests::registry::Registry;
+use switchyard_tests::sweep;
 
 use crate::Fact;
-use crate::node::{GuestNode, run};
+use crate::node::{CONTAINERD, GuestNode, LIMIT, run};
 
-pub(crate) const FACTS: &[Fact] = &[("the_clock_may_jump", the_clock_may_jump)];
+pub(crate) const FACTS: &[Fact] = &[
+    ("the_clock_may_jump", the_clock_may_jump),
+    ("the_clock_may_jump_by_years_amid_a_pull_a_stop_and_an_exec", by_years),
+];
 
-/// Hours to jump by, which are none in all: forwards, to before all that there is, and back.
-const JUMPS: [i64; 3] = [5, -11, 6];
+/// Hours to jump by, which are none in all: to before all that there is, and back.
+const JUMPS: [i64; 2] = [-6, 6];
 
 fn the_clock_may_jump(node: &GuestNode) {
     let pod = node.pod("clock");
@@ -49,6 +60,88 @@ fn the_clock_may_jump(node: &GuestNode) {
             check(&node.cri.status(&before).expect("it has a status"), hours);
         }
     }
+}
+
+/// Longer than anything lasts, or is kept for.
+const YEARS: i64 = 2 * 365 * 24;
+/// Files here tell what is under way to go on; containers have it at the same place.
+const SIGNS: &str = "/run/guest-clock";
+/// How long a stop may take: longer than all that is done meanwhile.
+const GRACE: i64 = 120;
+/// Leases whose deletion has containerd collect all garbage at once, one for each jump.
+const SPARE: [&str; 2] = ["guest-1", "guest-2"];
+
+/// A pull that its registry keeps waiting, a stop in its grace and an exec go on as if nothing were, and come to their own ends.
+fn by_years(node: &GuestNode) {
+    fs::create_dir_all(SIGNS).expect("it can be made");
+    let registry = Registry::start_behind_gate(Access::Open);
+    let layer = LayerBuilder::default().file("data", b"years".repeat(20_000), 0o644).build_uncompressed();
+    let part = format!("/blobs/{}", digest(&layer.bytes));
+    registry.push("years:latest", &busybox().layer(layer).build());
+    let image = registry.reference("years:latest");
+    let pod = node.pod("years");
+    let shell = |name: &str, script: &str| pod.shell_with(name, script, |config| config.mounts.push(signs()));
+    let slow = shell(
+        "slow",
+        &format!("trap 'echo told' TERM; until [ -e {SIGNS}/end ]; do echo on; sleep 0.3; done; exit 5"),
+    );
+    let busy = shell("busy", "exec sleep 1000");
+    pod.wait_lines("slow", |lines| !lines.is_empty());
+    for lease in SPARE {
+        let _ = ctr(&["leases", "create", "--expires", "0", "--id", lease]);
+    }
+    let cri = node.cri.within(Duration::from_secs(GRACE.unsigned_abs()));
+    let wait = format!("touch {SIGNS}/begun; until [ -e {SIGNS}/end ]; do sleep 0.3; done; echo done");
+    std::thread::scope(|scope| {
+        let stop = scope.spawn(|| cri.stop(&slow, GRACE));
+        let exec = scope.spawn(|| cri.exec(&busy, &["sh", "-c", &wait], GRACE));
+        pod.wait_lines("slow", |lines| lines.iter().any(|line| line == "told"));
+        assert!(eventually(LIMIT, || Path::new(SIGNS).join("begun").exists()), "the exec begins");
+        registry.gate().fail_next(&part, Fault::Hold);
+        let pull = scope.spawn(|| cri.pull(&image, None));
+        assert!(eventually(LIMIT, || registry.gate().count(&part) > 0), "the pull comes to the layer");
+        for (hours, spare) in [YEARS, -YEARS].into_iter().zip(SPARE) {
+            jump(hours);
+            node.wait_ready();
+            let _ = ctr(&["leases", "delete", "--sync", spare]);
+            let leases = ctr(&["leases", "ls", "-q"]);
+            assert!(leases.iter().any(|lease| lease.contains("-pull-")), "its lease is gone: {leases:?}");
+            let so_far = pod.lines("slow").len();
+            pod.wait_lines("slow", |lines| lines.len() > so_far + 2);
+            let under_way = [stop.is_finished(), exec.is_finished(), pull.is_finished()];
+            assert_eq!(under_way, [false; 3], "a stop, an exec, a pull ended after a jump of {hours} h");
+        }
+        fs::write(Path::new(SIGNS).join("end"), "").expect("it can be written");
+        registry.gate().release();
+        stop.join().expect("it does not panic").expect("it is stopped");
+        let said = exec.join().expect("it does not panic").expect("it reaches its end");
+        assert_eq!((said.exit_code, said.stdout.as_slice()), (0, b"done\n".as_slice()));
+        pull.join().expect("it does not panic").expect("it is pulled");
+    });
+    // Nothing was fetched twice, as it would be had anything been collected.
+    assert_eq!(registry.gate().count(&part), 1, "{:?}", registry.gate().requests());
+    let status = node.wait_exit(&slow);
+    assert_eq!(status.exit_code, 5, "it was not killed before its time");
+    check(&status, 0);
+    let mut config = node.container("pulled", "exec cat /data");
+    config.image = Some(switchyard_tests::cri::image_spec(&image));
+    let id = node.cri.create(&pod.id, &config, &pod.config).expect("it can be made");
+    node.cri.start(&id).expect("it can be started");
+    assert_eq!(node.wait_exit(&id).exit_code, 0);
+    assert_eq!(pod.lines("pulled").concat(), "years".repeat(20_000));
+    fs::remove_dir_all(SIGNS).expect("it is there");
+}
+
+/// What containers have the signs by.
+fn signs() -> cri::Mount {
+    cri::Mount { container_path: SIGNS.to_owned(), host_path: SIGNS.to_owned(), ..Default::default() }
+}
+
+#[track_caller]
+fn ctr(words: &[&str]) -> Vec<String> {
+    let lines = sweep::ctr(Path::new(CONTAINERD), sweep::NAMESPACE, words);
+    assert!(!lines.iter().any(|line| line.starts_with("unknown: ")), "{lines:?}");
+    lines
 }
 
 #[track_caller]

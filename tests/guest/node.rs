@@ -18,6 +18,8 @@ use tonic::{Code, Status};
 
 /// Where the daemon listens by default.
 pub(crate) const SOCKET: &str = "/run/switchyard/cri.sock";
+/// Where containerd listens that the daemon has started.
+pub(crate) const CONTAINERD: &str = "/run/switchyard/containerd/containerd.sock";
 /// Below it are the logs of pods, as a kubelet has them.
 const LOGS: &str = "/var/log/pods";
 /// How long anything may take that is waited for: the guest is ten times slower than a machine.
