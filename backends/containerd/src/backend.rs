@@ -34,6 +34,7 @@ use crate::bundle::Making;
 use crate::client::Client;
 use crate::config::{Runtime, Settings};
 use crate::health::{Contact, Health};
+use crate::image::flush::Flush;
 use crate::image::lease::Leases;
 use crate::image::{Images, Policy, Snapshotters};
 use crate::layout::Layout;
@@ -184,8 +185,7 @@ impl Containerd {
                 abilities.clone(),
                 Policy { downloads: config.max_concurrent_downloads, pins: settings.images.pinned.clone() },
                 Leases::new(client.clone(), tracker.clone(), Arc::clone(&leftovers)),
-                tracker.clone(),
-                &boot,
+                Flush::new(client.clone(), &boot, tracker.clone()),
             ),
             rootfs: Rootfs::new(client.clone(), layout.views()),
             host,

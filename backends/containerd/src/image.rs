@@ -15,7 +15,6 @@ use switchyard_core::stats::DiskUsage;
 use switchyard_core::{Error, ErrorKind, Result};
 use switchyard_registry::{self as registry, Digest, Reference};
 use switchyard_steps::{Step, reach};
-use tokio_util::task::TaskTracker;
 
 use crate::abilities::Abilities;
 use crate::client::{Client, QUICK, call, gone_is_done};
@@ -106,11 +105,10 @@ impl Images {
         abilities: Abilities,
         policy: Policy,
         leases: lease::Leases,
-        tracker: TaskTracker,
-        boot: &str,
+        flush: flush::Flush,
     ) -> Self {
         Self {
-            flush: flush::Flush::new(client.clone(), boot, tracker),
+            flush,
             client,
             registry,
             snapshotters,
