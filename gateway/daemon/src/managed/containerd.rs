@@ -47,7 +47,7 @@ pub fn program(config: &Config, exe: &Path) -> Program {
     let file = state.join("config.toml");
     let socket = config.containerd_socket();
     let text = generate(config, &OomScore::of_this_process()).to_string();
-    let dirs = [state.clone(), run.clone()];
+    let dirs = dirs(config);
     let (target, namespace) = (file.clone(), config.containerd.namespace.clone());
     Program {
         name: "containerd",
@@ -61,10 +61,21 @@ pub fn program(config: &Config, exe: &Path) -> Program {
     }
 }
 
-fn write(file: &Path, dirs: &[PathBuf; 2], text: &str) -> io::Result<()> {
-    make_dir(&dirs[0], 0o700)?;
+/// The directories that it finds when it starts, with their modes.
+fn dirs(config: &Config) -> Vec<(PathBuf, u32)> {
+    let run = config.paths.run.join("containerd");
+    let state = run.join("state");
+    // A starting containerd clears away what tasks that are gone have left below its root, but only for the namespaces that it finds here:
+    // none after a reboot, which takes these directories along.
+    let tasks = state.join("io.containerd.runtime.v2.task");
+    let of_namespace = tasks.join(&config.containerd.namespace);
     // Tasks with user namespaces of their own have to pass through.
-    make_dir(&dirs[1], 0o711)?;
+    let open = [run, state, tasks, of_namespace].map(|dir| (dir, 0o711));
+    std::iter::once((config.paths.state.join("containerd"), 0o700)).chain(open).collect()
+}
+
+fn write(file: &Path, dirs: &[(PathBuf, u32)], text: &str) -> io::Result<()> {
+    dirs.iter().try_for_each(|(dir, mode)| make_dir(dir, *mode))?;
     let new = file.with_extension("toml.new");
     fs::write(
         &new,
