@@ -1,6 +1,7 @@
 //! What outlives the daemon, containerd and the logkeeper, whichever is killed and when.
 
 use std::fs;
+use std::os::unix::net::UnixStream;
 use std::process::Command;
 use std::time::Duration;
 
@@ -137,6 +138,10 @@ fn no_line_is_lost_when_the_logkeeper_is_killed() {
     let again = eventually(LIMIT, || node.root().managed("logkeeper").is_some_and(|pid| pid != dead));
     assert!(again, "it is not started again\n{}", node.daemon().tail());
     assert_counts_on(&pod, "counting");
+    // It goes on with the logs before it listens: a container can be started once it does, and the daemon knows.
+    let socket = node.root().run().join("logkeeper/logkeeper.sock");
+    let serves = || UnixStream::connect(&socket).is_ok() && node.daemon().get("/readyz").0 == 200;
+    assert!(eventually(LIMIT, serves), "it does not serve again\n{}", node.daemon().tail());
     assert_eq!(pod.output("echo works", |_| {}), "works");
 }
 
