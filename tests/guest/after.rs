@@ -10,22 +10,29 @@ use switchyard_proto::cri::v1 as cri;
 use switchyard_tests::host::eventually;
 use switchyard_tests::sweep;
 
-use crate::load::note;
-use crate::node::{GuestNode, LIMIT, property, shell_container};
+use crate::load::{kept, note, remove_volume};
+use crate::node::{CONTAINERD, GuestNode, LIMIT, property, shell_container};
 use crate::tasks::Tasks;
 
-/// Where containerd listens that the daemon has started.
-const CONTAINERD: &str = "/run/switchyard/containerd/containerd.sock";
 /// Where host-local writes down which addresses are given out: to pods, and to tasks of Nomad.
 const ADDRESSES: [&str; 2] = ["/var/lib/cni/networks/guest", "/var/lib/cni/networks/switchyard0"];
-/// Directories that have an entry for each sandbox or task.
-const BY_ID: [&str; 5] = [
+/// What the daemon, the keeper of logs and the containerd that the daemon has started write to.
+const OWN: [&str; 2] = ["/var/lib/switchyard", "/run/switchyard"];
+/// Directories that have an entry for each sandbox or task, and for what is put in place while a container is made.
+const EMPTY: [&str; 8] = [
     "/var/lib/switchyard/sandboxes",
     "/var/lib/switchyard/tasks",
     "/run/switchyard/sandboxes",
     "/run/switchyard/tasks",
     "/run/switchyard/ns",
+    "/run/switchyard/stage",
+    "/run/switchyard/views",
+    "/run/switchyard/groups",
 ];
+/// Named volumes are here, by owner.
+const VOLUMES: &str = "/var/lib/switchyard/volumes/kubernetes";
+/// The keeper of logs keeps what it knows of each container here, beside its lock.
+const LOGS: &str = "/run/switchyard/logkeeper/state";
 
 /// What was noted of a pod.
 #[derive(Debug, Default)]
@@ -43,6 +50,16 @@ struct Notes {
     pods: BTreeMap<String, Noted>,
     /// Images and the digest of their file, those aside that were looked at after an earlier cut.
     images: BTreeMap<String, String>,
+    /// Named volumes, and whether they were asked or told to be removed.
+    volumes: BTreeMap<String, Kept>,
+}
+
+/// What was noted of a volume.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kept {
+    There,
+    Removing,
+    Removed,
 }
 
 pub(crate) fn run() -> ExitCode {
@@ -79,6 +96,7 @@ pub(crate) fn run() -> ExitCode {
             note(&format!("removing {}", metadata.uid));
         }
     }
+    wrong.extend(look_at_volumes(&node, &notes.volumes));
     let mut left = Vec::new();
     // What recovery puts off is done within seconds.
     if !eventually(LIMIT, || {
@@ -97,6 +115,8 @@ pub(crate) fn run() -> ExitCode {
     let id = pod.shell("main", "exec sleep 1000");
     assert_eq!(node.cri.sh(&id, "echo reached"), "reached");
     drop(pod);
+    // Last, as it takes all images away.
+    wrong.extend(what_belongs_to_nobody());
     for line in &wrong {
         println!("WRONG: {line}");
     }
@@ -116,6 +136,9 @@ impl Notes {
                 ["removing", name] => notes.of(name).removing = true,
                 ["removed", name] => notes.of(name).removed = true,
                 ["image", name, sum] => drop(notes.images.insert((*name).to_owned(), (*sum).to_owned())),
+                ["volume", name] => drop(notes.volumes.insert((*name).to_owned(), Kept::There)),
+                ["unnaming", name] => drop(notes.volumes.insert((*name).to_owned(), Kept::Removing)),
+                ["unnamed", name] => drop(notes.volumes.insert((*name).to_owned(), Kept::Removed)),
                 ["seen", name] => drop(notes.images.remove(*name)),
                 other => panic!("a note that nobody writes: {other:?}"),
             }
@@ -175,7 +198,8 @@ impl Notes {
 /// What there is of pods when there are none.
 fn what_is_left() -> Vec<String> {
     let mut left = sweep::in_containerd(Path::new(CONTAINERD), sweep::NAMESPACE);
-    for dir in BY_ID.into_iter().chain(ADDRESSES) {
+    left.extend(OWN.into_iter().flat_map(|dir| sweep::below(Path::new(dir))));
+    for dir in EMPTY.into_iter().chain(ADDRESSES).chain([LOGS]) {
         let names = fs::read_dir(dir).into_iter().flatten().flatten().map(|entry| entry.file_name());
         let names: BTreeSet<_> = names.map(|name| name.to_string_lossy().into_owned()).collect();
         let kept = |name: &String| name != "lock" && !name.starts_with("last_reserved_ip");
@@ -186,6 +210,41 @@ fn what_is_left() -> Vec<String> {
         }));
     }
     left
+}
+
+/// What is wrong about the volumes: those that were answered are there, those that are there are whole, and all can be removed.
+fn look_at_volumes(node: &GuestNode, noted: &BTreeMap<String, Kept>) -> Vec<String> {
+    let mut wrong = Vec::new();
+    let entries = fs::read_dir(VOLUMES).into_iter().flatten().flatten();
+    let there: BTreeSet<_> = entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
+    println!("from before: {} volumes", there.len());
+    for (name, kept) in noted {
+        match (kept, there.contains(name)) {
+            (Kept::There, false) => wrong.push(format!("volume {name} was answered, and is not there")),
+            (Kept::Removed, true) => wrong.push(format!("volume {name} was removed, and is there")),
+            (Kept::There, true) | (Kept::Removing, _) | (Kept::Removed, false) => {}
+        }
+    }
+    for name in there {
+        let file = Path::new(VOLUMES).join(&name).join("file");
+        if !fs::read(&file).is_ok_and(|bytes| bytes == kept()) {
+            wrong.push(format!("volume {name} does not have what its image has there"));
+        }
+        remove_volume(node, &name);
+    }
+    wrong
+}
+
+/// What containerd stores for no image, of a pull that was cut off as of one that was answered; and what is left of the pods and tasks
+/// that were made to see that new ones start.
+fn what_belongs_to_nobody() -> Vec<String> {
+    let mut left = Vec::new();
+    let _ = eventually(LIMIT, || {
+        left = sweep::ownerless(Path::new(CONTAINERD), sweep::NAMESPACE);
+        left.extend(what_is_left());
+        left.is_empty()
+    });
+    left.into_iter().map(|what| format!("{what} is left of nobody")).collect()
 }
 
 /// An image that was told to be there is there, whole.

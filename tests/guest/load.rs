@@ -8,6 +8,9 @@ use std::process::ExitCode;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use switchyard_proto::cri::v1 as cri;
+use switchyard_proto::cri::v1alpha2 as old;
+use switchyard_tests::cri::image_spec;
 use switchyard_tests::image::{LayerBuilder, busybox, digest};
 
 use crate::node::GuestNode;
@@ -21,6 +24,8 @@ const NETWORKS: [&str; 2] = ["host", "bridge"];
 const LIMIT: Duration = Duration::from_secs(600);
 /// The bytes of a file in each image.
 const FILE: usize = 400_000;
+/// The image of containers with a volume, which gets its file.
+const IMAGE: &str = "library/kept:latest";
 
 /// Writes one line to the host. One write, so that lines of several threads are not mixed.
 pub(crate) fn note(text: &str) {
@@ -32,6 +37,10 @@ pub(crate) fn note(text: &str) {
 pub(crate) fn run(seed: u64) -> ExitCode {
     let node = GuestNode::start();
     let tasks = Tasks::start(&node);
+    let layer = LayerBuilder::default().dir("kept", 0o755).file("kept/file", kept(), 0o644);
+    node.registry.push(IMAGE, &busybox().layer(layer.build_uncompressed()).build());
+    let pulled = node.cri.pull(&node.registry.reference(IMAGE), None);
+    pulled.unwrap_or_else(|status| panic!("PullImage: {status}"));
     let boot = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
     // Power is cut amid the next starts, as a rule.
     let standing = NETWORKS.map(|network| (network, tasks.begin_one(network)));
@@ -68,7 +77,26 @@ pub(crate) fn leave() -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// Makes pods with one or two containers, some of them started or ended, and removes those of a while ago.
+/// What is in the file of each volume.
+pub(crate) fn kept() -> Vec<u8> {
+    b"kept ".repeat(20_000)
+}
+
+/// A container that stays, with a named volume that gets the image's file.
+fn with_volume(node: &GuestNode, name: &str, volume: &str) -> old::ContainerConfig {
+    let mount =
+        old::Mount { container_path: "/kept".to_owned(), name: volume.to_owned(), ..Default::default() };
+    old::ContainerConfig {
+        metadata: Some(cri::ContainerMetadata { name: name.to_owned(), attempt: 0 }),
+        image: Some(image_spec(&node.registry.reference(IMAGE))),
+        command: ["sleep", "1000"].map(str::to_owned).to_vec(),
+        mounts: vec![mount],
+        log_path: format!("{name}.log"),
+        ..Default::default()
+    }
+}
+
+/// Makes pods with one or two containers, some of them started or ended, every other with a volume, and removes those of a while ago.
 fn pods(node: &GuestNode, client: &str, mut random: u64) {
     let begin = std::time::Instant::now();
     let mut standing = Vec::new();
@@ -84,12 +112,17 @@ fn pods(node: &GuestNode, client: &str, mut random: u64) {
         note(&format!("pod {name} {pod}"));
         for container in 0..=(random >> 40) % 2 {
             let script = if (random >> 50).is_multiple_of(4) { "exit 3" } else { "exec sleep 1000" };
-            let config_of = node.container(&format!("c{container}"), script);
-            let id = node
-                .cri
-                .create(&pod, &config_of, &config)
-                .unwrap_or_else(|status| panic!("CreateContainer: {status}"));
+            let (main, has_volume) = (format!("c{container}"), container == 0 && number % 2 == 0);
+            let made = if has_volume {
+                node.cri.create_old(&pod, &with_volume(node, &main, &name))
+            } else {
+                node.cri.create(&pod, &node.container(&main, script), &config)
+            };
+            let id = made.unwrap_or_else(|status| panic!("CreateContainer: {status}"));
             note(&format!("created {name} {id}"));
+            if has_volume {
+                note(&format!("volume {name}"));
+            }
             if !(random >> 45).is_multiple_of(5) {
                 node.cri.start(&id).unwrap_or_else(|status| panic!("StartContainer: {status}"));
                 note(&format!("started {name} {id}"));
@@ -102,8 +135,16 @@ fn pods(node: &GuestNode, client: &str, mut random: u64) {
             node.cri.stop_pod(&pod).unwrap_or_else(|status| panic!("StopPodSandbox: {status}"));
             node.cri.remove_pod(&pod).unwrap_or_else(|status| panic!("RemovePodSandbox: {status}"));
             note(&format!("removed {name}"));
+            remove_volume(node, &name);
         }
     }
+}
+
+/// Removes a volume, if there is one of this name.
+pub(crate) fn remove_volume(node: &GuestNode, name: &str) {
+    note(&format!("unnaming {name}"));
+    node.cri.remove_volume(name).unwrap_or_else(|status| panic!("RemoveVolume: {status}"));
+    note(&format!("unnamed {name}"));
 }
 
 /// Pulls images that nobody has pulled before.

@@ -216,6 +216,17 @@ pub fn ownerless(socket: &Path, namespace: &str) -> Vec<String> {
     stored(socket, namespace)
 }
 
+/// What of objects, and of work in progress, is in the directories of a daemon: mounts, and files that are named after an id or were never
+/// given their name.
+#[must_use]
+pub fn below(dir: &Path) -> Vec<String> {
+    let mounts = mounts::below(dir).into_iter();
+    let mut findings: Vec<_> =
+        mounts.map(|mount| format!("mount {} ({})", mount.point.display(), mount.kind)).collect();
+    leftovers(dir, &mut findings);
+    findings
+}
+
 /// Directories and files named after an id, named pipes, and files that were never given their name: bundles, io directories,
 /// files of sandboxes and logs, unfinished downloads, named volumes.
 fn leftovers(dir: &Path, findings: &mut Vec<String>) {
