@@ -34,9 +34,7 @@ use crate::bundle::Making;
 use crate::client::Client;
 use crate::config::{Runtime, Settings};
 use crate::health::{Contact, Health};
-use crate::image::flush::Flush;
-use crate::image::lease::Leases;
-use crate::image::{Images, Policy, Snapshotters};
+use crate::image::{Images, Policy, Snapshotters, flush::Flush, lease::Leases};
 use crate::layout::Layout;
 use crate::left_groups::LeftGroups;
 use crate::leftovers::Leftovers;
@@ -173,8 +171,7 @@ impl Containerd {
             .map_err(|fault| Error::internal("the node's abilities cannot be read").with_source(fault))?;
         host.selinux = host.selinux.filter(|_| config.selinux);
         let snapshotters = snapshotters(config);
-        let (tracker, abilities) = (TaskTracker::new(), Abilities::default());
-        let leftovers = Arc::<Leftovers>::default();
+        let (tracker, abilities, leftovers) = (TaskTracker::new(), Abilities::default(), Arc::default());
         let limit = Duration::from_secs(settings.network.plugin_timeout_seconds.max(1));
         let (boot, cgroups) = (kernel_text("random/boot_id")?, cgroup::Reader::detect()?);
         let inner = Arc::new(Inner {
