@@ -1,5 +1,5 @@
 //! Stands in for another containerd: passes every call on to a real one, but says another version, lacks what it is told to lack, is
-//! late where it is told to be, has a store of sandboxes as later ones have, and can be as one whose database hangs.
+//! late where it is told to be, has a store of sandboxes as later ones have, and can be as one whose database hangs or has no space.
 
 mod store;
 
@@ -25,6 +25,8 @@ use self::store::Sandboxes;
 const VERSION: &str = "/containerd.services.version.v1.Version/Version";
 /// The call by which it says what it consists of.
 const PLUGINS: &str = "/containerd.services.introspection.v1.Introspection/Plugins";
+/// The gRPC status of a call that failed for a reason that has no status.
+const UNKNOWN: &str = "2";
 /// The gRPC status of a call that a server does not have.
 const UNIMPLEMENTED: &str = "12";
 /// The gRPC status of a call that was not answered in time.
@@ -47,6 +49,7 @@ struct Shape {
     version: Option<String>,
     lacks: Vec<String>,
     late: Vec<String>,
+    full: Vec<String>,
     sandboxes: Option<Sandboxes>,
 }
 
@@ -117,6 +120,11 @@ impl Front {
         lock(&self.shape).late = parts.iter().map(|part| (*part).to_owned()).collect();
     }
 
+    /// Has no space for what calls would write whose path contains one of these, from now on.
+    pub fn fill(&self, parts: &[&str]) {
+        lock(&self.shape).full = parts.iter().map(|part| (*part).to_owned()).collect();
+    }
+
     /// Has a store of sandboxes from now on, which is empty at first.
     pub fn store_sandboxes(&self) {
         lock(&self.shape).sandboxes = Some(Sandboxes::default());
@@ -145,13 +153,17 @@ fn channel(socket: PathBuf) -> Channel {
 
 async fn answer(channel: Channel, shape: &Mutex<Shape>, request: Request<Body>) -> Response<Body> {
     let path = request.uri().path().to_owned();
-    let (version, lacks, late, stores) = {
+    let (version, lacks, late, full, stores) = {
         let shape = lock(shape);
         let is_of = |parts: &[String]| parts.iter().any(|part| path.contains(part));
-        (shape.version.clone(), is_of(&shape.lacks), is_of(&shape.late), shape.sandboxes.is_some())
+        let told = [&shape.lacks, &shape.late, &shape.full].map(|parts| is_of(parts));
+        (shape.version.clone(), told[0], told[1], told[2], shape.sandboxes.is_some())
     };
     if lacks {
         return refusal(UNIMPLEMENTED, "this containerd does not have it");
+    }
+    if full {
+        return refusal(UNKNOWN, "write meta.db: no space left on device");
     }
     if let (VERSION, Some(version)) = (path.as_str(), version) {
         return version_answer(&version);

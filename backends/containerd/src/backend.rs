@@ -33,6 +33,7 @@ use crate::apparmor::DEFAULT_PROFILE;
 use crate::bundle::Making;
 use crate::client::Client;
 use crate::config::{Runtime, Settings};
+use crate::disks::Disks;
 use crate::health::{Contact, Health};
 use crate::image::{Images, Policy, Snapshotters, flush::Flush, lease::Leases};
 use crate::layout::Layout;
@@ -103,6 +104,7 @@ pub(crate) struct Inner {
     pub(crate) projects: Projects,
     pub(crate) abilities: Abilities,
     pub(crate) health: Health,
+    pub(crate) disks: Disks,
     pub(crate) probes: Probes,
     pub(crate) tracker: TaskTracker,
     /// What containerd deletes for us after an end: it calls that off for whoever waits no more, so those who wait do not do it themselves.
@@ -205,6 +207,7 @@ impl Containerd {
             volumes: Arc::new(Volumes::new(layout.volumes())),
             projects: Projects::default(),
             health,
+            disks: Disks::default(),
             abilities,
             probes: Probes::default(),
             leftovers,
@@ -257,6 +260,7 @@ impl Inner {
         let keeper = &self.settings.logkeeper;
         self.tracker.spawn(self.health.clone().watch(self.client.insistent(), stop.clone()));
         self.tracker.spawn(self.health.clone().watch_keeper(keeper.clone(), stop.clone()));
+        self.tracker.spawn(Arc::clone(self).watch_disks(stop.clone()));
         self.tracker.spawn(Arc::clone(self).clear_leftovers(stop.clone()));
         self.tracker.spawn(Arc::clone(self).ask_abilities(stop.clone()));
         self.tracker.spawn(Arc::clone(self).watch_forgotten(stop.clone()));
@@ -337,10 +341,12 @@ impl Backend for Containerd {
         ]);
         facts.extend(inner.ranges.told().map(|ranges| ("network.ranges".to_owned(), ranges)));
         facts.extend(inner.silent.told().map(|tasks| ("shims.silent".to_owned(), tasks)));
+        facts.extend(inner.unrecorded().map(|tasks| ("exits.unrecorded".to_owned(), tasks)));
         facts.extend(inner.left_groups.told().map(|groups| ("cgroups.left".to_owned(), groups)));
         BackendStatus {
             runtime: inner.runtime_condition(),
             network: inner.network_condition(),
+            disk: inner.disks.condition(),
             version,
             cgroup_driver: match inner.host.cgroup_driver {
                 runtime_spec::CgroupDriver::Systemd => CgroupDriver::Systemd,

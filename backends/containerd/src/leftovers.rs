@@ -43,7 +43,7 @@ pub(crate) enum Leftover {
     Sandbox(SandboxId, Arc<SandboxEntry>),
     /// A task that was never finished.
     Task(Arc<TaskEntry>),
-    /// The process and the log of a task that has ended.
+    /// The process and the log of a task that has ended, and its end if that is not on record.
     Ended(Arc<TaskEntry>),
     /// A start that failed, which is not on record yet.
     FailedStart(Arc<TaskEntry>, Exit),
@@ -217,7 +217,7 @@ impl Inner {
         match leftover {
             Leftover::Sandbox(id, entry) => self.destroy_entry(*id, entry).await,
             Leftover::Task(entry) => self.destroy_task(entry).await,
-            Leftover::Ended(entry) => self.clear_process(entry).await,
+            Leftover::Ended(entry) => self.clear_end(entry).await,
             Leftover::Limits(entry) => self.restore_limits(entry).await,
             Leftover::Checkpoint(entry) => self.end_checkpoint(entry).await,
             Leftover::Exec(task, dir) => crate::exec::leftover::clear(&self.client, *task, dir).await,

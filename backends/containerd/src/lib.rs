@@ -26,6 +26,7 @@ mod client;
 pub mod config;
 mod container_id;
 mod dial;
+mod disks;
 mod error;
 mod exec;
 mod health;

@@ -7,6 +7,7 @@
 //! served, so that it is told from what is made then, and cleared away afterwards.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
+use std::path::PathBuf;
 use std::str::FromStr;
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -288,7 +289,7 @@ impl Inner {
         entry.set_launched();
         let fate = task_fate(&facts, SystemTime::now());
         if let (true, TaskFate::Exited(exit, started_at)) = (unrecorded, &fate) {
-            self.record_exit(&entry, exit, *started_at).await?;
+            self.found_end(&entry, exit, *started_at).await?;
         }
         let state = self.take_over(&entry, &fate, begun && started.is_none()).await?;
         Ok((entry, fate, state.map(|state| Task { id, sandbox, meta, details, state })))
@@ -327,7 +328,8 @@ impl Inner {
             TaskFate::Reap { started_at, end } => {
                 let now = SystemTime::now();
                 entry.set_started(Some(Started { pid: 0, at: started_at.unwrap_or(now) }));
-                let exit = self.record_end(entry, *end).await?;
+                let exit = self.exit_by(entry, *end);
+                self.found_end(entry, &exit, Some(started_at.unwrap_or(now))).await?;
                 entry.set_exit(exit.clone());
                 let at = started_at.unwrap_or_else(|| now.min(exit.finished_at));
                 TaskState::Exited { started_at: Some(at), exit }
@@ -335,7 +337,7 @@ impl Inner {
             TaskFate::Lost(started_at) => {
                 let now = SystemTime::now();
                 let exit = Exit::lost(started_at.map_or(now, |at| now.max(at)));
-                self.record_exit(entry, &exit, *started_at).await?;
+                self.found_end(entry, &exit, *started_at).await?;
                 entry.set_exit(exit.clone());
                 TaskState::Exited { started_at: *started_at, exit }
             }
@@ -394,7 +396,7 @@ impl Finding {
                 self.running.push(Arc::clone(&entry));
             }
             TaskFate::Reap { .. } | TaskFate::Lost(_) | TaskFate::Exited(..) => {
-                if entry.exit().is_some() && entry.dirs.run.exists() {
+                if entry.is_unrecorded() || (entry.exit().is_some() && entry.dirs.run.exists()) {
                     self.clear.push(Leftover::Ended(Arc::clone(&entry)));
                 }
             }
@@ -410,7 +412,17 @@ impl Finding {
 
 /// Whether the namespaces that a sandbox should have are there.
 fn is_pinned(entry: &SandboxEntry) -> bool {
-    use switchyard_namespaces::{Ns, is_namespace_file};
+    pins(entry).all(|pin| switchyard_namespaces::is_namespace_file(&pin).unwrap_or(false))
+}
+
+/// Whether a sandbox that is stopped is found to be, although that is not on record.
+pub(crate) fn shows_its_end(entry: &SandboxEntry) -> bool {
+    entry.record.infra || pins(entry).next().is_some()
+}
+
+/// Where the namespaces are that a sandbox should have.
+fn pins(entry: &SandboxEntry) -> impl Iterator<Item = PathBuf> {
+    use switchyard_namespaces::Ns;
     let record = &entry.record;
     let own_net = matches!(record.network, NetworkRecord::Pod | NetworkRecord::Isolated);
     let wanted = [
@@ -419,10 +431,8 @@ fn is_pinned(entry: &SandboxEntry) -> bool {
         (Ns::Ipc, !record.host_ipc),
         (Ns::Uts, record.network != NetworkRecord::Host),
     ];
-    wanted
-        .into_iter()
-        .filter(|(_, wanted)| *wanted)
-        .all(|(ns, _)| is_namespace_file(&entry.dirs.pins.join(ns.file_name())).unwrap_or(false))
+    let wanted = wanted.into_iter().filter(|(_, wanted)| *wanted);
+    wanted.map(|(ns, _)| entry.dirs.pins.join(ns.file_name()))
 }
 
 /// Names of the directories below `dir` that are ids.

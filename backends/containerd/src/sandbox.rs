@@ -22,9 +22,11 @@ use switchyard_runtime_spec::{Namespace, SandboxFacts, SandboxUsers};
 use crate::backend::Inner;
 use crate::client::{QUICK, SPEC_TYPE, call, gone_is_done, json_any};
 use crate::config::{Infra, SandboxKind};
+use crate::disks::unless_full;
 use crate::layout::SandboxDirs;
 use crate::leftovers::Leftover;
 use crate::record::{self, MetaRecord, NetworkRecord, PHASE, Phase, SandboxRecord, UsersRecord};
+use crate::recover::shows_its_end;
 use crate::steps::Step;
 use crate::text::{io_error, make_dir, remove_tree};
 use crate::users;
@@ -326,7 +328,12 @@ impl Inner {
         let Ok(entry) = self.sandbox(id) else { return Ok(()) };
         self.release_sandbox(id, Some(&entry)).await?;
         if !entry.doomed {
-            gone_is_done(self.mark_sandbox(id, &entry.record, Phase::Stopped).await)?;
+            let marked = gone_is_done(self.mark_sandbox(id, &entry.record, Phase::Stopped).await);
+            if shows_its_end(&entry) {
+                unless_full(marked, "a sandbox is stopped without being put on record so")?;
+            } else {
+                marked?;
+            }
         }
         self.faults.reach(Step::SandboxStopped)?;
         let (record, dirs) = (entry.record.clone(), entry.dirs.clone());
@@ -341,7 +348,11 @@ impl Inner {
         if entry.doomed {
             return Ok(());
         }
-        gone_is_done(self.mark_sandbox(id, &entry.record, Phase::Removing).await)?;
+        let marked = gone_is_done(self.mark_sandbox(id, &entry.record, Phase::Removing).await);
+        if marked.is_err() {
+            // The removal makes space. Should we be killed amid it, whoever asked for it asks again.
+            return unless_full(marked, "a removal is begun without being put on record");
+        }
         let (record, dirs) = (entry.record.clone(), entry.dirs.clone());
         self.sandboxes().insert(id, Arc::new(SandboxEntry { record, dirs, doomed: true, ..*entry }));
         self.faults.reach(Step::SandboxDoomed)

@@ -92,7 +92,7 @@ pub(crate) struct TaskEntry {
     told: OnceCell<Exit>,
     /// Its end, once it is on record; clearing up may still be due.
     recorded: OnceCell<Exit>,
-    /// Its end, once all is cleared up.
+    /// Its end, once all is cleared up, or left to be.
     exit: OnceCell<Exit>,
 }
 
@@ -288,7 +288,12 @@ impl TaskEntry {
 
     /// Whether its end is on record, even if it is not cleared up after.
     pub(crate) fn is_recorded(&self) -> bool {
-        self.recorded.initialized() || self.exit.initialized()
+        self.recorded.initialized() || (self.exit.initialized() && !self.told.initialized())
+    }
+
+    /// Whether its end was seen and is not on record.
+    pub(crate) fn is_unrecorded(&self) -> bool {
+        self.told.initialized() && !self.recorded.initialized()
     }
 }
 

@@ -85,6 +85,7 @@ impl Fake {
             status: BackendStatus {
                 runtime: Condition::True,
                 network: Condition::True,
+                disk: Condition::True,
                 version: concat!("fake ", env!("CARGO_PKG_VERSION")).into(),
                 cgroup_driver: CgroupDriver::Cgroupfs,
                 network_config: String::new(),

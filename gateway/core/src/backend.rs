@@ -128,15 +128,16 @@ pub trait Backend: Send + Sync + 'static {
     /// `Unavailable` if the runtime is away.
     async fn signal_task(&self, id: TaskId, signal: Signal) -> Result<()>;
 
-    /// Waits until no process of a started task runs any more and its end is on record. [`Backend::wait_task`] tells that end when
-    /// it has been cleared up after as well. May be called many times.
+    /// Waits until no process of a started task runs any more and its end is on record, or kept for that. [`Backend::wait_task`] tells
+    /// that end when it has been cleared up after as well. May be called many times.
     ///
     /// # Errors
     /// Those of [`Backend::wait_task`].
     async fn wait_end(&self, id: TaskId) -> Result<()>;
 
     /// Waits for the end of a started task, records it and clears up after it: what the task wrote is in its log then, as far as that
-    /// can be had. May be called many times; answers at once after the end.
+    /// can be had. An end that cannot be recorded is told all the same, and recorded later. May be called many times; answers at once
+    /// after the end.
     ///
     /// # Errors
     /// `Unavailable` if contact is lost: call it again. `NotFound` if there is no such task.
@@ -255,6 +256,8 @@ pub struct BackendStatus {
     pub runtime: Condition,
     /// Sandboxes can be connected.
     pub network: Condition,
+    /// There is space for what has to be put down. Without it things are still ended and removed.
+    pub disk: Condition,
     /// Name and version of what is behind, for people.
     pub version: String,
     /// How cgroups are made.

@@ -94,12 +94,13 @@ impl Node {
         needed(name, condition)
     }
 
-    fn backend_parts(&self) -> [Part; 3] {
+    fn backend_parts(&self) -> [Part; 4] {
         let missing = || Condition::Down("is being connected".into());
         let Some(gateway) = self.gateway.get() else {
             return [
                 needed("runtime", missing()),
                 optional("network", missing()),
+                optional("disk", missing()),
                 needed("recovery", missing()),
             ];
         };
@@ -113,6 +114,8 @@ impl Node {
             needed("runtime", condition(status.runtime, status.version)),
             // Pods with the host's network come first: they install the others' network.
             optional("network", condition(status.network, "configured".into())),
+            // A kubelet whose runtime is not ready ends nothing any more, which is what makes space.
+            optional("disk", condition(status.disk, "has space".into())),
             needed("recovery", recovery),
         ]
     }

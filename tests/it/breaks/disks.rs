@@ -1,16 +1,19 @@
 //! Full disks, in bytes and in inodes: what needs space says that there is none, what runs runs on, and all works when there is.
 
+use std::cell::RefCell;
 use std::fs::{self, File};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use switchyard_proto::cri::v1::ContainerState;
+use switchyard_proto::cri::v1::{ContainerState, NamespaceMode, PodSandboxState, StatusRequest};
+use switchyard_tests::cri::namespaces;
 use switchyard_tests::host::{eventually, random_name};
 use switchyard_tests::image::{busybox, random_layer};
 use switchyard_tests::node::Node;
 use tonic::{Code, Status};
 
+use super::versions::behind_a_front;
 use super::{LIMIT, assert_nothing_new, assert_recovers, refused, retry};
 
 /// What a call may take that runs out of space, with room for undoing what it had begun.
@@ -119,6 +122,179 @@ fn without_bytes_for_state_nothing_is_half_made_and_all_works_when_there_are_som
 #[test]
 fn without_inodes_for_state_nothing_is_half_made_and_all_works_when_there_are_some() {
     a_full_state("size=200m,nr_inodes=3000", Filling::inodes);
+}
+
+/// Waits until the node says by all the ways it has whether its disk is full; it is ready either way, or nobody would end anything.
+#[track_caller]
+fn assert_disk(node: &Node, full: bool) {
+    let mut last = String::new();
+    let told = eventually(LIMIT, || {
+        let (status, body) = node.daemon().get("/readyz/disk");
+        let says = body.to_lowercase().contains("no space left on device");
+        last = body;
+        if full { status == 503 && says } else { status == 200 }
+    });
+    assert!(told, "full: {full}: {last}");
+    let (status, body) = node.daemon().get("/readyz?verbose");
+    assert!(status == 200 && body.contains("[!]disk failed, not needed") == full, "{status} {body}");
+    let (_, metrics) = node.daemon().get("/metrics");
+    assert!(metrics.contains(&format!("switchyard_backend_up{{part=\"disk\"}} {}", u8::from(!full))));
+    for name in ["RuntimeReady", "NetworkReady"] {
+        assert!(node.cri().condition(name).expect("Status answers").status, "{name}");
+    }
+}
+
+/// Whether the node says of a container that it has ended and that this is not on record.
+fn is_unrecorded(node: &Node, container: &str) -> bool {
+    let status = node.cri().runtime(async |mut client| client.status(StatusRequest { verbose: true }).await);
+    let info = status.expect("it is told").info;
+    // As JSON: `"exits.unrecorded":"ID, ID"`.
+    let told = |text: &String| text.split_once("exits.unrecorded")?.1.split('"').nth(2).map(str::to_owned);
+    info.values().filter_map(told).any(|told| told.contains(container))
+}
+
+/// What was told of an end.
+fn end(node: &Node, container: &str) -> (i32, i64, i64, String) {
+    let status = node.cri().wait_exit(container);
+    (status.exit_code, status.started_at, status.finished_at, status.reason)
+}
+
+/// Ends are told, what runs can be stopped, and what was stopped can be removed, on a disk that is filled again whenever something has
+/// become free; what was told is as it was, whoever asks.
+fn ends_on_a_full_state(options: &str, fill: fn(&Path) -> Filling) -> bool {
+    let node = Node::start_with("", |root| root.small_disk(&root.state(), options));
+    let cri = node.cri().within(SOON);
+    node.registry().push("disks/gone:1", &busybox().layer(random_layer(2_000_000, 4243)).build());
+    let reference = node.registry().reference("disks/gone:1");
+    cri.pull(&reference, None).expect("it can be pulled");
+    let (pod, other, third) = (node.pod("full"), node.pod("other"), node.pod("third"));
+    let dies = pod.shell("dies", "mkfifo /f; read x </f; echo last words; exit 7");
+    let stopped = pod.shell("stopped", "exec sleep 1000");
+    let runs = pod.shell("runs", "mkfifo /f; exec 3<>/f; while :; do echo on; read -t 1 x <&3; done");
+    let of_other = other.shell("main", "exec sleep 1000");
+    let of_third = third.shell("main", "exec sleep 1000");
+    let filling = fill(&node.root().state());
+    assert_disk(&node, true);
+
+    filling.refill();
+    assert_eq!(node.cri().sh(&dies, "echo >/f"), "");
+    assert_eq!(end(&node, &dies).0, 7);
+    pod.wait_log("dies", |lines| lines.iter().any(|line| line.contains("last words")));
+    filling.refill();
+    cri.stop(&stopped, 1).expect("it can be stopped");
+    assert_eq!(end(&node, &stopped).0, 137);
+    filling.refill();
+    // A kubelet frees what a pod has taken once the pod is stopped.
+    cri.stop_pod(other.id()).expect("it can be stopped");
+    assert_eq!(other.status().state(), PodSandboxState::SandboxNotready);
+    let told = [&dies, &stopped, &of_other].map(|id| (id.clone(), end(&node, id)));
+    let unrecorded = told.iter().any(|(id, _)| is_unrecorded(&node, id));
+    filling.refill();
+    node.daemon().kill9();
+    node.daemon().restart();
+    for (id, end_told) in &told {
+        assert_eq!(end(&node, id), *end_told, "the next daemon tells another end");
+    }
+    assert_eq!(other.status().state(), PodSandboxState::SandboxNotready);
+    assert_eq!(node.cri().sh(&runs, "echo reached"), "reached");
+
+    // What is removed makes space; what cannot be is refused with the reason, and can be once there is space.
+    let full_or_done = |what: &str, answer: Result<(), Status>| {
+        filling.refill();
+        if let Err(status) = answer {
+            assert_eq!(status.code(), Code::ResourceExhausted, "{what}: {status}");
+            assert_full(&status);
+        }
+    };
+    full_or_done("RemoveContainer", cri.remove(&stopped));
+    full_or_done("RemovePodSandbox", cri.remove_pod(other.id()));
+    full_or_done("RemovePodSandbox", cri.remove_pod(third.id()));
+    full_or_done("RemoveImage", cri.remove_image(&reference));
+    assert_ne!(
+        cri.status(&of_third).map(|status| status.state()).ok(),
+        Some(ContainerState::ContainerRunning)
+    );
+    let so_far = pod.log("runs").len();
+    pod.wait_log("runs", |lines| lines.len() > so_far + 1);
+
+    drop(filling);
+    assert_disk(&node, false);
+    let recorded = || told.iter().all(|(id, _)| !is_unrecorded(&node, id));
+    assert!(eventually(LIMIT, recorded), "an end is not put on record: {}", node.daemon().tail());
+    node.daemon().kill9();
+    node.daemon().restart();
+    assert_eq!(end(&node, &dies), told[0].1);
+    for id in [&dies, &stopped, &of_other, &of_third] {
+        cri.remove(id).expect("it can be removed");
+    }
+    cri.remove_image(&reference).expect("it can be removed");
+    assert_eq!(pod.output("echo more", |_| {}), "more");
+    unrecorded
+}
+
+#[test]
+fn without_bytes_for_state_ends_are_told_and_space_can_be_made() {
+    let unrecorded = ends_on_a_full_state("size=40m", Filling::bytes);
+    assert!(unrecorded, "containerd had space for each end, so that nothing was shown");
+}
+
+#[test]
+fn without_inodes_for_state_ends_are_told_and_space_can_be_made() {
+    ends_on_a_full_state("size=200m,nr_inodes=3000", Filling::inodes);
+}
+
+/// Whether a database has space for one change and not for another depends on where its free pages are: here it has none for any.
+#[test]
+fn whatever_containerds_database_has_no_space_for_ends_are_told_and_pods_stopped() {
+    let behind = RefCell::new(None);
+    let node = behind_a_front(&behind);
+    let fill = |parts: &[&str]| behind.borrow().as_ref().expect("it was started with the node").1.fill(parts);
+    let cri = node.cri().within(SOON);
+    let (pod, removed) = (node.pod("stopped"), node.pod("removed"));
+    // It has no namespace that would be missed.
+    let bare = node.pod_with("bare", |config| {
+        namespaces(config).set_network(NamespaceMode::Node);
+        namespaces(config).set_ipc(NamespaceMode::Node);
+    });
+    let pods = [&pod, &removed, &bare];
+    let ids = pods.map(|pod| pod.shell("main", "exec sleep 1000"));
+    let ended = pod.shell("ended", "exit 0");
+    assert_eq!(end(&node, &ended).0, 0);
+    let exhausted = &[Code::ResourceExhausted];
+    fill(&["Containers/Create", "Containers/Update"]);
+
+    cri.stop(&ids[0], 0).expect("it can be stopped");
+    cri.stop_pod(pod.id()).expect("what is left of it shows that it was");
+    cri.remove_pod(removed.id()).expect("there is space for that");
+    assert_full(&refused("StopPodSandbox", cri.stop_pod(bare.id()), exhausted));
+    let told = [&ids[0], &ids[2]].map(|id| (id.clone(), end(&node, id)));
+    for (id, (code, ..)) in &told {
+        assert!(*code == 137 && is_unrecorded(&node, id), "{code}");
+    }
+    assert!(!is_unrecorded(&node, &ids[1]), "it is gone");
+    node.daemon().kill9();
+    node.daemon().restart();
+    for (id, end_told) in &told {
+        assert_eq!(end(&node, id), *end_told, "the next daemon tells another end");
+        assert!(is_unrecorded(&node, id));
+    }
+    assert_eq!(end(&node, &ended).0, 0);
+    assert_eq!(pod.status().state(), PodSandboxState::SandboxNotready);
+    assert_eq!(cri.status(&ids[1]).expect_err("it is gone").code(), Code::NotFound);
+
+    fill(&["Containers/Create", "Containers/Update", "Containers/Delete", "Snapshots/Remove"]);
+    assert_full(&refused("RemoveContainer", cri.remove(&ids[0]), exhausted));
+    assert_full(&refused("RemovePodSandbox", cri.remove_pod(pod.id()), exhausted));
+    fill(&[]);
+    let recorded = || told.iter().all(|(id, _)| !is_unrecorded(&node, id));
+    assert!(eventually(LIMIT, recorded), "an end is not put on record: {}", node.daemon().tail());
+    node.daemon().kill9();
+    node.daemon().restart();
+    assert_eq!(end(&node, &told[1].0), told[1].1);
+    for pod in [&pod, &bare] {
+        cri.stop_pod(pod.id()).expect("it can be stopped again");
+        cri.remove_pod(pod.id()).expect("it can be removed");
+    }
 }
 
 #[test]

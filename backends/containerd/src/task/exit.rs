@@ -1,4 +1,7 @@
 //! The end of a task: seen, put on record, and only then forgotten by containerd.
+//!
+//! What cannot be put on record, for want of space as a rule, is told all the same: until it is on record containerd has it from the
+//! shim, which is where the next of us would find it.
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
@@ -6,6 +9,7 @@ use std::time::{Duration, SystemTime};
 
 use containerd_client::services::v1 as api;
 use switchyard_cgroup::Kills;
+use switchyard_core::backend::Started;
 use switchyard_core::id::TaskId;
 use switchyard_core::spec::Signal;
 use switchyard_core::state::{Exit, ExitCause};
@@ -17,6 +21,7 @@ use super::process::Sent;
 use super::start::from_logkeeper;
 use crate::backend::Inner;
 use crate::client::gone_is_done;
+use crate::disks::unless_full;
 use crate::error::from_status;
 use crate::leftovers::Leftover;
 use crate::record::{EXIT, ExitRecord, OutputRecord};
@@ -61,7 +66,8 @@ impl Inner {
     pub(crate) async fn wait_end(&self, id: TaskId) -> Result<()> {
         let entry = self.started_task(id)?;
         if entry.exit().is_none() {
-            self.recorded_exit(&entry).await?;
+            // Whoever watches the task sees to it that it comes on record.
+            self.seen_end(&entry).await?;
         }
         Ok(())
     }
@@ -74,31 +80,62 @@ impl Inner {
         Ok(entry)
     }
 
-    /// The end of a task, put on record once, however often this is called.
-    pub(crate) async fn recorded_exit(&self, entry: &TaskEntry) -> Result<Exit> {
+    /// The end of a task as it is told, and why it could not be put on record, if it could not.
+    async fn seen_end(&self, entry: &TaskEntry) -> Result<(Exit, Option<Error>)> {
         let told = entry.told.get_or_try_init(|| self.await_exit(entry)).await?;
         // Boxed, as all that follows an end: what waits for it, for each task and perhaps for years, is to be small.
-        Box::pin(self.record_once(entry, || told.clone())).await
+        match Box::pin(self.record_once(entry, || told.clone())).await {
+            Ok(recorded) => Ok((recorded, None)),
+            Err(error) => Ok((told.clone(), Some(error))),
+        }
     }
 
-    /// Puts an end on record that was seen, unless one is; that which is.
+    /// Notes an end that recovery has found, and puts it on record: now, or later if there is no space for it.
+    pub(crate) async fn found_end(
+        &self,
+        entry: &TaskEntry,
+        exit: &Exit,
+        started: Option<SystemTime>,
+    ) -> Result<()> {
+        if entry.started().is_none() {
+            entry.set_started(started.map(|at| Started { pid: 0, at }));
+        }
+        // Only recovery does this, on a new entry.
+        let _ = entry.told.set(exit.clone());
+        unless_full(self.record_told(entry).await, "an end that was found is put on record later")
+    }
+
+    /// Puts an end on record that was seen, unless one is; that which is. One that was told already is put on record as it was.
     pub(crate) async fn record_end(&self, entry: &TaskEntry, end: End) -> Result<Exit> {
-        self.record_once(entry, || self.exit_by(entry, end)).await
+        self.record_once(entry, || entry.told.get().cloned().unwrap_or_else(|| self.exit_by(entry, end)))
+            .await
     }
 
-    /// Whoever comes first puts the end on record, and that counts.
+    /// Puts the end of a task on record, if one was told and none is. Idempotent.
+    pub(crate) async fn record_told(&self, entry: &TaskEntry) -> Result<()> {
+        let Some(told) = entry.told.get() else { return Ok(()) };
+        self.record_once(entry, || told.clone()).await.map(drop)
+    }
+
+    /// Whoever comes first puts the end on record, and that counts. A task whose container object is gone needs none.
     async fn record_once(&self, entry: &TaskEntry, exit: impl FnOnce() -> Exit) -> Result<Exit> {
         let recorded = entry.recorded.get_or_try_init(|| async {
             let exit = exit();
-            self.record_exit(entry, &exit, entry.started().map(|started| started.at)).await?;
+            let started = entry.started().map(|started| started.at);
+            gone_is_done(self.record_exit(entry, &exit, started).await)?;
             Ok::<_, Error>(exit)
         });
         recorded.await.cloned()
     }
 
-    /// Once an end is on record it is told, even if clearing up after it takes longer: that is then done later.
+    /// An end that was seen is told, even if putting it on record fails or clearing up after it takes longer: that is then done later.
     async fn reap(self: &Arc<Self>, entry: &Arc<TaskEntry>) -> Result<Exit> {
-        let exit = self.recorded_exit(entry).await?;
+        let (exit, unrecorded) = self.seen_end(entry).await?;
+        if let Some(error) = unrecorded {
+            tracing::warn!(task.id = %entry.id, error = error.report(), "an end is put on record later, and cleared up after");
+            self.leftovers.keep(Leftover::Ended(Arc::clone(entry)));
+            return Ok(exit);
+        }
         self.faults.reach(Step::TaskExitRecorded)?;
         let (inner, ended) = (Arc::clone(self), Arc::clone(entry));
         let clearing = self.endings.spawn(async move {
@@ -119,8 +156,14 @@ impl Inner {
         Ok(exit)
     }
 
+    /// Puts an end on record and clears up after it. Idempotent.
+    pub(crate) async fn clear_end(&self, entry: &TaskEntry) -> Result<()> {
+        self.record_told(entry).await?;
+        self.clear_process(entry).await
+    }
+
     /// Has containerd forget a process that has ended, and its log written to the end. Idempotent.
-    pub(crate) async fn clear_process(&self, entry: &TaskEntry) -> Result<()> {
+    async fn clear_process(&self, entry: &TaskEntry) -> Result<()> {
         let _turn = entry.take_turn().await;
         if entry.may_have_process() {
             self.end_task_process(entry, false).await?;
@@ -184,7 +227,7 @@ impl Inner {
     }
 
     /// The exit of a task whose process has ended so.
-    pub(super) fn exit_by(&self, entry: &TaskEntry, end: End) -> Exit {
+    pub(crate) fn exit_by(&self, entry: &TaskEntry, end: End) -> Exit {
         let finished_at = entry.not_before_start(end.at.unwrap_or_else(SystemTime::now));
         let killed = self.was_oom_killed(entry, end.code);
         let cause = if killed { ExitCause::OomKilled } else { ExitCause::Exited };

@@ -11,6 +11,7 @@ use super::TaskEntry;
 use super::start::from_logkeeper;
 use crate::backend::Inner;
 use crate::client::{QUICK, call, gone_is_done};
+use crate::disks::unless_full;
 use crate::steps::Step;
 use crate::text::remove_tree;
 
@@ -26,6 +27,8 @@ impl Inner {
     pub(crate) async fn destroy_task(&self, entry: &TaskEntry) -> Result<()> {
         let _turn = entry.take_turn().await;
         let id = entry.id.to_string();
+        // containerd is about to forget an end that may be nowhere else. Without space for it the removal is what makes some.
+        unless_full(self.record_told(entry).await, "a task is removed whose end is not on record")?;
         if entry.may_have_process() {
             self.end_task_process(entry, false).await?;
         }
