@@ -12,10 +12,11 @@ use switchyard_containerd::config::{
 };
 use switchyard_containerd::steps::Faults;
 use switchyard_containerd::{Containerd, Settings};
-use switchyard_contract::Fixture;
+use switchyard_contract::{Fixture, clear};
 use switchyard_core::backend::Backend;
 use switchyard_core::id::Owner;
 use switchyard_core::spec::{CgroupPlacement, SandboxSpec};
+use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 
 use crate::containerd::Upstream;
@@ -24,14 +25,17 @@ use crate::image::busybox;
 use crate::prereq;
 use crate::registry::Registry;
 use crate::root::PrivateRoot;
-use crate::sweep::Sweep;
+use crate::sweep::{NAMESPACE, Sweep, ownerless};
 
 /// The image of every fact.
 const IMAGE: &str = "library/busybox:latest";
 /// How long the logkeeper may take to listen.
 const START: Duration = Duration::from_secs(30);
+/// How long what belongs to no image may take to go.
+const CLEAR_LIMIT: Duration = Duration::from_secs(20);
 
-/// A backend under test, and the world it works on.
+/// A backend under test, and the world it works on. When it is dropped, and no test has failed on it, all that a test has left is
+/// removed, and then nothing may be left behind.
 #[derive(Debug)]
 pub struct World {
     backend: Mutex<Arc<Containerd>>,
@@ -104,6 +108,23 @@ impl World {
     }
 }
 
+impl World {
+    /// Removes everything; fails when something is left, in the node or in containerd's store. Takes all images away.
+    #[track_caller]
+    fn assert_leaves_nothing(&self) {
+        if !Sweep::take(&self.root).is_clean() {
+            Handle::current().block_on(clear(self));
+        }
+        let socket = self.root.containerd_socket().expect("containerd has been started");
+        let mut left = Vec::new();
+        eventually(CLEAR_LIMIT, || {
+            left = ownerless(&socket, NAMESPACE);
+            left.is_empty()
+        });
+        assert!(left.is_empty(), "stored for no image:\n  {}", left.join("\n  "));
+    }
+}
+
 impl Default for World {
     fn default() -> Self {
         Self::new()
@@ -112,6 +133,9 @@ impl Default for World {
 
 impl Drop for World {
     fn drop(&mut self) {
+        if !std::thread::panicking() {
+            tokio::task::block_in_place(|| self.assert_leaves_nothing());
+        }
         self.keeper.stop();
         // The root's drop ends shims and containers; containerd goes first, so that it does not see that.
         self.containerd.kill();

@@ -2,18 +2,24 @@
 
 use std::fs::File;
 use std::path::Path;
+use std::time::Duration;
 
 use switchyard_contract::Fixture;
 use switchyard_core::ErrorKind;
 use switchyard_core::gateway::Scope;
 use switchyard_core::image::ImageId;
+use switchyard_tests::host::eventually;
 use switchyard_tests::image::Image;
 use switchyard_tests::scratch::Scratch;
+use switchyard_tests::sweep::{NAMESPACE, Sweep, stored};
 use switchyard_tests::ustar::{self, Entry, Kind};
 use switchyard_tests::world::World;
 
 use super::holders::{Owners, run};
 use crate::images::with_file;
+
+/// How long containerd may take to collect what nothing holds.
+const LIMIT: Duration = Duration::from_secs(20);
 
 /// Writes an image as `docker save` does.
 pub(crate) fn save(image: &Image, tag: &str, path: &Path) {
@@ -67,6 +73,7 @@ async fn a_loaded_image_runs_for_its_owner_alone_and_takes_no_name() {
 async fn what_is_no_archive_leaves_nothing() {
     let world = tokio::task::block_in_place(World::new);
     let Owners { kubernetes: _, nomad } = Owners::of(world.backend()).await;
+    let socket = world.root().containerd_socket().expect("containerd has been started");
     let dir = Scratch::new();
     let (path, mut image) = (dir.path().join("image.tar"), with_file("broken").build());
     // The last layer is not the one that the configuration names.
@@ -77,5 +84,20 @@ async fn what_is_no_archive_leaves_nothing() {
     std::fs::write(&path, [b'x'; 4096]).expect("there is room");
     let broken = load(&nomad, &path).await.expect_err("it is no archive");
     assert_eq!(broken.kind(), ErrorKind::InvalidArgument, "{}", broken.report());
+    // When it is seen what the last layer unpacks to, all else of it is stored.
+    let mut image = with_file("expected").build();
+    image.layers.pop();
+    image.layers.extend(with_file("found").build().layers.pop());
+    save(&image, "busybox:loaded", &path);
+    load(&nomad, &path).await.expect_err("the last layer is another");
     assert_eq!(nomad.images().await.expect("they can be listed"), []);
+    let mut left = Vec::new();
+    let gone = tokio::task::block_in_place(|| {
+        eventually(LIMIT, || {
+            left = Sweep::take(world.root()).findings;
+            left.extend(stored(&socket, NAMESPACE));
+            left.is_empty()
+        })
+    });
+    assert!(gone, "left behind: {left:#?}");
 }

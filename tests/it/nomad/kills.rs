@@ -9,9 +9,11 @@ use switchyard_tests::host::eventually;
 use switchyard_tests::node::Node;
 use switchyard_tests::nomad::agent::Fault;
 use switchyard_tests::nomad::{Agent, Driver, Setup};
+use switchyard_tests::sweep::{NAMESPACE, stored};
 use tonic::Status;
 
 use super::shell;
+use crate::images::{save, with_file};
 
 /// How long a task of a test may run.
 const RUN: Duration = Duration::from_secs(60);
@@ -39,6 +41,20 @@ const STARTS: [Step; 13] = [
 /// Where the making of its network may be cut off: by the plugin that is run then.
 const NETWORKS: [(Step, u32); 5] =
     [(PluginAdded, 1), (ResultSaved, 1), (PluginAdded, 2), (PluginAdded, 3), (ResultSaved, 3)];
+
+/// Where the loading of its image may be cut off.
+const LOADS: [(Step, u32); 10] = [
+    (PullLeased, 1),
+    (LayerBegun, 1),
+    (LayerCommitted, 1),
+    (ConfigWritten, 1),
+    (ManifestWritten, 1),
+    (LayerPrepared, 1),
+    (LayerApplied, 1),
+    (LayerUnpacked, 1),
+    (ImageNamed, 1),
+    (PullReleased, 1),
+];
 
 /// Where the end of a task may be cut off, and its removal.
 const ENDS: [Step; 2] = [TaskExitRecorded, TaskDeleted];
@@ -113,6 +129,35 @@ fn a_network_that_a_kill_cut_off_is_made_anew_and_nothing_of_the_first_stays() {
         finish(&agent, task);
         // Leases, interfaces at the bridge, and packet rules are looked for as well.
         node.assert_clean();
+    }
+}
+
+#[test]
+fn an_image_whose_loading_a_kill_cut_off_is_loaded_by_the_same_request_and_once() {
+    let node = Node::start();
+    let agent = Arc::new(Agent::start(node.root(), &json!({ "gc": { "image_delay": "1s" } })));
+    let socket = node.root().containerd_socket().expect("containerd has been started");
+    let before = stored(&socket, NAMESPACE);
+    for at in LOADS {
+        let which = format!("{at:?}");
+        let config = json!({
+            "image": "brought:1", "load": "image.tar", "command": "cat", "args": ["/which"], "network_mode": "host"
+        });
+        let task = Setup::new(node.root(), &agent, "task", &config);
+        save(&with_file(&which).build(), "brought:1", &task.task_dir().join("local/image.tar"));
+        amid_nth(&node, at, || as_agent(&agent, |driver| driver.start(&task.config)));
+        assert_eq!(agent.driver().wait(task.id(), RUN).expect("it ends").exit_code, 0, "{at:?}");
+        assert_eq!(task.wait_stdout(|text| text.ends_with('\n')), format!("{which}\n"));
+        finish(&agent, task);
+        node.assert_clean();
+        // The image goes with the last task that used it, and nothing else of it is there.
+        let mut new = Vec::new();
+        let gone = eventually(RUN, || {
+            new = stored(&socket, NAMESPACE);
+            new.retain(|item| !before.contains(item));
+            new.is_empty()
+        });
+        assert!(gone, "{at:?}: {new:#?}");
     }
 }
 
