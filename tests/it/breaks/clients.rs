@@ -163,7 +163,7 @@ fn changes(node: &Node, pod: &Pod<'_>, id: &str, time: u64) {
     let request = cri::ExecSyncRequest { container_id: id.to_owned(), cmd, timeout: 0 };
     vanish(node, moment(time, 200), async |mut client| client.exec_sync(request).await);
     assert_eq!(node.cri().sh(id, "echo reached"), "reached");
-    let runs = || processes::all().iter().any(|process| !process.zombie && process.command == command);
+    let runs = || processes::running(node.root().path(), &command).is_some();
     assert!(eventually(LIMIT, || !runs()), "the command of a client that vanished still runs");
 
     let limit = (64 + i64::try_from(time).expect("it is small")) << 20;

@@ -1,13 +1,13 @@
 //! Network plugins that fail, hang, talk nonsense or are missing, and configurations that break or vanish.
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::PathBuf;
 use std::time::Duration;
 
 use serde_json::{Value, json};
 use switchyard_proto::cri::v1::PodSandboxState;
-use switchyard_tests::host::eventually;
+use switchyard_tests::host::{eventually, processes};
 use switchyard_tests::node::Node;
 use switchyard_tests::prereq;
 use tonic::Code;
@@ -19,7 +19,7 @@ const PLUGIN: &str = r#"#!/bin/sh
 input=$(cat)
 case $(cat "DIR/$CNI_COMMAND" 2>/dev/null) in
 fail) echo '{"cniVersion":"1.0.0","code":7,"msg":"a planned failure"}'; exit 1 ;;
-hang) exec sleep 31419 ;;
+hang) echo >"DIR/hung"; exec "DIR/hangs" 1000 ;;
 nonsense) echo 'this is no result'; exit 0 ;;
 version) echo '{"cniVersion":"7.7.7","ips":[]}'; exit 0 ;;
 noaddress) echo '{"cniVersion":"1.0.0","interfaces":[],"ips":[]}'; exit 0 ;;
@@ -51,6 +51,8 @@ impl Wayward {
             let script = PLUGIN.replace("DIR", dir.to_str().expect("the path is ASCII"));
             fs::write(&plugin, script).expect("the root can be written");
             fs::set_permissions(&plugin, fs::Permissions::from_mode(0o755)).expect("it is ours");
+            // By this name its process is known from all others.
+            symlink("/bin/sleep", dir.join("hangs")).expect("the root can be written");
             let file = root.cni_conf().join("10-test.conflist");
             let text = fs::read(&file).expect("the root has written it");
             let mut list: Value = serde_json::from_slice(&text).expect("it is JSON");
@@ -75,6 +77,16 @@ impl Wayward {
     /// Lets the plugin do well at a command.
     fn heal(&self, command: &str) {
         fs::remove_file(self.dir.join(command)).expect("it was told something");
+    }
+
+    /// Fails unless the plugin has hung, if that was asked of it, and does no more.
+    #[track_caller]
+    fn assert_given_up(&self, what: &str) {
+        let hung = fs::remove_file(self.dir.join("hung")).is_ok();
+        assert_eq!(hung, what == "hang", "{what}");
+        let command = format!("{} 1000", self.dir.join("hangs").display());
+        let runs = || processes::running(self.node.root().path(), &command).is_some();
+        assert!(eventually(LIMIT, || !runs()), "a plugin that was given up on still runs");
     }
 
     fn conflist(&self) -> PathBuf {
@@ -102,7 +114,11 @@ fn a_plugin_that_goes_wrong_when_a_pod_is_made_is_named_and_its_work_undone() {
         let config = node.pod_config(what);
         let status = refused(what, cri.run_pod(&config), &[code]);
         assert!(status.message().contains(told), "{what}: {status}");
+        wayward.assert_given_up(what);
         assert_nothing_new(node, &before);
+        // It tells of what is configured and installed, not of what plugins answer: pods with the host's network go on.
+        assert!(node.cri().condition("NetworkReady").expect("Status answers").status, "{what}");
+        assert_eq!(node.daemon().get("/readyz/network").0, 200, "{what}");
         wayward.heal("ADD");
         // The same pod can be asked for again.
         let pod = node.run(config);
@@ -131,6 +147,7 @@ fn a_plugin_that_goes_wrong_when_a_pod_is_stopped_is_named_and_the_stop_can_be_r
         assert_eq!(node.cri().status(&id).expect("it has a status").exit_code, 137, "{what}");
         let status = refused("RemovePodSandbox", cri.remove_pod(pod.id()), &[Code::Unknown]);
         assert!(status.message().contains(told), "{what}: {status}");
+        wayward.assert_given_up(what);
         wayward.heal("DEL");
         node.cri().stop_pod(pod.id()).expect("it can be stopped again");
         drop(pod);
@@ -196,10 +213,5 @@ fn a_plugin_that_is_missing_is_told_and_pods_are_stopped_when_it_is_back() {
     assert_recovers(node);
     node.cri().stop_pod(pod.id()).expect("it can be stopped again");
     drop(pod);
-    let hangs = || {
-        let all = switchyard_tests::host::processes::all();
-        all.iter().any(|process| process.command == "sleep 31419" && !process.zombie)
-    };
-    assert!(eventually(LIMIT, || !hangs()), "a plugin that was given up on still runs");
     assert_nothing_new(node, &before);
 }

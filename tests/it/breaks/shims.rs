@@ -41,7 +41,7 @@ fn a_hung_shim_holds_up_nobody_and_is_killed_when_it_serves_nobody() {
         // One that runs already ends while the shim hangs, and its client has set no limit.
         let ends = scope.spawn(|| soon.exec(&id, &command, 0).expect_err("nobody tells of its end"));
         let begun = || {
-            let all = processes::all();
+            let all = processes::belonging_to(node.root().path());
             let runs = all.iter().any(|process| process.command == command.join(" "));
             runs && !all
                 .iter()
@@ -73,7 +73,7 @@ fn a_hung_shim_holds_up_nobody_and_is_killed_when_it_serves_nobody() {
     assert_eq!(node.pod("more").output("echo more", |_| {}), "more");
     drop(frozen);
     assert_eq!(node.cri().sh(&id, "echo reached"), "reached");
-    let running = || processes::all().iter().any(|process| process.command == "sleep 31416");
+    let running = || processes::running(node.root().path(), "sleep 31416").is_some();
     assert!(eventually(LIMIT, || !running()), "the command that nobody waits for still runs");
 
     let log = std::fs::read_to_string(node.root().daemon_log()).expect("the daemon writes a log");
@@ -234,8 +234,7 @@ fn a_daemon_starts_beside_a_hung_shim_and_goes_on_when_it_does() {
     let frozen = Frozen::new(shim(&node, &id));
     let patient = node.cri().within(PATIENCE);
     refused("StopContainer", patient.stop(&id, 0), &[Code::DeadlineExceeded]);
-    let runs = |process: &processes::Process| process.command == "sleep 31419" && !process.zombie;
-    assert!(!processes::all().iter().any(runs), "it was not signalled");
+    assert_eq!(processes::running(node.root().path(), "sleep 31419"), None, "it was not signalled");
     drop(frozen);
     node.cri().stop(&id, 0).expect("it can be stopped");
     assert_eq!(node.cri().status(&id).expect("it has a status").exit_code, 137);
@@ -287,7 +286,7 @@ fn a_shim_that_dies_ends_its_container_which_is_told_and_leaves_nothing() {
     // Its shim does not see this one end, and dies before it could tell.
     let ended = silent.shell("ended", "exec sleep 31418");
     let frozen = Frozen::new(shim(&node, &ended));
-    let main = processes::all().into_iter().find(|process| process.command == "sleep 31418");
+    let main = processes::running(node.root().path(), "sleep 31418");
     kill(Pid::from_raw(main.expect("it runs").pid), Signal::SIGKILL).expect("it runs");
     kill(frozen.0, Signal::SIGKILL).expect("it runs");
     for id in [&running, &ended] {
@@ -297,10 +296,8 @@ fn a_shim_that_dies_ends_its_container_which_is_told_and_leaves_nothing() {
         let status = refused("ExecSync", node.cri().exec(id, &["true"], 5), &[Code::FailedPrecondition]);
         assert!(status.message().contains(id.as_str()), "{status}");
     }
-    let alive = || {
-        let ours = ["sleep 31417", "sleep 31418"];
-        processes::all().iter().any(|process| !process.zombie && ours.contains(&process.command.as_str()))
-    };
+    let runs = |command| processes::running(node.root().path(), command).is_some();
+    let alive = || runs("sleep 31417") || runs("sleep 31418");
     assert!(eventually(LIMIT, || !alive()), "a process outlives its shim");
     assert_eq!(node.cri().sh(&other, "echo reached"), "reached");
     for id in [&running, &ended] {
@@ -390,7 +387,7 @@ fn a_pods_shim_does_not_end_under_the_hands_of_a_start() {
         let mut stop = None;
         shared.start_second(&node, &dir, || {
             stop = Some(scope.spawn(|| node.cri().stop(&shared.first, 0)));
-            let ended = || processes::all().iter().all(|process| process.command != "sleep 31440");
+            let ended = || processes::running(node.root().path(), "sleep 31440").is_none();
             assert!(eventually(LIMIT, ended), "its process is not killed");
             // As long as it takes containerd to delete a task, many times over.
             std::thread::sleep(Duration::from_millis(500));

@@ -139,9 +139,8 @@ fn an_exec_that_takes_too_long_is_killed() {
     let status = node.cri().exec(&id, &["sleep", "31337"], 1).expect_err("it takes too long");
     assert_eq!(status.code(), Code::DeadlineExceeded, "{status}");
     assert!(begin.elapsed() < Duration::from_secs(10), "{:?}", begin.elapsed());
-    let gone = eventually(Duration::from_secs(5), || {
-        !processes::all().iter().any(|process| process.command == "sleep 31337")
-    });
+    let runs = || processes::running(node.root().path(), "sleep 31337").is_some();
+    let gone = eventually(Duration::from_secs(5), || !runs());
     assert!(gone, "it still runs");
     assert_eq!(node.cri().sh(&id, "echo alive"), "alive");
 }

@@ -87,6 +87,12 @@ pub fn belonging_to(root: &Path) -> Vec<Process> {
     all.into_iter().filter(|process| belong.contains(&process.pid)).collect()
 }
 
+/// The process of `root` that runs this command, if one does: tests of other roots may run the same at the same time.
+#[must_use]
+pub fn running(root: &Path, command: &str) -> Option<Process> {
+    belonging_to(root).into_iter().find(|process| process.command == command)
+}
+
 /// Kills what belongs to `root`, again and again until nothing does (a managed child may be restarted meanwhile), and
 /// removes the sockets that dead shims leave in `/run/containerd/s`. Returns what survived ten seconds of it.
 #[must_use]
