@@ -21,7 +21,6 @@ use switchyard_core::state::Exit;
 use switchyard_core::stats::{InterfaceStats, TaskMetrics, TaskStats};
 use switchyard_core::stream::{AttachSpec, Attachment, Dialled};
 use switchyard_core::{Error, Result};
-use switchyard_registry as registry;
 use switchyard_runtime_spec::cgroups_path::{CgroupLocation, cgroups_path};
 use switchyard_runtime_spec::{self as runtime_spec, Host};
 use tokio::sync::Semaphore;
@@ -35,7 +34,7 @@ use crate::client::Client;
 use crate::config::{Runtime, Settings};
 use crate::disks::Disks;
 use crate::health::{Contact, Health};
-use crate::image::{Images, Policy, Snapshotters, flush::Flush, lease::Leases};
+use crate::image::{Images, Policy, flush::Flush, lease::Leases};
 use crate::layout::Layout;
 use crate::left_groups::LeftGroups;
 use crate::leftovers::Leftovers;
@@ -55,7 +54,7 @@ use crate::volumes::Volumes;
 
 mod setup;
 
-use setup::{cgroup_driver, instance};
+use setup::{cgroup_driver, instance, registry_of, snapshotters};
 
 /// The shim of runc and what is like it: processes of tasks are processes of the node.
 pub(crate) const RUNC_TYPE: &str = "io.containerd.runc.v2";
@@ -233,25 +232,6 @@ impl Containerd {
         inner.keep_watch(held, &stop);
         Ok(Self { inner, _stop: stop.drop_guard() })
     }
-}
-
-fn registry_of(settings: &Settings) -> registry::Client {
-    registry::Client::new(registry::Config {
-        hosts_dirs: settings.registry.config_dirs.clone(),
-        idle_timeout: Duration::from_secs(settings.registry.idle_timeout_seconds.max(1)),
-        ..registry::Config::default()
-    })
-}
-
-/// Where the layers of images go, by the handler that runs them.
-fn snapshotters(config: &crate::config::Config) -> Snapshotters {
-    let by_handler = config
-        .runtimes
-        .iter()
-        .filter(|(_, runtime)| !runtime.snapshotter.is_empty())
-        .map(|(name, runtime)| (name.clone(), runtime.snapshotter.clone()))
-        .collect();
-    Snapshotters { default: config.snapshotter.clone(), by_handler }
 }
 
 impl Inner {

@@ -1,9 +1,13 @@
 //! What is found out or made once, when the backend is set up.
 
+use std::time::Duration;
+
 use switchyard_core::Result;
+use switchyard_registry as registry;
 use switchyard_runtime_spec as runtime_spec;
 
-use crate::config::Driver;
+use crate::config::{Config, Driver, Settings};
+use crate::image::Snapshotters;
 use crate::image::lease::getrandom_fill;
 use crate::text::{io_error, write_kept};
 
@@ -33,4 +37,24 @@ pub(super) fn cgroup_driver(wanted: Driver) -> runtime_spec::CgroupDriver {
         Driver::Auto if systemd_runs && unified => runtime_spec::CgroupDriver::Systemd,
         Driver::Auto | Driver::Cgroupfs => runtime_spec::CgroupDriver::Fs,
     }
+}
+
+/// The client of registries, as the settings have it.
+pub(super) fn registry_of(settings: &Settings) -> registry::Client {
+    registry::Client::new(registry::Config {
+        hosts_dirs: settings.registry.config_dirs.clone(),
+        idle_timeout: Duration::from_secs(settings.registry.idle_timeout_seconds.max(1)),
+        ..registry::Config::default()
+    })
+}
+
+/// Where the layers of images go, by the handler that runs them.
+pub(super) fn snapshotters(config: &Config) -> Snapshotters {
+    let by_handler = config
+        .runtimes
+        .iter()
+        .filter(|(_, runtime)| !runtime.snapshotter.is_empty())
+        .map(|(name, runtime)| (name.clone(), runtime.snapshotter.clone()))
+        .collect();
+    Snapshotters { default: config.snapshotter.clone(), by_handler }
 }
