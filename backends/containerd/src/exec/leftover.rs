@@ -1,6 +1,7 @@
 //! Further processes that a predecessor started in tasks that run on: nobody waits for them.
 
 use std::path::Path;
+use std::sync::Arc;
 
 use containerd_client::services::v1 as api;
 use switchyard_core::id::TaskId;
@@ -16,13 +17,24 @@ use crate::task::TaskEntry;
 use crate::text::remove_tree;
 
 impl Inner {
-    /// Has the further processes ended that a predecessor started in a running task, as soon as that can be: nobody waits for them any more.
+    /// Ends the further processes that a predecessor started in a running task, in the background: nobody waits for them any more. It is
+    /// begun at once: the shim may hang until somebody holds their FIFOs, and a containerd that starts meanwhile ends a shim that hangs.
     pub(crate) fn clear_execs(&self, task: &TaskEntry) {
         let entries = std::fs::read_dir(&task.dirs.run).into_iter().flatten().flatten();
         let dirs = entries.filter(|entry| entry.file_name().to_string_lossy().starts_with(PREFIX));
         for dir in dirs.map(|entry| entry.path()) {
-            tracing::info!(task.id = %task.id, dir = %dir.display(), "ending an exec that nobody waits for");
-            self.leftovers.keep(Leftover::Exec(task.id, dir));
+            let (client, leftovers, id) = (self.client.clone(), Arc::clone(&self.leftovers), task.id);
+            self.tracker.spawn(async move {
+                tracing::info!(task.id = %id, dir = %dir.display(), "ending an exec that nobody waits for");
+                if let Err(error) = clear(&client, id, &dir).await {
+                    tracing::warn!(
+                        task.id = %id,
+                        error = error.report(),
+                        "an exec of a predecessor is ended later"
+                    );
+                    leftovers.keep(Leftover::Exec(id, dir));
+                }
+            });
         }
     }
 }
