@@ -35,9 +35,9 @@ impl Backend for Fake {
         self.session.act(Method::Recover, "", || Ok(self.world.lock().everything())).await
     }
 
-    /// Nothing here is cut off in the middle, so that nothing is ever unsettled.
     async fn wind_up(&self) {}
 
+    /// Nothing here is cut off in the middle, so that nothing is ever unsettled.
     async fn settle_task(&self, _id: TaskId) -> Result<Option<Started>> {
         Ok(None)
     }
