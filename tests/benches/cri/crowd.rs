@@ -39,8 +39,8 @@ const START: Duration = Duration::from_secs(60);
 /// How often a server that starts is asked.
 const POLL: Duration = Duration::from_millis(2);
 /// What bounds the lists.
-const BOUND: &str = "The client's decoding, below the row, is in both sides. Tried: the bytes of each item are kept from one list\n\
-    to the next.";
+const BOUND: &str = "The client's decoding, below the row, is in both sides; the rest is the way of the answers. Tried: the bytes of each item are\n\
+    kept from one list to the next.";
 /// Lists of each side.
 const LISTS: u32 = 40;
 
