@@ -33,6 +33,7 @@ use crate::bundle::Making;
 use crate::client::Client;
 use crate::config::{Runtime, Settings};
 use crate::disks::Disks;
+use crate::exec::leftover::PredecessorFifos;
 use crate::health::{Contact, Health};
 use crate::image::{Images, Policy, flush::Flush, lease::Leases};
 use crate::layout::Layout;
@@ -118,6 +119,7 @@ pub(crate) struct Inner {
     pub(crate) lifelines: Arc<Lifelines>,
     /// Cancelled, as it were, when recovery is done.
     pub(crate) recovered: CancellationToken,
+    pub(crate) predecessor_fifos: PredecessorFifos,
     /// Containers that a predecessor may have been starting.
     inherited: Mutex<HashSet<String>>,
     /// CNI plugins that a predecessor ran, by sandbox.
@@ -133,7 +135,8 @@ impl std::fmt::Debug for Inner {
 }
 
 impl Containerd {
-    /// A backend with these settings. containerd need not be there yet: it is looked for from now on.
+    /// A backend with these settings. containerd need not be there yet: it is looked for from now on. One that is ours to start is
+    /// started after this: it finds the FIFOs of a predecessor's execs open.
     ///
     /// Must be called within a tokio runtime.
     ///
@@ -217,6 +220,7 @@ impl Containerd {
             silent: Silent::default(),
             lifelines: Lifelines::new(&settings.logkeeper, tracker.clone()),
             recovered: CancellationToken::new(),
+            predecessor_fifos: PredecessorFifos::open(&layout.all_task_run()),
             inherited: Mutex::default(),
             plugins: Mutex::default(),
             sandboxes: Mutex::default(),

@@ -163,6 +163,7 @@ impl Inner {
             inner.clear_debris(debris, &known).await;
             reach(Step::RecoveryDebris);
         });
+        self.predecessor_fifos.close();
         self.recovered.cancel();
         recovered
     }

@@ -42,6 +42,7 @@ mod unread;
 mod update;
 mod volumes;
 
+pub(crate) use fifos::keep_open;
 pub(crate) use hung::Silent;
 pub(crate) use pod_shim::PodShims;
 pub(crate) use process::{MainProcess, ended};
@@ -266,7 +267,7 @@ impl TaskEntry {
             OutputRecord::Fifos { stdout, stderr } => [stdout.clone(), stderr.clone()],
             OutputRecord::Discard | OutputRecord::Live | OutputRecord::Log(_) => return,
         };
-        *self.lent.lock().unwrap_or_else(PoisonError::into_inner) = fifos::keep_open(&paths);
+        *self.lent.lock().unwrap_or_else(PoisonError::into_inner) = keep_open(&paths);
     }
 
     /// Lets go of what is held for a process that runs, which it does no more.

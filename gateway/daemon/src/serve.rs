@@ -1,6 +1,6 @@
 //! `switchyard serve`: brings the parts up in order, and down again.
 //!
-//! Up: directories → locks → sockets (calls queue) → admin HTTP (alive, not ready) → managed containerd and logkeeper → backend →
+//! Up: directories → locks → sockets (calls queue) → admin HTTP (alive, not ready) → backend → managed containerd and logkeeper →
 //! frontends (requests wait, questions about the daemon are answered) → recovery → ready. Down: no new requests → operations in flight end,
 //! then the watches, then what the backend clears up, all to one deadline → sockets are removed. Containers, containerd and the logkeeper
 //! go on running.
@@ -162,6 +162,8 @@ pub async fn run(loaded: Loaded, wiring: Wiring, exe: &Path, shutdown: Shutdown)
     let streaming = if config.cri.enabled { Some(streaming::bind(&config).await?) } else { None };
     let (address_file, admin_socket) = daemon.serve_admin().await?;
     let sockets = doors.files().chain([admin_socket]).collect::<Vec<_>>();
+    // Before a containerd of our own is started, which ends shims that wait for what the backend holds open.
+    let backend = (wiring.backend)(&config).map_err(ServeError::Backend)?;
     if managed {
         daemon.supervise(managed::containerd::program(&config, exe), containerd);
     }
@@ -169,7 +171,6 @@ pub async fn run(loaded: Loaded, wiring: Wiring, exe: &Path, shutdown: Shutdown)
         Mode::Managed => daemon.supervise(managed::logkeeper::program(&config, exe), logkeeper),
         Mode::External => daemon.spawn("logkeeper watch", watch_logkeeper(Arc::clone(&config), logkeeper)),
     }
-    let backend = (wiring.backend)(&config).map_err(ServeError::Backend)?;
     let backend = Counted::new(backend, Arc::clone(&daemon.metrics));
     let gateway = Gateway::new(Arc::new(backend), limits(&config));
     daemon.node.set_gateway(gateway.clone());

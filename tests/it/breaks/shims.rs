@@ -8,6 +8,7 @@ use std::time::Duration;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use switchyard_proto::cri::v1::{ContainerState, StatusRequest};
+use switchyard_steps::Step;
 use switchyard_tests::host::{eventually, processes};
 use switchyard_tests::node::{Node, Pod};
 use switchyard_tests::prereq;
@@ -417,4 +418,20 @@ fn slow_shims(dir: &Path) -> PathBuf {
         std::fs::set_permissions(&path, Permissions::from_mode(0o755)).expect("it can be run");
     }
     dir.join("containerd")
+}
+
+/// A shim waits for the reader of a command's output, and answers nobody meanwhile. A starting containerd ends one that does not answer.
+#[test]
+fn a_command_that_a_kill_cut_off_costs_no_container_when_containerd_dies_too() {
+    let node = Node::start();
+    let pod = node.pod("cut");
+    let id = pod.shell("main", "exec sleep 1000");
+    node.daemon().kill_at(&[(Step::ExecAsked, 1)]);
+    node.cri().exec(&id, &["true"], 0).expect_err("nobody answers");
+    node.daemon().wait_killed();
+    node.kill_managed("containerd");
+    node.daemon().restart();
+    let status = node.cri().status(&id).expect("it has a status");
+    assert_eq!((status.state(), status.exit_code), (ContainerState::ContainerRunning, 0));
+    assert_eq!(node.cri().sh(&id, "echo reached"), "reached");
 }

@@ -1,30 +1,59 @@
 //! Further processes that a predecessor started in tasks that run on: nobody waits for them.
 
-use std::path::Path;
-use std::sync::Arc;
+use std::collections::HashMap;
+use std::fs::{File, read_dir};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use containerd_client::services::v1 as api;
 use switchyard_core::id::TaskId;
 use switchyard_core::spec::Signal;
 use switchyard_core::{ErrorKind, Result};
-use tokio::net::unix::pipe;
 
 use super::PREFIX;
 use crate::backend::Inner;
 use crate::client::{Client, QUICK, SLOW, call, gone_is_done};
 use crate::leftovers::Leftover;
-use crate::task::TaskEntry;
+use crate::task::{TaskEntry, keep_open};
 use crate::text::remove_tree;
 
+/// The FIFOs of the execs that a predecessor left, held open at both ends by the directory of each.
+///
+/// A shim that was told to start an exec waits until the other ends of its FIFOs are open, and answers nobody meanwhile. A containerd
+/// that starts ends a shim that does not answer, and the containers of its pod with it. So they are opened before containerd is
+/// started, and stay open until the exec has ended.
+#[derive(Debug, Default)]
+pub(crate) struct PredecessorFifos(Mutex<HashMap<PathBuf, Vec<File>>>);
+
+// === impl PredecessorFifos ===
+
+impl PredecessorFifos {
+    /// Opens all FIFOs of execs below the directory of all tasks. Blocks on nobody; what cannot be opened is left alone.
+    pub(crate) fn open(all_tasks: &Path) -> Self {
+        let tasks = read_dir(all_tasks).into_iter().flatten().flatten();
+        let execs = tasks.flat_map(|task| exec_dirs(&task.path()));
+        Self(Mutex::new(execs.map(|dir| (dir.clone(), open_fifos(&dir))).collect()))
+    }
+
+    /// Gives the FIFOs of one exec to whoever ends it.
+    fn take(&self, dir: &Path) -> Vec<File> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(dir).unwrap_or_default()
+    }
+
+    /// Closes those that nobody has taken: their tasks have ended.
+    pub(crate) fn close(&self) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clear();
+    }
+}
+
 impl Inner {
-    /// Ends the further processes that a predecessor started in a running task, in the background: nobody waits for them any more. It is
-    /// begun at once: the shim may hang until somebody holds their FIFOs, and a containerd that starts meanwhile ends a shim that hangs.
+    /// Ends the further processes that a predecessor started in a running task, in the background: nobody waits for them any more.
     pub(crate) fn clear_execs(&self, task: &TaskEntry) {
-        let entries = std::fs::read_dir(&task.dirs.run).into_iter().flatten().flatten();
-        let dirs = entries.filter(|entry| entry.file_name().to_string_lossy().starts_with(PREFIX));
-        for dir in dirs.map(|entry| entry.path()) {
+        for dir in exec_dirs(&task.dirs.run) {
             let (client, leftovers, id) = (self.client.clone(), Arc::clone(&self.leftovers), task.id);
+            let held = self.predecessor_fifos.take(&dir);
             self.tracker.spawn(async move {
+                let _held = held;
                 tracing::info!(task.id = %id, dir = %dir.display(), "ending an exec that nobody waits for");
                 if let Err(error) = clear(&client, id, &dir).await {
                     tracing::warn!(
@@ -44,10 +73,7 @@ pub(crate) async fn clear(client: &Client, task: TaskId, dir: &Path) -> Result<(
     let task = task.to_string();
     let exec = dir.file_name().unwrap_or_default().to_string_lossy().into_owned();
     // The shim may wait for the other end of one of them.
-    let _held: Vec<_> = ["stdin", "stdout", "stderr"]
-        .iter()
-        .filter_map(|name| pipe::OpenOptions::new().read_write(true).open_receiver(dir.join(name)).ok())
-        .collect();
+    let _held = open_fifos(dir);
     let what = format!("end an exec in task {task}");
     let delete = || api::DeleteProcessRequest { container_id: task.clone(), exec_id: exec.clone() };
     match call(&what, SLOW, client.tasks().delete_process(delete())).await {
@@ -69,4 +95,49 @@ pub(crate) async fn clear(client: &Client, task: TaskId, dir: &Path) -> Result<(
         Err(error) => return Err(error),
     }
     remove_tree(dir).await
+}
+
+/// The directories of execs in that of a task.
+fn exec_dirs(task: &Path) -> impl Iterator<Item = PathBuf> + use<> {
+    let entries = read_dir(task).into_iter().flatten().flatten();
+    let execs = entries.filter(|entry| entry.file_name().to_string_lossy().starts_with(PREFIX));
+    execs.map(|entry| entry.path())
+}
+
+/// Opens the FIFOs of an exec at both ends, so that a shim that opens either does not wait.
+fn open_fifos(dir: &Path) -> Vec<File> {
+    keep_open(&["stdin", "stdout", "stderr"].map(|name| dir.join(name)))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::{OpenOptions, create_dir_all};
+    use std::os::unix::fs::OpenOptionsExt;
+
+    use nix::fcntl::OFlag;
+    use nix::sys::stat::Mode;
+    use nix::unistd::mkfifo;
+
+    use super::*;
+
+    #[test]
+    fn the_fifos_of_a_predecessors_execs_have_a_reader_until_they_are_closed() {
+        let all = tempfile::tempdir().unwrap();
+        let exec = all.path().join("task/exec-1");
+        create_dir_all(&exec).unwrap();
+        for name in ["task/stdout", "task/exec-1/stdout"] {
+            mkfifo(&all.path().join(name), Mode::S_IRWXU).unwrap();
+        }
+        let has_reader = |name: &str| {
+            let mut write = OpenOptions::new();
+            write.write(true).custom_flags(OFlag::O_NONBLOCK.bits()).open(all.path().join(name)).is_ok()
+        };
+        let held = PredecessorFifos::open(all.path());
+        assert!(has_reader("task/exec-1/stdout") && !has_reader("task/stdout"));
+        let taken = held.take(&exec);
+        held.close();
+        assert!(has_reader("task/exec-1/stdout"));
+        drop(taken);
+        assert!(!has_reader("task/exec-1/stdout"));
+    }
 }

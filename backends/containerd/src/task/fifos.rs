@@ -27,7 +27,7 @@ pub(super) fn hold(paths: &[PathBuf]) -> Result<Vec<File>> {
 }
 
 /// Opens the FIFOs among these at both ends, so that whoever reads them sees no end. What cannot be opened has no reader either.
-pub(super) fn keep_open(paths: &[PathBuf]) -> Vec<File> {
+pub(crate) fn keep_open(paths: &[PathBuf]) -> Vec<File> {
     let is_fifo = |path: &&PathBuf| {
         std::fs::symlink_metadata(path).is_ok_and(|metadata| metadata.file_type().is_fifo())
     };
