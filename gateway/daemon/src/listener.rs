@@ -12,8 +12,12 @@ use std::time::Duration;
 
 use futures::Stream;
 use nix::unistd::{Gid, Group, Uid, chown, geteuid};
+use switchyard_authority::AuthorityFilter;
 use tokio::net::unix::UCred;
 use tokio::net::{UnixListener, UnixStream};
+
+/// A connection of a gRPC client: any is let in, however it names the server.
+pub type GrpcConnection = AuthorityFilter<UnixStream>;
 
 /// Why a socket cannot be served.
 #[derive(Debug, thiserror::Error)]
@@ -113,10 +117,10 @@ impl GuardedListener {
     }
 
     /// All callers, for a gRPC server.
-    pub fn into_stream(self) -> impl Stream<Item = io::Result<UnixStream>> {
+    pub fn into_stream(self) -> impl Stream<Item = io::Result<GrpcConnection>> {
         futures::stream::unfold(self, |mut listener| async move {
             let stream = listener.accept().await;
-            Some((Ok(stream), listener))
+            Some((Ok(AuthorityFilter::new(stream)), listener))
         })
     }
 

@@ -3,8 +3,10 @@
 use super::metadata;
 
 /// Our crates and what each may use of ours, dev-dependencies aside. `*` is everything.
-const LAYERS: [(&str, &[&str]); 19] = [
+const LAYERS: [(&str, &[&str]); 20] = [
     ("switchyard", &["*"]),
+    // Below every gRPC server: whoever listens may use it.
+    ("switchyard-authority", &[]),
     ("switchyard-cgroup", &["switchyard-core"]),
     ("switchyard-cni", &["switchyard-steps"]),
     (
@@ -30,7 +32,10 @@ const LAYERS: [(&str, &[&str]); 19] = [
     ("switchyard-fake", &["switchyard-core"]),
     ("switchyard-logkeeper", &["switchyard-steps"]),
     ("switchyard-namespaces", &["switchyard-core", "switchyard-steps"]),
-    ("switchyard-nomad", &["switchyard-core", "switchyard-process", "switchyard-proto"]),
+    (
+        "switchyard-nomad",
+        &["switchyard-authority", "switchyard-core", "switchyard-process", "switchyard-proto"],
+    ),
     ("switchyard-process", &[]),
     ("switchyard-proto", &[]),
     ("switchyard-registry", &[]),
@@ -55,6 +60,7 @@ const LIBRARIES: [(&str, &[&str]); 8] = [
 /// The crates that know what a message looks like on the wire.
 const WIRE: &[&str] = &[
     "switchyard",
+    "switchyard-authority",
     "switchyard-containerd",
     "switchyard-cri",
     "switchyard-nomad",

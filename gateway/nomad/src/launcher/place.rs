@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use futures::Stream;
 use nix::unistd::{Uid, geteuid};
+use switchyard_authority::AuthorityFilter;
 use tokio::net::{UnixListener, UnixStream};
 
 use super::{Launch, handshake};
@@ -99,10 +100,10 @@ impl Place {
     }
 
     /// Its callers, without end. They may come and go, or not call at all. The file is removed with the stream.
-    pub(super) fn into_incoming(self) -> impl Stream<Item = io::Result<UnixStream>> {
+    pub(super) fn into_incoming(self) -> impl Stream<Item = io::Result<AuthorityFilter<UnixStream>>> {
         futures::stream::unfold(self, |place| async move {
             let stream = accept(&place.listener).await;
-            Some((Ok(stream), place))
+            Some((Ok(AuthorityFilter::new(stream)), place))
         })
     }
 }

@@ -1,0 +1,125 @@
+//! Reading through the filter, as a server does.
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+use super::*;
+use crate::frames::PREFACE;
+
+/// HEADERS on stream 1, whose whole block is `:authority`, by the static index of its name.
+fn headers(authority: &[u8]) -> Vec<u8> {
+    let len = u8::try_from(authority.len()).unwrap();
+    [&[0, 0, len + 2, 1, 4, 0, 0, 0, 1, 0x41, len], authority].concat()
+}
+
+async fn read_all(mut filter: AuthorityFilter<impl AsyncRead + Unpin>, at_once: usize) -> Vec<u8> {
+    let mut all = Vec::new();
+    let mut some = vec![0; at_once];
+    loop {
+        match filter.read(&mut some).await.unwrap() {
+            0 => return all,
+            n => all.extend_from_slice(&some[..n]),
+        }
+    }
+}
+
+#[tokio::test]
+async fn what_is_read_does_not_depend_on_how_much_is_read_at_once() {
+    let sent = [PREFACE, &headers(b"%2Frun%2Fa.sock"), &[0, 0, 3, 0, 1, 0, 0, 0, 1, 7, 8, 9]].concat();
+    let expected = [PREFACE, &headers(b"-2Frun-2Fa.sock"), &[0, 0, 3, 0, 1, 0, 0, 0, 1, 7, 8, 9]].concat();
+    for at_once in 1..=sent.len() {
+        assert_eq!(read_all(AuthorityFilter::new(&*sent), at_once).await, expected, "{at_once}");
+    }
+}
+
+#[tokio::test]
+async fn everything_but_a_block_is_there_as_soon_as_it_was_sent() {
+    let (mut client, server) = tokio::io::duplex(1024);
+    let mut filter = AuthorityFilter::new(server);
+    let mut read = [0; 64];
+    // The preface, the first half of it; settings; and the beginning of DATA.
+    for part in
+        [&PREFACE[..10], &PREFACE[10..], &[0, 0, 0, 4, 0, 0, 0, 0, 0], &[0, 1, 0, 0, 0, 0, 0, 0, 1, 5]]
+    {
+        client.write_all(part).await.unwrap();
+        let n = filter.read(&mut read).await.unwrap();
+        assert_eq!(read[..n], *part);
+    }
+}
+
+#[tokio::test]
+async fn a_block_that_the_client_does_not_end_is_read_when_the_connection_ends() {
+    let sent = [PREFACE, &headers(b"a/b")].concat();
+    let sent = &sent[..sent.len() - 1];
+    assert_eq!(read_all(AuthorityFilter::new(sent), 100).await, sent);
+}
+
+#[tokio::test]
+async fn after_a_good_first_request_it_steps_aside() {
+    // The second request would need it: that is the price.
+    let sent = [PREFACE, &headers(b"localhost"), &headers(b"a/b")].concat();
+    let mut filter = AuthorityFilter::new(&*sent);
+    let mut read = vec![0; PREFACE.len()];
+    filter.read_exact(&mut read).await.unwrap();
+    assert!(filter.is_watching());
+    let mut rest = Vec::new();
+    filter.read_to_end(&mut rest).await.unwrap();
+    assert!(!filter.is_watching());
+    assert_eq!([read, rest].concat(), sent);
+}
+
+#[tokio::test]
+async fn a_client_that_once_sent_a_path_is_followed_to_the_end() {
+    let sent = [PREFACE, &headers(b"a/b"), &headers(b"localhost"), &headers(b"c/d")].concat();
+    let expected = [PREFACE, &headers(b"a-b"), &headers(b"localhost"), &headers(b"c-d")].concat();
+    assert_eq!(read_all(AuthorityFilter::new(&*sent), 7).await, expected);
+}
+
+#[tokio::test]
+async fn what_is_no_http2_passes() {
+    for sent in [&b"GET / HTTP/1.1\r\n\r\n"[..], b"PRI * HTTP/1.1", b"", b"P"] {
+        assert_eq!(read_all(AuthorityFilter::new(sent), 5).await, sent);
+    }
+}
+
+#[test]
+fn an_endless_block_is_held_up_to_a_bound_and_passes_then() {
+    let head = |kind, len: usize| {
+        let [.., a, b, c] = len.to_be_bytes();
+        vec![a, b, c, kind, 0, 0, 0, 0, 1]
+    };
+    let mut rewriter = Rewriter::default();
+    let mut out = Vec::new();
+    rewriter.push(PREFACE, &mut out);
+    rewriter.push(&head(1, 0), &mut out);
+    let mut sent = out.len() + 9;
+    while !rewriter.is_aside() {
+        assert!(sent - out.len() <= 64 << 10 && sent < 1 << 20, "{sent} bytes, and nothing passes");
+        let frame = [head(9, 16 << 10), vec![0; 16 << 10]].concat();
+        rewriter.push(&frame, &mut out);
+        sent += frame.len();
+    }
+    assert_eq!(out.len(), sent);
+
+    // Nor in small pieces.
+    let mut rewriter = Rewriter::default();
+    let mut out = Vec::new();
+    rewriter.push(PREFACE, &mut out);
+    rewriter.push(&head(1, 0), &mut out);
+    for _ in 0..100 {
+        rewriter.push(&head(9, 0), &mut out);
+    }
+    assert!(rewriter.is_aside());
+    assert_eq!(out.len(), PREFACE.len() + 101 * 9);
+}
+
+#[tokio::test]
+async fn the_peers_credentials_survive_and_the_guard_goes_with_the_connection() {
+    let (ours, _theirs) = tokio::net::UnixStream::pair().unwrap();
+    let guard = std::sync::Arc::new(());
+    let filter = AuthorityFilter::with_guard(ours, std::sync::Arc::clone(&guard));
+    let peer = filter.connect_info().peer_cred.unwrap();
+    assert_eq!(peer.pid(), Some(std::process::id().cast_signed()));
+    assert_eq!(std::sync::Arc::strong_count(&guard), 2);
+    drop(filter);
+    assert_eq!(std::sync::Arc::strong_count(&guard), 1);
+}
