@@ -7,7 +7,7 @@ mod confinement;
 mod crashes;
 mod devices;
 mod ends;
-mod foreign;
+pub(crate) mod foreign;
 mod limits;
 mod logs;
 mod mounts;

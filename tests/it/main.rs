@@ -5,6 +5,7 @@ mod breaks;
 mod contract;
 mod cri;
 mod daemon;
+mod hostile;
 mod images;
 mod kills;
 mod lent;

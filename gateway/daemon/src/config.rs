@@ -140,6 +140,10 @@ pub struct Cri {
     pub exec_drain_seconds: u64,
     /// The largest request that is accepted, in bytes.
     pub max_message_bytes: usize,
+    /// Connections that are served at once, half of them for one process. More are closed.
+    pub max_connections: usize,
+    /// Calls at once on one connection. A client waits with more.
+    pub max_streams: u32,
     /// The server of exec, attach and port-forward.
     pub streaming: Streaming,
 }
@@ -170,6 +174,10 @@ pub struct Nomad {
     pub socket: Option<PathBuf>,
     /// A group, by name or number, whose agents may use the socket besides root's.
     pub socket_group: Option<String>,
+    /// Connections that are served at once, half of them for one process. More are closed.
+    pub max_connections: usize,
+    /// Calls at once on one connection. A launcher waits with more.
+    pub max_streams: u32,
 }
 
 /// Processes that the daemon starts itself: containerd and the logkeeper in mode `managed`.
@@ -262,6 +270,8 @@ impl Default for Cri {
             unset_seccomp: UnsetSeccomp::Unconfined,
             exec_drain_seconds: 15,
             max_message_bytes: 16 << 20,
+            max_connections: 1024,
+            max_streams: 10_000,
             streaming: Streaming::default(),
         }
     }
@@ -281,7 +291,13 @@ impl Default for Streaming {
 
 impl Default for Nomad {
     fn default() -> Self {
-        Self { enabled: true, socket: None, socket_group: None }
+        Self {
+            enabled: true,
+            socket: None,
+            socket_group: None,
+            max_connections: 1024,
+            max_streams: switchyard_nomad::launcher::MAX_STREAMS,
+        }
     }
 }
 

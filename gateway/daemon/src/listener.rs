@@ -16,8 +16,14 @@ use switchyard_authority::AuthorityFilter;
 use tokio::net::unix::UCred;
 use tokio::net::{UnixListener, UnixStream};
 
-/// A connection of a gRPC client: any is let in, however it names the server.
-pub type GrpcConnection = AuthorityFilter<UnixStream>;
+mod places;
+
+pub use places::Place;
+
+use places::Places;
+
+/// A connection of a gRPC client: any is let in, however it names the server, and it has one of the socket's places.
+pub type GrpcConnection = AuthorityFilter<UnixStream, Option<Place>>;
 
 /// Why a socket cannot be served.
 #[derive(Debug, thiserror::Error)]
@@ -44,6 +50,7 @@ pub enum ListenError {
 pub struct GuardedListener {
     listener: UnixListener,
     group: Option<Gid>,
+    places: Option<Places>,
     file: Arc<SocketFile>,
 }
 
@@ -76,7 +83,14 @@ impl GuardedListener {
         let file = Arc::new(SocketFile { path: path.to_owned(), identity: identity(path) });
         chown(path, None, group).map_err(|errno| fail(errno.into()))?;
         fs::set_permissions(path, fs::Permissions::from_mode(0o660)).map_err(fail)?;
-        Ok(Self { listener, group, file })
+        Ok(Self { listener, group, places: None, file })
+    }
+
+    /// Serves at most so many gRPC connections at once, and half of them for one process; `key` is the key of the configuration that
+    /// says so. More are closed as they come.
+    #[must_use]
+    pub fn with_limit(self, connections: usize, key: &'static str) -> Self {
+        Self { places: Some(Places::new(connections, key)), ..self }
     }
 
     /// The socket's path.
@@ -119,9 +133,21 @@ impl GuardedListener {
     /// All callers, for a gRPC server.
     pub fn into_stream(self) -> impl Stream<Item = io::Result<GrpcConnection>> {
         futures::stream::unfold(self, |mut listener| async move {
-            let stream = listener.accept().await;
-            Some((Ok(AuthorityFilter::new(stream)), listener))
+            let connection = listener.accept_grpc().await;
+            Some((Ok(connection), listener))
         })
+    }
+
+    /// The next caller that may call and has a place. Cancel-safe.
+    async fn accept_grpc(&mut self) -> GrpcConnection {
+        loop {
+            let stream = self.accept().await;
+            let Some(places) = &self.places else { return AuthorityFilter::with_guard(stream, None) };
+            let process = stream.peer_cred().ok().and_then(|peer| peer.pid());
+            if let Some(place) = places.take(process) {
+                return AuthorityFilter::with_guard(stream, Some(place));
+            }
+        }
     }
 
     fn allows(&self, peer: &UCred) -> bool {

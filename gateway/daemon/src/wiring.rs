@@ -81,6 +81,8 @@ pub fn cri(scope: Scope, config: &Config, sessions: Sessions) -> Routes {
         unset_seccomp,
         exec_drain_seconds,
         max_message_bytes,
+        max_connections: _,
+        max_streams: _,
         streaming: _,
     } = config.cri;
     let settings = switchyard_cri::Config {

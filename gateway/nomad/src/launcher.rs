@@ -36,8 +36,9 @@ use front::Front;
 use link::Link;
 use place::Place;
 
-/// Streams at once on one connection: each task has a few that do not end, so that a limit would stop the agent.
-pub(crate) const MAX_STREAMS: u32 = u32::MAX;
+/// Streams at once on one connection, unless the daemon's configuration says otherwise. Each task has a few that do not end, and an agent
+/// whose streams are all in use stands still: it is far more than all tasks of a node need.
+pub const MAX_STREAMS: u32 = 100_000;
 
 /// How much of one stream may wait for its reader.
 pub(crate) const STREAM_WINDOW: u32 = 256 << 10;
@@ -108,7 +109,7 @@ pub async fn run(launch: Launch, say: impl FnOnce(&str) -> io::Result<()>) -> Re
     let (link, kept) = Link::new(&launch);
     let front = Front::new(&launch, link, ending.clone());
     let incoming = place.into_incoming();
-    let server = crate::tune(Server::builder());
+    let server = crate::tune(Server::builder(), MAX_STREAMS);
     tokio::select! {
         served = server.serve_with_incoming(front, incoming) => served.map(|()| End::Asked).map_err(LaunchError::Serve),
         () = ending.come() => Ok(End::Asked),

@@ -15,7 +15,7 @@ use tonic::transport::Server;
 use crate::MAX_MESSAGE;
 use crate::device::DeviceService;
 use crate::driver::Driver;
-use crate::launcher::{CONNECTION_WINDOW, MAX_STREAMS, STREAM_WINDOW};
+use crate::launcher::{CONNECTION_WINDOW, STREAM_WINDOW};
 use crate::session::Sessions;
 use crate::sessions::SessionService;
 
@@ -60,11 +60,12 @@ pub fn services(scope: Scope, devices: Inventories, stop: CancellationToken) -> 
     }
 }
 
-/// Fits a server for launchers: each task of an agent has calls that do not end, and one that is not read holds up no other.
+/// Fits a server for launchers, with so many calls at once on one connection: each task of an agent has calls that do not end, and one that
+/// is not read holds up no other.
 #[must_use]
-pub fn tune(server: Server) -> Server {
+pub fn tune(server: Server, max_streams: u32) -> Server {
     server
-        .max_concurrent_streams(MAX_STREAMS)
+        .max_concurrent_streams(max_streams)
         .initial_stream_window_size(STREAM_WINDOW)
         .initial_connection_window_size(CONNECTION_WINDOW)
 }

@@ -17,10 +17,10 @@ const GRPCIO: &str = "/usr/lib/python3/dist-packages/grpc/__init__.py";
 /// What an old kubelet's clients call, by the same socket.
 const OLD: &str = "/runtime.v1alpha2.RuntimeService";
 /// The current service.
-const RUNTIME: &str = "/runtime.v1.RuntimeService";
+pub(crate) const RUNTIME: &str = "/runtime.v1.RuntimeService";
 
 /// A Python process with one channel.
-struct Client {
+pub(crate) struct Client {
     process: Child,
     calls: ChildStdin,
     answers: BufReader<ChildStdout>,
@@ -28,7 +28,7 @@ struct Client {
 
 impl Client {
     /// With the `:authority` that the library sends by itself, or this one.
-    fn start(socket: &Path, authority: Option<&str>) -> Self {
+    pub(crate) fn start(socket: &Path, authority: Option<&str>) -> Self {
         require_file(Path::new(GRPCIO), "python3-grpcio");
         let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("it/cri/foreign.py");
         let mut command = Command::new(PYTHON);
@@ -45,7 +45,7 @@ impl Client {
     }
 
     /// One call, and what it is answered; the name of the code and its text if it is refused.
-    fn call<T: Message + Default>(
+    pub(crate) fn call<T: Message + Default>(
         &mut self,
         service: &str,
         method: &str,

@@ -147,7 +147,7 @@ fn an_unknown_key_of_a_drop_in_a_variable_or_a_flag_is_named_too() {
         load(&sources).unwrap_err().to_string(),
         "flag --set cri.port: unknown key \"port\" in [cri]: known keys are \
          enabled, socket, socket_group, unprivileged_ports, unprivileged_icmp, unset_seccomp, exec_drain_seconds, \
-         max_message_bytes, streaming"
+         max_message_bytes, max_connections, max_streams, streaming"
     );
 }
 

@@ -76,6 +76,10 @@ pub(super) fn check(config: &Config) -> Result<(), Fault> {
         ("network.plugin_timeout_seconds", config.network.plugin_timeout_seconds == 0),
         ("registry.idle_timeout_seconds", config.registry.idle_timeout_seconds == 0),
         ("cri.max_message_bytes", config.cri.max_message_bytes == 0),
+        ("cri.max_connections", config.cri.max_connections == 0),
+        ("cri.max_streams", config.cri.max_streams == 0),
+        ("nomad.max_connections", config.nomad.max_connections == 0),
+        ("nomad.max_streams", config.nomad.max_streams == 0),
         ("cri.streaming.idle_timeout_seconds", config.cri.streaming.idle_timeout_seconds == 0),
     ] {
         if is_zero {

@@ -45,9 +45,12 @@ impl Doors {
         let bind = |enabled: bool, socket: PathBuf, group: &Option<String>| {
             enabled.then(|| GuardedListener::bind(&socket, group.as_deref())).transpose()
         };
+        let (cri, nomad) = (&config.cri, &config.nomad);
         Ok(Self {
-            cri: bind(config.cri.enabled, config.cri_socket(), &config.cri.socket_group)?,
-            nomad: bind(config.nomad.enabled, config.nomad_socket(), &config.nomad.socket_group)?,
+            cri: bind(cri.enabled, config.cri_socket(), &cri.socket_group)?
+                .map(|door| door.with_limit(cri.max_connections, "cri.max_connections")),
+            nomad: bind(nomad.enabled, config.nomad_socket(), &nomad.socket_group)?
+                .map(|door| door.with_limit(nomad.max_connections, "nomad.max_connections")),
         })
     }
 
@@ -71,7 +74,8 @@ impl Daemon {
         if let Some((door, sessions)) = doors.cri.zip(sessions) {
             let routes = (wiring.cri)(gateway.scope(Owner::Kubernetes), &self.config, sessions);
             let gate = GateLayer::new(gateway.clone(), self.config.recovery.wait(), CRI_AT_ONCE);
-            self.serve_grpc("cri", door, self.server("cri", gate, Server::builder(), routes));
+            let server = Server::builder().max_concurrent_streams(self.config.cri.max_streams);
+            self.serve_grpc("cri", door, self.server("cri", gate, server, routes));
         }
         if let Some(door) = doors.nomad {
             let stop = self.shutdown.token().clone();
@@ -80,7 +84,7 @@ impl Daemon {
             self.spawn("tending of what nomad leaves", services.tending);
             // An agent whose call is refused starts a second task: calls wait for as long as it takes, or until they are called off.
             let gate = GateLayer::new(gateway.clone(), Duration::MAX, &switchyard_nomad::AT_ONCE);
-            let server = switchyard_nomad::tune(Server::builder());
+            let server = switchyard_nomad::tune(Server::builder(), self.config.nomad.max_streams);
             self.serve_grpc("nomad", door, self.server("nomad", gate, server, services.routes));
         }
     }

@@ -19,6 +19,7 @@ use crate::session::{Held, Processors, SESSION_KEY};
 mod command;
 mod ends;
 mod left;
+mod many;
 mod starting;
 mod storm;
 mod whole;

@@ -1,0 +1,80 @@
+//! As many tasks as no node has, all watched over one connection.
+
+use futures::future::join_all;
+use hyper_util::rt::TokioIo;
+use nomad::driver_client::DriverClient;
+use nomad::driver_server::DriverServer;
+use switchyard_authority::AuthorityFilter;
+use tokio::net::UnixStream;
+use tonic::transport::{Endpoint, Server};
+
+use super::*;
+use crate::launcher::{CONNECTION_WINDOW, MAX_STREAMS, STREAM_WINDOW};
+
+const TASKS: usize = 5_000;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn five_thousand_tasks_are_watched_over_one_connection() {
+    let lab = lab().await;
+    let mut ids = Vec::new();
+    for number in 0..TASKS {
+        let name = format!("web-{number}");
+        for part in ["local", "secrets"] {
+            std::fs::create_dir_all(lab.dir.path().join(ALLOC).join(&name).join(part))
+                .expect("there is room");
+        }
+        let mut request = lab.request("00000001", &["serve"]);
+        request.id = format!("{ALLOC}/{name}/00000001");
+        request.name = name;
+        lab.start(&request).await.expect("it starts");
+        ids.push(request.id);
+    }
+
+    let (ours, theirs) = UnixStream::pair().expect("there are files");
+    let incoming = futures::stream::iter([Ok::<_, std::io::Error>(AuthorityFilter::new(theirs))])
+        .chain(futures::stream::pending());
+    let mut server = crate::tune(Server::builder(), MAX_STREAMS);
+    let served = server.add_service(DriverServer::new(lab.driver.clone())).serve_with_incoming(incoming);
+    let served = tokio::spawn(served);
+    let mut only = Some(ours);
+    let connector = tower::service_fn(move |_| {
+        let stream = only.take().map(TokioIo::new).ok_or(std::io::ErrorKind::NotConnected);
+        std::future::ready(stream.map_err(std::io::Error::from))
+    });
+    let endpoint = Endpoint::from_static("http://localhost")
+        .initial_stream_window_size(STREAM_WINDOW)
+        .initial_connection_window_size(CONNECTION_WINDOW);
+    let client = DriverClient::new(endpoint.connect_with_connector(connector).await.expect("it is served"));
+
+    let stats = join_all(ids.iter().map(|id| {
+        let mut client = client.clone();
+        let collection_interval = Some(prost_types::Duration { seconds: 3600, nanos: 0 });
+        let message = nomad::TaskStatsRequest { task_id: id.clone(), collection_interval };
+        async move { client.task_stats(call(message)).await.expect("it is watched").into_inner() }
+    }));
+    let mut stats = stats.await;
+    for watched in &mut stats {
+        let first = watched.message().await.expect("it goes on").expect("it has not ended");
+        assert!(first.stats.is_some());
+    }
+    let waits: Vec<_> = ids
+        .iter()
+        .map(|id| {
+            let (mut client, message) = (client.clone(), nomad::WaitTaskRequest { task_id: id.clone() });
+            tokio::spawn(async move { client.wait_task(call(message)).await.map(Response::into_inner) })
+        })
+        .collect();
+    // Beside all that, a call is answered.
+    let message = nomad::InspectTaskRequest { task_id: ids[0].clone() };
+    client.clone().inspect_task(call(message)).await.expect("it is answered");
+    for id in &ids {
+        lab.fake.exit(lab.task(id), 7).expect("it runs");
+    }
+    for wait in waits {
+        assert_eq!(code(&wait.await.expect("it does not panic").expect("it is answered")), 7);
+    }
+    for watched in &mut stats {
+        while watched.message().await.expect("it goes on").is_some() {}
+    }
+    served.abort();
+}
