@@ -154,7 +154,7 @@ impl GuardedListener {
         let uid = Uid::from_raw(peer.uid());
         let member = |group: Gid| {
             peer.gid() == group.as_raw()
-                || peer.pid().is_some_and(|pid| groups_of(pid).contains(&group.as_raw()))
+                || peer.pid().is_some_and(|pid| groups_of(pid, peer.uid()).contains(&group.as_raw()))
         };
         uid.is_root() || uid == geteuid() || self.group.is_some_and(member)
     }
@@ -205,11 +205,22 @@ fn find_group(name: &str) -> Result<Gid, ListenError> {
         .ok_or_else(|| ListenError::NoGroup(name.into()))
 }
 
-/// The groups of a process besides its primary one; none if it has gone.
-fn groups_of(pid: i32) -> Vec<u32> {
-    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
-    let line = status.lines().find_map(|line| line.strip_prefix("Groups:")).unwrap_or_default();
-    line.split_whitespace().filter_map(|gid| gid.parse().ok()).collect()
+/// The groups of a user's process besides its primary one; none if it has gone.
+///
+/// The kernel knows those of the caller as it connected (SO_PEERGROUPS), but no crate reads a list of any length by getsockopt without
+/// `unsafe` on our side. A later process with the caller's number is told by its user: one of the same user has no more rights.
+fn groups_of(pid: i32, uid: u32) -> Vec<u32> {
+    groups_in(&fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default(), uid)
+}
+
+/// The groups in a `/proc/<pid>/status`, if the process has this effective user. Pure.
+fn groups_in(status: &str, uid: u32) -> Vec<u32> {
+    let numbers = |key: &str| -> Vec<u32> {
+        let line = status.lines().find_map(|line| line.strip_prefix(key)).unwrap_or_default();
+        line.split_whitespace().filter_map(|number| number.parse().ok()).collect()
+    };
+    // Uid: real, effective, saved, of the file system.
+    if numbers("Uid:").get(1) == Some(&uid) { numbers("Groups:") } else { Vec::new() }
 }
 
 #[cfg(test)]
@@ -264,9 +275,18 @@ mod tests {
 
     #[test]
     fn the_groups_of_a_process_are_read_while_it_lives() {
-        assert_eq!(groups_of(0), Vec::<u32>::new());
         let own = i32::try_from(std::process::id()).unwrap();
+        let uid = geteuid().as_raw();
+        assert_eq!(groups_of(0, uid), Vec::<u32>::new());
         let expected: Vec<u32> = nix::unistd::getgroups().unwrap().into_iter().map(Gid::as_raw).collect();
-        assert_eq!(groups_of(own), expected);
+        assert_eq!(groups_of(own, uid), expected);
+    }
+
+    #[test]
+    fn a_process_of_another_user_lends_its_groups_to_nobody() {
+        let status = "Name:\tsh\nUid:\t1000\t1001\t1000\t1000\nGid:\t5\t5\t5\t5\nGroups:\t5 27 999 \n";
+        assert_eq!(groups_in(status, 1001), [5, 27, 999]);
+        assert_eq!(groups_in(status, 1000), Vec::<u32>::new());
+        assert_eq!(groups_in("", 0), Vec::<u32>::new());
     }
 }
