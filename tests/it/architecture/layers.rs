@@ -22,6 +22,7 @@ const LAYERS: [(&str, &[&str]); 20] = [
             "switchyard-registry",
             "switchyard-runtime-spec",
             "switchyard-steps",
+            "switchyard-tree",
         ],
     ),
     // The suite that every backend passes: the backends use it as a dev-dependency.
@@ -43,6 +44,7 @@ const LAYERS: [(&str, &[&str]); 20] = [
     ("switchyard-steps", &[]),
     ("switchyard-streaming", &[]),
     ("switchyard-tests", &["*"]),
+    ("switchyard-tree", &[]),
 ];
 
 /// Libraries that only some of our crates may name, dev-dependencies aside.

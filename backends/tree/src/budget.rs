@@ -1,0 +1,72 @@
+//! How much a copy may take.
+
+use std::io;
+use std::os::fd::AsFd;
+
+use rustix::fs::fstatvfs;
+
+use crate::error::Error;
+
+/// What is counted for a file or directory besides its content, and the unit in which content takes space.
+const BLOCK: u64 = 4096;
+
+/// The bytes and inodes that copies may still take. Several copies can have one in common.
+#[derive(Debug, Clone)]
+pub struct Budget {
+    bytes: Share,
+    inodes: Share,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Share {
+    most: u64,
+    left: u64,
+}
+
+// === impl Share ===
+
+impl Share {
+    const fn new(most: u64) -> Self {
+        Self { most, left: most }
+    }
+
+    /// Takes so many; `None` if there are not as many.
+    fn take(&mut self, number: u64) -> Option<()> {
+        self.left = self.left.checked_sub(number)?;
+        Some(())
+    }
+}
+
+// === impl Budget ===
+
+impl Budget {
+    /// So many bytes, in whole blocks, and inodes.
+    #[must_use]
+    pub const fn new(bytes: u64, inodes: u64) -> Self {
+        Self { bytes: Share::new(bytes), inodes: Share::new(inodes) }
+    }
+
+    /// So many percent of the bytes and inodes that are free on the disk of `dir` now.
+    ///
+    /// # Errors
+    /// The disk cannot be asked.
+    pub fn of_free(dir: impl AsFd, percent: u64) -> io::Result<Self> {
+        let disk = fstatvfs(dir)?;
+        let part = |free: u64| free / 100 * percent;
+        // A file system that counts no inodes has as many as it needs.
+        let inodes = if disk.f_files == 0 { u64::MAX } else { part(disk.f_ffree) };
+        Ok(Self::new(part(disk.f_bfree.saturating_mul(disk.f_frsize)), inodes))
+    }
+
+    /// Counts a new file, directory or link.
+    pub(crate) fn take_inode(&mut self) -> Result<(), Error> {
+        let too_large = Error::TooLarge { unit: "inodes", most: self.inodes.most };
+        self.inodes.take(1).ok_or(too_large)
+    }
+
+    /// Counts content.
+    pub(crate) fn take_bytes(&mut self, bytes: u64) -> Result<(), Error> {
+        let too_large = Error::TooLarge { unit: "bytes", most: self.bytes.most };
+        self.bytes.take(bytes.div_ceil(BLOCK).saturating_mul(BLOCK)).ok_or(too_large)
+    }
+}

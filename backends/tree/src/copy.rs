@@ -1,0 +1,304 @@
+//! Copying a tree.
+
+use std::collections::VecDeque;
+use std::ffi::{CStr, CString};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use rustix::fs::{
+    AtFlags, Dir, FileType, Gid, Mode, OFlags, Stat, Timespec, Timestamps, Uid, chmodat, chownat, fchmod,
+    fchown, fstat, futimens, linkat, mkdirat, mknodat, openat, readlinkat, statat, symlinkat, unlinkat,
+    utimensat,
+};
+use rustix::io::Errno;
+
+use crate::OPEN_LEVELS;
+use crate::budget::Budget;
+use crate::cancel::Cancel;
+use crate::data::{Contents, Fault};
+use crate::dir::{self, Id};
+use crate::error::{Error, Place};
+use crate::xattrs::Xattrs;
+
+/// What a copy came to.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Copied {
+    /// Extended attributes that the file system of the copy does not hold. They are left out.
+    pub refused_attributes: u64,
+}
+
+/// Copies all that is in the directory `from` into `to`, which is empty, and gives `to` the attributes of `from`.
+///
+/// As containerd and Docker fill their volumes: owners, permissions, times and extended attributes (`user.`, `trusted.` and `security.`,
+/// so capabilities, too) are copied, several names of one file stay that, links are copied as links, and devices, FIFOs and sockets are made
+/// anew. Holes in files stay holes. `from` must not be changed meanwhile, and `to` must be seen by nobody else.
+///
+/// # Errors
+/// [`Error::TooLarge`] when `budget` is used up, [`Error::Cancelled`], [`Error::Mounted`], [`Error::Changing`] when `from` is changed,
+/// [`Error::Io`]. What is in `to` then is a part of the copy, to be removed.
+pub fn copy(from: impl AsFd, to: impl AsFd, budget: &mut Budget, cancel: &Cancel) -> Result<Copied, Error> {
+    let (from, to) = (from.as_fd(), to.as_fd());
+    let mut copying = Copying {
+        levels: Vec::new(),
+        open: VecDeque::new(),
+        root: reopened(to)?,
+        links_name: free_name(from).map_err(Error::io("look for", c".links", 0))?,
+        links: None,
+        contents: Contents::new(),
+        xattrs: Xattrs::new(),
+        budget,
+        cancel,
+    };
+    copying.push(reopened(from)?, reopened(to)?, c".")?;
+    copying.run()?;
+    Ok(Copied { refused_attributes: copying.xattrs.refused })
+}
+
+/// The same directory with a position of its own.
+fn reopened(dir: BorrowedFd<'_>) -> Result<OwnedFd, Error> {
+    dir::enter(dir, c".").map_err(Error::io("open", c".", 0))
+}
+
+/// A name that nothing in this directory has, for the one that holds files with several names until the copy is done.
+fn free_name(dir: impl AsFd) -> Result<CString, Errno> {
+    let mut name = b".links".to_vec();
+    loop {
+        let tried = CString::new(name.clone()).map_err(|_| Errno::INVAL)?;
+        match statat(&dir, &tried, AtFlags::SYMLINK_NOFOLLOW) {
+            Err(Errno::NOENT) => return Ok(tried),
+            Ok(_) => name.push(b'-'),
+            Err(errno) => return Err(errno),
+        }
+    }
+}
+
+/// Two directories that are open: the one that is copied, and its copy.
+struct Level {
+    from: Dir,
+    to: OwnedFd,
+    /// Where the reading of `from` goes on.
+    offset: i64,
+}
+
+/// What is kept of two directories while they are closed.
+struct Closed {
+    from: Id,
+    to: Id,
+    offset: i64,
+}
+
+struct Copying<'c> {
+    /// The directories from the top of the tree to where it is.
+    levels: Vec<Closed>,
+    /// The deepest of them.
+    open: VecDeque<Level>,
+    root: OwnedFd,
+    links_name: CString,
+    /// The directory, in the copy, in which each file with several names has one after its number: the copy of its other names are links to
+    /// that. So nothing of them is kept in memory.
+    links: Option<OwnedFd>,
+    contents: Contents,
+    xattrs: Xattrs,
+    budget: &'c mut Budget,
+    cancel: &'c Cancel,
+}
+
+impl Copying<'_> {
+    fn run(&mut self) -> Result<(), Error> {
+        while let Some(level) = self.open.back_mut() {
+            self.cancel.check()?;
+            let depth = self.levels.len();
+            let Some(entry) = level.from.read() else {
+                self.go_up()?;
+                continue;
+            };
+            let entry = entry.map_err(Error::io("read", c"a directory", depth - 1))?;
+            level.offset = entry.offset();
+            let name = entry.file_name();
+            if name != c"." && name != c".." {
+                self.entry(name, depth)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn entry(&mut self, name: &CStr, depth: usize) -> Result<(), Error> {
+        let Some(level) = self.open.back() else { return Ok(()) };
+        let from = level.from.fd().map_err(Error::io("read", name, depth))?;
+        let seen =
+            statat(from, name, AtFlags::SYMLINK_NOFOLLOW).map_err(Error::io("look at", name, depth))?;
+        self.budget.take_inode()?;
+        if FileType::from_raw_mode(seen.st_mode) == FileType::Directory {
+            return self.go_down(name, depth);
+        }
+        let linked = seen.st_nlink > 1;
+        if linked && self.link(name, &seen).map_err(Error::io("link", name, depth))? {
+            return Ok(());
+        }
+        self.file(name, &seen).map_err(|fault| match fault {
+            Fault::Kernel(errno) => Error::io("copy", name, depth)(errno),
+            Fault::Other(error) => error,
+        })?;
+        if linked {
+            self.keep_for_links(name, &seen).map_err(Error::io("link", name, depth))?;
+        }
+        Ok(())
+    }
+
+    /// Copies what is no directory, with its attributes.
+    fn file(&mut self, name: &CStr, seen: &Stat) -> Result<(), Fault> {
+        let Some(Level { from, to, .. }) = self.open.back() else { return Ok(()) };
+        let from = from.fd()?;
+        let kind = FileType::from_raw_mode(seen.st_mode);
+        match kind {
+            FileType::RegularFile => {
+                let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+                let source = openat(from, name, flags, Mode::empty())?;
+                let seen = fstat(&source)?;
+                if FileType::from_raw_mode(seen.st_mode) != FileType::RegularFile {
+                    return Err(Error::Changing.into());
+                }
+                let flags =
+                    OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+                let target = openat(to, name, flags, Mode::RUSR | Mode::WUSR)?;
+                let size = u64::try_from(seen.st_size).unwrap_or(0);
+                self.contents.copy(&source, &target, size, self.budget, self.cancel)?;
+                return Ok(adopt(&source, &target, &seen, &mut self.xattrs)?);
+            }
+            FileType::Symlink => symlinkat(readlinkat(from, name, Vec::new())?, to, name)?,
+            FileType::Directory => return Ok(()),
+            FileType::Fifo
+            | FileType::Socket
+            | FileType::CharacterDevice
+            | FileType::BlockDevice
+            | FileType::Unknown => mknodat(to, name, kind, Mode::RUSR | Mode::WUSR, seen.st_rdev)?,
+        }
+        let (uid, gid) = owner(seen);
+        chownat(to, name, Some(uid), Some(gid), AtFlags::SYMLINK_NOFOLLOW)?;
+        if kind != FileType::Symlink {
+            // What is there is no link: it was just made.
+            chmodat(to, name, mode(seen), AtFlags::empty())?;
+        }
+        self.xattrs.copy_named(from, to, name)?;
+        Ok(utimensat(to, name, &times(seen), AtFlags::SYMLINK_NOFOLLOW)?)
+    }
+
+    /// Makes a further name of a file that was copied already; `false` if it was not.
+    fn link(&self, name: &CStr, seen: &Stat) -> Result<bool, Errno> {
+        let (Some(links), Some(level)) = (&self.links, self.open.back()) else { return Ok(false) };
+        match linkat(links, key(seen), &level.to, name, AtFlags::empty()) {
+            Ok(()) => Ok(true),
+            // Some file systems have more names for a file than others: those that are too many are of one more copy.
+            Err(Errno::NOENT | Errno::MLINK) => Ok(false),
+            Err(errno) => Err(errno),
+        }
+    }
+
+    /// Has the next names of this file link to what was just copied.
+    fn keep_for_links(&mut self, name: &CStr, seen: &Stat) -> Result<(), Errno> {
+        let Some(level) = self.open.back() else { return Ok(()) };
+        let links = match &mut self.links {
+            Some(links) => links,
+            none => {
+                mkdirat(&self.root, &self.links_name, Mode::RWXU)?;
+                none.insert(dir::enter(&self.root, &self.links_name)?)
+            }
+        };
+        let key = key(seen);
+        match unlinkat(&*links, &key, AtFlags::empty()) {
+            Ok(()) | Err(Errno::NOENT) => {}
+            Err(errno) => return Err(errno),
+        }
+        linkat(&level.to, name, links, &key, AtFlags::empty())
+    }
+
+    fn push(&mut self, from: OwnedFd, to: OwnedFd, name: &CStr) -> Result<(), Error> {
+        let depth = self.levels.len();
+        let failed = || Error::io("open", name, depth);
+        let ids = (Id::of(&from).map_err(failed())?, Id::of(&to).map_err(failed())?);
+        self.levels.push(Closed { from: ids.0, to: ids.1, offset: 0 });
+        self.open.push_back(Level { from: Dir::new(from).map_err(failed())?, to, offset: 0 });
+        if self.open.len() > OPEN_LEVELS
+            && let Some(level) = self.open.pop_front()
+        {
+            let number = self.levels.len() - 1 - OPEN_LEVELS;
+            self.levels[number].offset = level.offset;
+        }
+        Ok(())
+    }
+
+    /// Makes a directory and goes on in it.
+    fn go_down(&mut self, name: &CStr, depth: usize) -> Result<(), Error> {
+        let Some(Level { from, to, .. }) = self.open.back() else { return Ok(()) };
+        self.budget.take_bytes(1)?;
+        let opened = || {
+            let source = dir::enter(from.fd()?, name)?;
+            mkdirat(to, name, Mode::RWXU)?;
+            Ok((source, dir::enter(to, name)?))
+        };
+        match opened() {
+            Ok((from, to)) => self.push(from, to, name),
+            Err(Errno::XDEV) => Err(Error::Mounted(Place::new(name, depth))),
+            Err(errno) => Err(Error::io("copy the directory", name, depth)(errno)),
+        }
+    }
+
+    /// Leaves the deepest directory: all that is in it is copied, and so are its attributes now.
+    fn go_up(&mut self) -> Result<(), Error> {
+        let (Some(_), Some(level)) = (self.levels.pop(), self.open.pop_back()) else { return Ok(()) };
+        let depth = self.levels.len();
+        if depth == 0
+            && let Some(links) = self.links.take()
+        {
+            drop(links);
+            crate::remove::remove_at(&self.root, &self.links_name, self.cancel)?;
+        }
+        let failed = |doing| Error::io(doing, c"a directory", depth);
+        let from = level.from.fd().map_err(failed("read"))?;
+        let seen = fstat(from).map_err(failed("look at"))?;
+        adopt(from, &level.to, &seen, &mut self.xattrs).map_err(failed("copy the attributes of"))?;
+        let (Some(above), None) = (self.levels.last(), self.open.back()) else { return Ok(()) };
+        let source = dir::enter(from, c"..").map_err(failed("go up from"))?;
+        let target = dir::enter(&level.to, c"..").map_err(failed("go up from the copy of"))?;
+        let ids = (Id::of(&source), Id::of(&target));
+        if ids != (Ok(above.from), Ok(above.to)) {
+            return Err(Error::Changing);
+        }
+        let mut from = Dir::new(source).map_err(failed("go up from"))?;
+        from.seek(above.offset).map_err(failed("go on above"))?;
+        self.open.push_back(Level { from, to: target, offset: above.offset });
+        Ok(())
+    }
+}
+
+/// The name under which a file with several names is kept.
+fn key(seen: &Stat) -> String {
+    format!("{:x}-{:x}", seen.st_dev, seen.st_ino)
+}
+
+fn owner(seen: &Stat) -> (Uid, Gid) {
+    (Uid::from_raw(seen.st_uid), Gid::from_raw(seen.st_gid))
+}
+
+fn mode(seen: &Stat) -> Mode {
+    Mode::from_raw_mode(seen.st_mode & 0o7777)
+}
+
+fn times(seen: &Stat) -> Timestamps {
+    let time = |seconds, nanoseconds: u64| Timespec {
+        tv_sec: seconds,
+        tv_nsec: nanoseconds.try_into().unwrap_or_default(),
+    };
+    Timestamps {
+        last_access: time(seen.st_atime, seen.st_atime_nsec),
+        last_modification: time(seen.st_mtime, seen.st_mtime_nsec),
+    }
+}
+
+/// Gives an open file or directory the attributes of another. A change of the owner takes others away: it is the first.
+fn adopt(from: impl AsFd, to: impl AsFd, seen: &Stat, xattrs: &mut Xattrs) -> Result<(), Errno> {
+    let (uid, gid) = owner(seen);
+    fchown(&to, Some(uid), Some(gid))?;
+    fchmod(&to, mode(seen))?;
+    xattrs.copy_open(from, &to)?;
+    futimens(to, &times(seen))
+}

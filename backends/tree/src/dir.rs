@@ -1,0 +1,73 @@
+//! Directories by descriptor, and the ways from one to the next.
+
+use std::ffi::CStr;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Component, Path};
+
+use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, fstat, openat, openat2};
+use rustix::io::Errno;
+
+/// A directory is opened to be read, and only if it is one.
+const FLAGS: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
+
+/// Which directory it is, whatever its name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Id {
+    device: u64,
+    inode: u64,
+}
+
+impl Id {
+    pub(crate) fn of(dir: impl AsFd) -> Result<Self, Errno> {
+        let found = fstat(dir)?;
+        Ok(Self { device: found.st_dev, inode: found.st_ino })
+    }
+}
+
+/// Opens a directory by a path that nobody else can change: only its last name may be no symbolic link.
+///
+/// # Errors
+/// The kernel's.
+pub fn open(path: &Path) -> io::Result<OwnedFd> {
+    Ok(openat(CWD, path, FLAGS, Mode::empty())?)
+}
+
+/// The directory at `path` below `dir`, with no symbolic link on the way there; `None` if there is none.
+///
+/// # Errors
+/// `InvalidInput` for a path that goes up by `..`; the kernel's.
+pub fn open_below(dir: impl AsFd, path: &Path) -> io::Result<Option<OwnedFd>> {
+    let mut found = openat(dir, c".", FLAGS, Mode::empty())?;
+    for part in path.components() {
+        let name = match part {
+            Component::RootDir | Component::CurDir => continue,
+            Component::Normal(name) => name,
+            Component::ParentDir | Component::Prefix(_) => {
+                return Err(io::Error::new(io::ErrorKind::InvalidInput, "the path goes up"));
+            }
+        };
+        found = match openat(&found, name, FLAGS, Mode::empty()) {
+            Ok(below) => below,
+            Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => return Ok(None),
+            Err(errno) => return Err(errno.into()),
+        };
+    }
+    Ok(Some(found))
+}
+
+/// Opens the directory `name` in `dir`, or with `..` the one above.
+///
+/// # Errors
+/// `EXDEV` if something is mounted there.
+pub(crate) fn enter(dir: impl AsFd, name: &CStr) -> Result<OwnedFd, Errno> {
+    match openat2(&dir, name, FLAGS, Mode::empty(), ResolveFlags::NO_XDEV | ResolveFlags::NO_MAGICLINKS) {
+        // A kernel before 5.6, or a filter that does not know the call.
+        Err(Errno::NOSYS | Errno::PERM) => {
+            let device = fstat(&dir)?.st_dev;
+            let found = openat(dir, name, FLAGS, Mode::empty())?;
+            if fstat(&found)?.st_dev == device { Ok(found) } else { Err(Errno::XDEV) }
+        }
+        other => other,
+    }
+}

@@ -1,0 +1,88 @@
+//! What can go wrong with a tree.
+
+use std::ffi::{CStr, OsStr};
+use std::fmt;
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+
+use rustix::io::Errno;
+
+/// Why a walk ended early. What was removed or copied until then stays so.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// [`crate::Cancel::cancel`] was called.
+    #[error("cancelled")]
+    Cancelled,
+    /// A file system or a directory is mounted in the tree. It is not entered.
+    #[error("something is mounted at {0}: unmount it first")]
+    Mounted(Place),
+    /// Others move directories, or make new entries, faster than these can be removed.
+    #[error("it is changed by others all the time: end what writes there first")]
+    Changing,
+    /// The copy would take more than it may.
+    #[error("it takes more than {most} {unit}")]
+    TooLarge {
+        /// Bytes or inodes.
+        unit: &'static str,
+        /// How many of them the copy may take.
+        most: u64,
+    },
+    /// The kernel refused an operation.
+    #[error("{doing} {place}")]
+    Io {
+        /// What was done, as a verb.
+        doing: &'static str,
+        /// With what.
+        place: Place,
+        /// The kernel's word.
+        source: io::Error,
+    },
+}
+
+/// An entry of a tree, for people: a path may be megabytes long, so it is the last name of it, and how deep that is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Place {
+    /// Its name.
+    pub name: Vec<u8>,
+    /// How many directories it is below the top of the tree.
+    pub depth: usize,
+}
+
+// === impl Place ===
+
+impl Place {
+    pub(crate) fn new(name: &CStr, depth: usize) -> Self {
+        Self { name: name.to_bytes().to_vec(), depth }
+    }
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let name = OsStr::from_bytes(&self.name);
+        match self.depth {
+            0 => write!(f, "{name:?}"),
+            depth => write!(f, "{name:?}, {depth} levels down"),
+        }
+    }
+}
+
+// === impl Error ===
+
+impl Error {
+    /// The error of an operation on an entry.
+    pub(crate) fn io(doing: &'static str, name: &CStr, depth: usize) -> impl FnOnce(Errno) -> Self {
+        move |errno| Self::Io { doing, place: Place::new(name, depth), source: errno.into() }
+    }
+
+    /// Whether there is no space left, or a quota is used up, or the copy is too large.
+    #[must_use]
+    pub fn is_full(&self) -> bool {
+        match self {
+            Self::TooLarge { .. } => true,
+            Self::Io { source, .. } => {
+                matches!(source.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
+            }
+            Self::Cancelled | Self::Mounted(_) | Self::Changing => false,
+        }
+    }
+}

@@ -1,0 +1,226 @@
+//! Removing a tree.
+
+use std::collections::VecDeque;
+use std::ffi::{CStr, CString};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+use rustix::fs::{AtFlags, Dir, FileType, unlinkat};
+use rustix::io::Errno;
+
+use crate::cancel::Cancel;
+use crate::dir::{self, Id};
+use crate::error::{Error, Place};
+use crate::{OPEN_LEVELS, open};
+
+/// How often it is begun anew, with a directory that was filled or moved by others after all in it had been removed.
+const MOST_REPEATS: u32 = 1000;
+
+/// Removes what is at `path`: a directory with all that is in it, or a file. Idempotent: what is not there is removed.
+///
+/// `path` itself must be one that nobody else can change: only what is below is somebody else's.
+///
+/// # Errors
+/// [`Error::Cancelled`], [`Error::Mounted`], [`Error::Changing`], [`Error::Io`]; the rest of the tree is still there then, and the next
+/// call goes on with it.
+pub fn remove(path: &Path, cancel: &Cancel) -> Result<(), Error> {
+    let (Some(above), Some(name)) = (path.parent(), path.file_name()) else {
+        return Err(Error::io("remove", c"/", 0)(Errno::INVAL));
+    };
+    let above = if above.as_os_str().is_empty() { Path::new(".") } else { above };
+    let name = CString::new(name.as_bytes()).map_err(|_| Error::io("remove", c"", 0)(Errno::INVAL))?;
+    let above = match open(above) {
+        Ok(above) => above,
+        Err(fault) if fault.kind() == std::io::ErrorKind::NotFound => return Ok(()),
+        Err(source) => {
+            return Err(Error::Io { doing: "open the directory of", place: Place::new(&name, 0), source });
+        }
+    };
+    remove_at(&above, &name, cancel)
+}
+
+/// Removes all that is in a directory, and leaves it. Idempotent.
+///
+/// # Errors
+/// As [`remove`].
+pub fn empty(dir: impl AsFd, cancel: &Cancel) -> Result<(), Error> {
+    let mut repeats = 0;
+    loop {
+        let root = dir::enter(&dir, c".").map_err(Error::io("open", c".", 0))?;
+        let mut removal = Removal::new(repeats, cancel);
+        if removal.empty(root, c".")? {
+            return Ok(());
+        }
+        removal.repeat()?;
+        repeats = removal.repeats;
+    }
+}
+
+/// As [`remove`], of what has this name in a directory.
+pub(crate) fn remove_at(above: impl AsFd, name: &CStr, cancel: &Cancel) -> Result<(), Error> {
+    let mut repeats = 0;
+    loop {
+        match unlink(&above, name, 0)? {
+            Unlinked::Gone => return Ok(()),
+            Unlinked::Filled => {}
+        }
+        let root = match dir::enter(&above, name) {
+            Ok(root) => root,
+            Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => continue,
+            Err(Errno::XDEV) => return Err(Error::Mounted(Place::new(name, 0))),
+            Err(errno) => return Err(Error::io("open", name, 0)(errno)),
+        };
+        let mut removal = Removal::new(repeats, cancel);
+        removal.empty(root, name)?;
+        removal.repeat()?;
+        repeats = removal.repeats;
+    }
+}
+
+/// What came of trying to remove an entry at once.
+enum Unlinked {
+    /// It is not there any more.
+    Gone,
+    /// It is a directory with something in it.
+    Filled,
+}
+
+/// Removes an entry, unless it is a directory with something in it.
+fn unlink(dir: impl AsFd, name: &CStr, depth: usize) -> Result<Unlinked, Error> {
+    match unlinkat(&dir, name, AtFlags::REMOVEDIR) {
+        Ok(()) | Err(Errno::NOENT) => Ok(Unlinked::Gone),
+        Err(Errno::NOTEMPTY | Errno::EXIST) => Ok(Unlinked::Filled),
+        Err(Errno::NOTDIR) => unlink_file(dir, name, depth),
+        Err(Errno::BUSY) => Err(Error::Mounted(Place::new(name, depth))),
+        Err(errno) => Err(Error::io("remove", name, depth)(errno)),
+    }
+}
+
+/// As [`unlink`], of what is no directory as far as is known.
+fn unlink_file(dir: impl AsFd, name: &CStr, depth: usize) -> Result<Unlinked, Error> {
+    match unlinkat(dir, name, AtFlags::empty()) {
+        Ok(()) | Err(Errno::NOENT) => Ok(Unlinked::Gone),
+        Err(Errno::ISDIR) => Ok(Unlinked::Filled),
+        Err(Errno::BUSY) => Err(Error::Mounted(Place::new(name, depth))),
+        Err(errno) => Err(Error::io("remove", name, depth)(errno)),
+    }
+}
+
+/// A directory that is being emptied.
+struct Level {
+    entries: Dir,
+    /// Its name in the one above.
+    name: CString,
+    /// The directory in it that was entered last.
+    last: Option<Id>,
+}
+
+/// A removal under way.
+struct Removal<'c> {
+    /// The directories from the top of the tree to where it is.
+    levels: Vec<Id>,
+    /// The deepest of them, open. One that was closed is opened again by `..`, and read from its beginning: what was removed of it does not
+    /// come again.
+    open: VecDeque<Level>,
+    is_lost: bool,
+    repeats: u32,
+    cancel: &'c Cancel,
+}
+
+impl<'c> Removal<'c> {
+    const fn new(repeats: u32, cancel: &'c Cancel) -> Self {
+        Self { levels: Vec::new(), open: VecDeque::new(), is_lost: false, repeats, cancel }
+    }
+
+    /// Removes all that is in a directory; `false` if it has lost its way and is to be begun anew.
+    fn empty(&mut self, root: OwnedFd, name: &CStr) -> Result<bool, Error> {
+        self.push(root, name)?;
+        while let Some(level) = self.open.back_mut() {
+            self.cancel.check()?;
+            let depth = self.levels.len();
+            let Some(entry) = level.entries.read() else {
+                self.go_up()?;
+                continue;
+            };
+            let entry = entry.map_err(Error::io("read", &level.name, depth - 1))?;
+            let name = entry.file_name();
+            if name == c"." || name == c".." {
+                continue;
+            }
+            let dir = level.entries.fd().map_err(Error::io("read", &level.name, depth - 1))?;
+            let unlinked = if matches!(entry.file_type(), FileType::Directory | FileType::Unknown) {
+                unlink(dir, name, depth)?
+            } else {
+                unlink_file(dir, name, depth)?
+            };
+            if matches!(unlinked, Unlinked::Filled) {
+                self.go_down(name)?;
+            }
+        }
+        Ok(!self.is_lost)
+    }
+
+    fn push(&mut self, dir: OwnedFd, name: &CStr) -> Result<(), Error> {
+        let depth = self.levels.len();
+        let failed = || Error::io("open", name, depth);
+        let id = Id::of(&dir).map_err(failed())?;
+        if let Some(above) = self.open.back_mut()
+            && above.last.replace(id) == Some(id)
+        {
+            self.repeat()?;
+        }
+        self.levels.push(id);
+        let entries = Dir::new(dir).map_err(failed())?;
+        self.open.push_back(Level { entries, name: name.to_owned(), last: None });
+        if self.open.len() > OPEN_LEVELS {
+            self.open.pop_front();
+        }
+        Ok(())
+    }
+
+    /// Enters a directory of the deepest level.
+    fn go_down(&mut self, name: &CStr) -> Result<(), Error> {
+        let depth = self.levels.len();
+        let Some(level) = self.open.back() else { return Ok(()) };
+        let dir = level.entries.fd().map_err(Error::io("read", name, depth))?;
+        match dir::enter(dir, name) {
+            Ok(below) => self.push(below, name),
+            // It is another thing by now: found again, or gone.
+            Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => Ok(()),
+            Err(Errno::XDEV) => Err(Error::Mounted(Place::new(name, depth))),
+            Err(errno) => Err(Error::io("open", name, depth)(errno)),
+        }
+    }
+
+    /// Leaves the deepest level, which was empty when it was read to its end, and removes it.
+    fn go_up(&mut self) -> Result<(), Error> {
+        let (Some(id), Some(level)) = (self.levels.pop(), self.open.pop_back()) else { return Ok(()) };
+        let depth = self.levels.len();
+        let Some(above_id) = self.levels.last().copied() else { return Ok(()) };
+        if let Some(above) = self.open.back() {
+            let dir = above.entries.fd().map_err(Error::io("read", &level.name, depth))?;
+            if matches!(unlink(dir, &level.name, depth)?, Unlinked::Filled) {
+                self.go_down(&level.name)?;
+            }
+            return Ok(());
+        }
+        let dir = level.entries.fd().map_err(Error::io("read", &level.name, depth))?;
+        let above = dir::enter(dir, c"..").map_err(Error::io("go up from", &level.name, depth))?;
+        if Id::of(&above).map_err(Error::io("go up from", &level.name, depth))? != above_id {
+            // Somebody has moved a directory of the tree: the way back is not known. The caller begins at the top again.
+            self.levels.clear();
+            self.is_lost = true;
+            return Ok(());
+        }
+        let entries = Dir::new(above).map_err(Error::io("go up from", &level.name, depth))?;
+        // Its own name is not known any more: it is found by reading the level above it, which was closed before it.
+        self.open.push_back(Level { entries, name: CString::default(), last: Some(id) });
+        Ok(())
+    }
+
+    fn repeat(&mut self) -> Result<(), Error> {
+        self.repeats += 1;
+        if self.repeats > MOST_REPEATS { Err(Error::Changing) } else { Ok(()) }
+    }
+}

@@ -1,0 +1,138 @@
+//! Copying a tree.
+
+use std::fs::{self, File};
+use std::os::unix::fs::{FileExt, MetadataExt, chown, symlink};
+use std::path::Path;
+
+use proptest::prelude::*;
+use rustix::fs::{CWD, FileType, Mode, XattrFlags, lgetxattr, lsetxattr, makedev, mknodat};
+use switchyard_tree::{Budget, Cancel, Copied, Error, copy, open, open_below};
+
+use crate::{build, makes, snapshot};
+
+fn copy_all(from: &Path, to: &Path, budget: &mut Budget) -> Result<Copied, Error> {
+    fs::create_dir(to).unwrap();
+    copy(open(from).unwrap(), open(to).unwrap(), budget, &Cancel::default())
+}
+
+fn plenty() -> Budget {
+    Budget::new(1 << 40, 1 << 40)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    #[test]
+    fn a_copy_is_what_the_standard_library_sees_of_the_tree(tree in makes()) {
+        let dir = tempfile::tempdir().unwrap();
+        let (from, to) = (dir.path().join("from"), dir.path().join("to"));
+        build(&from, &tree);
+        prop_assert_eq!(copy_all(&from, &to, &mut plenty()).unwrap(), Copied::default());
+        prop_assert_eq!(snapshot(&to), snapshot(&from));
+    }
+}
+
+#[test]
+fn owners_attributes_devices_and_names_of_one_file_are_copied() {
+    let dir = tempfile::tempdir().unwrap();
+    let (from, to) = (dir.path().join("from"), dir.path().join("to"));
+    fs::create_dir_all(from.join("sub")).unwrap();
+    fs::write(from.join("file"), "text").unwrap();
+    chown(from.join("file"), Some(1000), Some(33)).unwrap();
+    symlink("nowhere", from.join("link")).unwrap();
+    // In the order of the directory, its first name comes before or after the others: all lie in different ones.
+    fs::hard_link(from.join("file"), from.join("sub/name")).unwrap();
+    fs::hard_link(from.join("file"), from.join(".links")).unwrap();
+    let null = makedev(1, 3);
+    mknodat(CWD, from.join("null"), FileType::CharacterDevice, Mode::from_raw_mode(0o666), null).unwrap();
+    mknodat(CWD, from.join("fifo"), FileType::Fifo, Mode::from_raw_mode(0o620), 0).unwrap();
+    // cap_net_bind_service, as setcap writes it.
+    let capability = [1, 0, 0, 2, 0, 4, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+    let set = [
+        ("file", "security.capability", &capability[..]),
+        ("file", "user.note", b"of a file"),
+        ("sub", "user.note", b"of a directory"),
+        ("link", "trusted.note", b"of a link"),
+        ("null", "trusted.note", b"of a device"),
+    ];
+    for (path, name, value) in set {
+        lsetxattr(from.join(path), name, value, XattrFlags::empty()).unwrap();
+    }
+    lsetxattr(from.join("sub"), "trusted.overlay.opaque", b"y", XattrFlags::empty()).unwrap();
+    assert_eq!(copy_all(&from, &to, &mut plenty()).unwrap(), Copied::default());
+    assert_eq!(snapshot(&to), snapshot(&from));
+    let get = |path: &str, name: &str| {
+        let mut value = vec![0; 100];
+        let length = lgetxattr(to.join(path), name, &mut value[..])?;
+        value.truncate(length);
+        Ok::<_, rustix::io::Errno>(value)
+    };
+    for (path, name, value) in set {
+        assert_eq!(get(path, name).unwrap(), value, "{path}: {name}");
+    }
+    assert!(get("sub", "trusted.overlay.opaque").is_err(), "it is the overlay's own");
+    assert_eq!(fs::metadata(to.join("file")).unwrap().nlink(), 3);
+}
+
+#[test]
+fn a_hole_stays_a_hole() {
+    let dir = tempfile::tempdir().unwrap();
+    let (from, to) = (dir.path().join("from"), dir.path().join("to"));
+    fs::create_dir(&from).unwrap();
+    let file = File::create(from.join("sparse")).unwrap();
+    file.write_all_at(b"begin", 0).unwrap();
+    file.write_all_at(b"middle", 3 << 30).unwrap();
+    file.set_len(8 << 30).unwrap();
+    copy_all(&from, &to, &mut Budget::new(64 << 20, 10)).unwrap();
+    let data = fs::metadata(to.join("sparse")).unwrap();
+    assert_eq!(data.len(), 8 << 30);
+    assert!(data.blocks() * 512 < 1 << 20, "{} blocks", data.blocks());
+    let (copied, mut read) = (File::open(to.join("sparse")).unwrap(), [0; 6]);
+    copied.read_exact_at(&mut read, 3 << 30).unwrap();
+    assert_eq!(&read, b"middle");
+}
+
+#[test]
+fn a_copy_that_takes_more_than_it_may_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let from = dir.path().join("from");
+    fs::create_dir(&from).unwrap();
+    for number in 0..10 {
+        fs::write(from.join(number.to_string()), [1; 5000]).unwrap();
+    }
+    let refused = copy_all(&from, &dir.path().join("a"), &mut Budget::new(1 << 30, 9)).unwrap_err();
+    assert!(matches!(refused, Error::TooLarge { unit: "inodes", most: 9 }), "{refused}");
+    let refused = copy_all(&from, &dir.path().join("b"), &mut Budget::new(75_000, 100)).unwrap_err();
+    assert!(matches!(refused, Error::TooLarge { unit: "bytes", most: 75_000 }), "{refused}");
+    assert!(refused.is_full());
+    copy_all(&from, &dir.path().join("c"), &mut Budget::new(10 * 8192, 10)).unwrap();
+}
+
+#[test]
+fn a_cancelled_copy_stops() {
+    let dir = tempfile::tempdir().unwrap();
+    let (from, to) = (dir.path().join("from"), dir.path().join("to"));
+    fs::create_dir_all(from.join("sub")).unwrap();
+    fs::create_dir(&to).unwrap();
+    let cancel = Cancel::default();
+    cancel.cancel();
+    let stopped = copy(open(&from).unwrap(), open(&to).unwrap(), &mut plenty(), &cancel);
+    assert!(matches!(stopped, Err(Error::Cancelled)));
+    assert_eq!(fs::read_dir(&to).unwrap().count(), 0);
+}
+
+#[test]
+fn no_link_leads_to_a_directory_elsewhere() {
+    let dir = tempfile::tempdir().unwrap();
+    fs::create_dir_all(dir.path().join("image/data")).unwrap();
+    fs::create_dir(dir.path().join("secret")).unwrap();
+    symlink("../secret", dir.path().join("image/link")).unwrap();
+    fs::write(dir.path().join("image/file"), "x").unwrap();
+    let image = open(&dir.path().join("image")).unwrap();
+    assert!(open_below(&image, Path::new("/data/.")).unwrap().is_some());
+    for none in ["/link", "/none", "/file", "/file/below", "/link/.."] {
+        let found = open_below(&image, Path::new(none));
+        assert!(matches!(found, Ok(None)) || none.ends_with(".."), "{none}: {found:?}");
+    }
+    assert!(open_below(&image, Path::new("/../secret")).is_err());
+}

@@ -1,0 +1,82 @@
+//! Removing a tree.
+
+use std::fs;
+use std::os::unix::fs::symlink;
+
+use proptest::prelude::*;
+use switchyard_tree::{Cancel, Error, empty, open, remove};
+
+use crate::{build, makes};
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    #[test]
+    fn what_the_standard_library_removes_is_removed_and_nothing_else(tree in makes()) {
+        let dir = tempfile::tempdir().unwrap();
+        let [ours, theirs, other] = ["ours", "theirs", "other"].map(|name| dir.path().join(name));
+        for root in [&ours, &theirs, &other] {
+            build(root, &tree);
+        }
+        let before = crate::snapshot(&other);
+        fs::remove_dir_all(&theirs).unwrap();
+        remove(&ours, &Cancel::default()).unwrap();
+        prop_assert!(!ours.exists() && !theirs.exists());
+        prop_assert_eq!(crate::snapshot(&other), before);
+        // What is gone is removed.
+        remove(&ours, &Cancel::default()).unwrap();
+    }
+}
+
+#[test]
+fn a_link_is_removed_and_not_what_it_leads_to() {
+    let dir = tempfile::tempdir().unwrap();
+    let kept = dir.path().join("kept");
+    fs::create_dir(&kept).unwrap();
+    fs::write(kept.join("file"), "x").unwrap();
+    fs::create_dir(dir.path().join("tree")).unwrap();
+    for link in ["tree/absolute", "top"] {
+        symlink(&kept, dir.path().join(link)).unwrap();
+    }
+    symlink("../kept", dir.path().join("tree/relative")).unwrap();
+    for path in ["tree", "top"] {
+        remove(&dir.path().join(path), &Cancel::default()).unwrap();
+        assert!(dir.path().join(path).symlink_metadata().is_err());
+    }
+    assert!(kept.join("file").exists());
+}
+
+#[test]
+fn a_file_is_removed_and_what_is_below_no_directory_is_gone() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("file");
+    fs::write(&file, "x").unwrap();
+    remove(&file, &Cancel::default()).unwrap();
+    assert!(!file.exists());
+    remove(&dir.path().join("none/at/all"), &Cancel::default()).unwrap();
+}
+
+#[test]
+fn a_directory_is_emptied_and_stays() {
+    let dir = tempfile::tempdir().unwrap();
+    fs::create_dir_all(dir.path().join("a/b/c")).unwrap();
+    fs::write(dir.path().join("a/file"), "x").unwrap();
+    for _ in 0..2 {
+        empty(open(dir.path()).unwrap(), &Cancel::default()).unwrap();
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
+    }
+}
+
+#[test]
+fn a_cancelled_removal_stops_and_the_next_goes_on_with_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let tree = dir.path().join("tree");
+    fs::create_dir(&tree).unwrap();
+    fs::write(tree.join("file"), "x").unwrap();
+    let cancel = Cancel::default();
+    cancel.cancel();
+    assert!(matches!(remove(&tree, &cancel), Err(Error::Cancelled)));
+    assert!(tree.join("file").exists());
+    remove(&tree, &Cancel::default()).unwrap();
+    assert!(!tree.exists());
+}
