@@ -90,37 +90,153 @@ static int open_entry(int parent, const char *name, struct stat *found) {
     return file;
 }
 
-/* Puts a directory, and all below it that is of the same file system, into a project. Closes it. */
-static int join_tree(int fd, uint32_t id, dev_t device) {
-    struct dirent *entry;
+/* A directory above the one that is gone through: which it is, and where its reading goes on. */
+struct level {
+    dev_t device;
+    ino_t inode;
+    long offset;
+};
+
+/* The way from the top of a tree to the directory that is gone through. Only that one is open: a container makes trees as deep as it
+ * likes, and neither the stack nor the descriptors may grow with them. */
+struct way {
+    struct level *levels;
+    size_t depth, room;
     DIR *dir;
-    int fault = join_file(fd, id, 1);
-    if (fault != 0 || (dir = fdopendir(fd)) == NULL) {
+};
+
+/* What came of a step along the way: it is done, it ended the whole, or the tree was changed and is begun anew. */
+enum outcome { DONE, FAULT, CHANGED };
+
+/* Reads another directory from OFFSET on, in the place of the one that is open. Takes FD over. */
+static int read_dir(struct way *way, int fd, long offset) {
+    DIR *dir = fdopendir(fd);
+    if (dir == NULL) {
         close(fd);
-        return fault != 0 ? fault : failed("read a directory");
+        return failed("read a directory");
     }
-    while (fault == 0 && (entry = readdir(dir)) != NULL) {
-        struct stat found;
-        int file;
-        if (strcmp(entry->d_name, ".") == 0 || strcmp(entry->d_name, "..") == 0) continue;
-        file = open_entry(dirfd(dir), entry->d_name, &found);
-        /* Gone meanwhile, or of a kind that takes no space. */
-        if (file < 0 && (errno == EMFILE || errno == ENFILE)) {
-            fault = failed("open a file");
-        } else if (file >= 0 && found.st_dev == device && S_ISDIR(found.st_mode)) {
-            fault = join_tree(file, id, device);
-        } else if (file >= 0) {
-            if (found.st_dev == device) fault = join_file(file, id, 0);
-            close(file);
-        }
-    }
-    closedir(dir);
-    return fault;
+    if (way->dir != NULL) closedir(way->dir);
+    way->dir = dir;
+    if (offset != 0) seekdir(dir, offset);
+    return 0;
 }
 
-int join_project(const char *id, const char *path) {
+/* Goes on in a directory of the one that is open. Takes FD over. */
+static enum outcome go_down(struct way *way, int fd) {
+    struct stat own;
+    struct level *level;
+    if (way->depth == way->room) {
+        size_t room = way->room == 0 ? 64 : way->room * 2;
+        struct level *levels = reallocarray(way->levels, room, sizeof *levels);
+        if (levels == NULL) {
+            close(fd);
+            failed("remember a directory");
+            return FAULT;
+        }
+        way->levels = levels;
+        way->room = room;
+    }
+    if (fstat(dirfd(way->dir), &own) != 0) {
+        close(fd);
+        failed("look at a directory");
+        return FAULT;
+    }
+    level = &way->levels[way->depth++];
+    level->device = own.st_dev;
+    level->inode = own.st_ino;
+    level->offset = telldir(way->dir);
+    return read_dir(way, fd, 0) == 0 ? DONE : FAULT;
+}
+
+/* Goes on where the directory above was left. Whoever uses the tree may have moved this one meanwhile. */
+static enum outcome go_up(struct way *way) {
+    struct level *level = &way->levels[way->depth - 1];
     struct stat found;
+    int fd = openat(dirfd(way->dir), "..", O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    if (fd < 0 || fstat(fd, &found) != 0) {
+        failed("go up");
+        if (fd >= 0) close(fd);
+        return FAULT;
+    }
+    if (found.st_dev != level->device || found.st_ino != level->inode) {
+        close(fd);
+        return CHANGED;
+    }
+    way->depth--;
+    return read_dir(way, fd, level->offset) == 0 ? DONE : FAULT;
+}
+
+/* Puts an entry of the directory that is open into a project, and goes on in it if it is a directory. */
+static enum outcome join_entry(struct way *way, const char *name, uint32_t id, dev_t device) {
+    struct stat found;
+    int is_dir, file = open_entry(dirfd(way->dir), name, &found);
+    if (file < 0 && (errno == EMFILE || errno == ENFILE)) {
+        failed("open a file");
+        return FAULT;
+    }
+    /* Gone meanwhile, or of a kind that takes no space. */
+    if (file < 0) return DONE;
+    is_dir = S_ISDIR(found.st_mode);
+    if (found.st_dev != device) {
+        close(file);
+        return DONE;
+    }
+    if (join_file(file, id, is_dir) != 0) {
+        close(file);
+        return FAULT;
+    }
+    if (is_dir) return go_down(way, file);
+    close(file);
+    return DONE;
+}
+
+/* Puts a directory, and all below it that is of the same file system, into a project. */
+static enum outcome join_tree(const char *path, uint32_t id) {
+    struct way way = {NULL, 0, 0, NULL};
+    struct stat found;
+    enum outcome outcome = FAULT;
     int fd = open_dir(path);
-    if (fd < 0 || fstat(fd, &found) != 0) return failed("open the directory");
-    return join_tree(fd, (uint32_t)strtoul(id, NULL, 10), found.st_dev);
+    if (fd < 0 || fstat(fd, &found) != 0) {
+        failed("open the directory");
+        if (fd >= 0) close(fd);
+        return FAULT;
+    }
+    if (join_file(fd, id, 1) != 0) {
+        close(fd);
+        return FAULT;
+    }
+    if (read_dir(&way, fd, 0) == 0) outcome = DONE;
+    while (outcome == DONE) {
+        struct dirent *entry;
+        errno = 0;
+        entry = readdir(way.dir);
+        if (entry == NULL && errno != 0 && errno != ENOENT) {
+            failed("read a directory");
+            outcome = FAULT;
+        } else if (entry == NULL && way.depth == 0) {
+            break;
+        } else if (entry == NULL) {
+            outcome = go_up(&way);
+        } else if (strcmp(entry->d_name, ".") != 0 && strcmp(entry->d_name, "..") != 0) {
+            outcome = join_entry(&way, entry->d_name, id, found.st_dev);
+        }
+    }
+    if (way.dir != NULL) closedir(way.dir);
+    free(way.levels);
+    return outcome;
+}
+
+/* How often a tree is begun anew in which directories are moved meanwhile, and how long all of it may take, in seconds. */
+enum { MOST_REPEATS = 100, LONGEST = 120 };
+
+int join_project(const char *id, const char *path) {
+    int repeats;
+    /* Who waits for us waits no longer: the signal ends us. */
+    alarm(LONGEST);
+    for (repeats = 0; repeats < MOST_REPEATS; repeats++) {
+        enum outcome outcome = join_tree(path, (uint32_t)strtoul(id, NULL, 10));
+        if (outcome != CHANGED) return outcome == DONE ? 0 : 1;
+    }
+    errno = EBUSY;
+    return failed("go through a tree whose directories are moved all the time");
 }

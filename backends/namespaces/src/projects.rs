@@ -4,8 +4,11 @@
 
 use std::ffi::OsStr;
 use std::os::unix::fs::MetadataExt;
+use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
+
+use nix::sys::signal::Signal;
 
 use crate::error::Error;
 use crate::helper::command;
@@ -67,6 +70,8 @@ fn run(dir: &Path, words: &[&OsStr]) -> Result<String, Error> {
         Ok(text(&output.stdout))
     } else if output.status.code() == Some(NO_QUOTA) {
         Err(Error::NoProjectQuota { mount: mount_point(dir)? })
+    } else if output.status.signal() == Some(Signal::SIGALRM as i32) {
+        Err(Error::Project { path: dir.to_owned(), said: "it takes longer than two minutes".to_owned() })
     } else {
         Err(Error::Project { path: dir.to_owned(), said: text(&output.stderr) })
     }
@@ -89,6 +94,30 @@ mod tests {
             }
         }
         assert!(matches!(join(dir, 1 << 24), Err(Error::Project { .. })));
+    }
+
+    /// Deeper than the descriptors that a process may have, and than what a recursion may have of its stack.
+    #[test]
+    fn a_tree_of_any_depth_joins_a_project() {
+        let dir = tempfile::tempdir().unwrap();
+        let flags = nix::fcntl::OFlag::O_RDONLY | nix::fcntl::OFlag::O_DIRECTORY;
+        let mode = nix::sys::stat::Mode::S_IRWXU;
+        let mut below = nix::fcntl::open(dir.path(), flags, mode).unwrap();
+        for _ in 0..30_000 {
+            nix::sys::stat::mkdirat(&below, "d", mode).unwrap();
+            below = nix::fcntl::openat(&below, "d", flags, mode).unwrap();
+        }
+        // All files are in it, wherever nothing is counted: so any file system takes that.
+        join(dir.path(), 0).unwrap();
+        std::fs::create_dir_all(dir.path().join("wide/1/2")).unwrap();
+        for number in 0..2_000 {
+            std::fs::create_dir(dir.path().join("wide").join(format!("n{number}"))).unwrap();
+        }
+        join(&dir.path().join("wide"), 0).unwrap();
+        let path = dir.keep();
+        // The standard library would not do it.
+        let removed = std::process::Command::new("rm").arg("-rf").arg(&path).status().unwrap();
+        assert!(removed.success());
     }
 
     #[test]
