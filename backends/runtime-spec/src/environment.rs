@@ -163,24 +163,47 @@ pub fn checked_command(field: &str, words: Vec<String>) -> Result<Vec<String>> {
 /// The working directory: the request's, or the image's (where a relative one starts at the root), or the root.
 ///
 /// # Errors
-/// `InvalidArgument`, naming `cwd`, for a request's path that is not absolute.
+/// `InvalidArgument`, naming `cwd`, for a request's path that is not absolute, or for one that leads to an open descriptor.
 pub fn working_directory(cwd: Option<&Path>, image: &ImageConfig) -> Result<String> {
     match cwd {
         Some(path) => checked_directory(path),
-        None => Ok(format!("/{}", text::without_nul("image cwd", &image.cwd)?.trim_start_matches('/'))),
+        None => {
+            let text = format!("/{}", text::without_nul("image cwd", &image.cwd)?.trim_start_matches('/'));
+            no_descriptor("image cwd", text)
+        }
     }
 }
 
 /// The path as a working directory. `..` is kept: the kernel resolves it inside the root file system.
 ///
 /// # Errors
-/// `InvalidArgument`, naming `cwd`, for a path that is not absolute or not UTF-8.
+/// `InvalidArgument`, naming `cwd`, for a path that is not absolute or not UTF-8, or leads to an open descriptor.
 pub fn checked_directory(path: &Path) -> Result<String> {
     let text = text::utf8("cwd", path)?;
     if !path.is_absolute() {
         return Err(Error::invalid("cwd", format!("{text:?} is not an absolute path")));
     }
-    Ok(text.to_owned())
+    no_descriptor("cwd", text.to_owned())
+}
+
+/// Refuses a directory that is an open descriptor of a process. What a runtime has open while it makes a container is of the host
+/// (the class of CVE-2024-21626). Links of the image may still lead there: that is for the runtime to see.
+fn no_descriptor(field: &str, text: String) -> Result<String> {
+    let mut names: Vec<&str> = Vec::new();
+    for name in text.split('/') {
+        match name {
+            "" | "." => {}
+            ".." => drop(names.pop()),
+            name => names.push(name),
+        }
+        // Also on the way: what follows is resolved where the descriptor is.
+        if let ["proc", _, "fd", _] | ["proc", _, "task", _, "fd", _] | ["dev", "fd", _] = names[..] {
+            let why =
+                format!("{text:?} leads to an open descriptor of a process, which is no place to start in");
+            return Err(Error::invalid(field, why));
+        }
+    }
+    Ok(text)
 }
 
 #[cfg(test)]
@@ -218,6 +241,27 @@ mod tests {
         assert_eq!(working_directory(Some(Path::new("/x")), &image("/y")).unwrap(), "/x");
         let error = working_directory(Some(Path::new("x")), &image("/y")).unwrap_err();
         assert!(error.to_string().starts_with("cwd: "), "{error}");
+    }
+
+    #[test]
+    fn no_process_starts_in_an_open_descriptor() {
+        let image = |cwd: &str| ImageConfig { cwd: cwd.to_owned(), ..Default::default() };
+        for bad in [
+            "/proc/self/fd/7",
+            "//proc/./self//fd/7/../../..",
+            "/srv/../proc/thread-self/fd/8",
+            "/proc/1/fd/3",
+            "/proc/1/task/1/fd/3",
+            "/dev/fd/7",
+        ] {
+            let error = working_directory(Some(Path::new(bad)), &image("")).unwrap_err().to_string();
+            assert!(error.starts_with("cwd: ") && error.contains(bad), "{error}");
+            let error = working_directory(None, &image(bad)).unwrap_err().to_string();
+            assert!(error.starts_with("image cwd: "), "{error}");
+        }
+        for good in ["/proc", "/proc/self/fdinfo", "/srv/proc/self/fd/7", "/dev", "/proc/self/fd/../.."] {
+            assert_eq!(working_directory(None, &image(good)).unwrap(), good);
+        }
     }
 
     proptest! {

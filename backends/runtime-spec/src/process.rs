@@ -108,6 +108,8 @@ mod tests {
         assert!(refused(&ExecSpec { command: Vec::new(), ..exec() }, &json!({})).starts_with("command: "));
         assert!(
             refused(&ExecSpec { cwd: Some(PathBuf::from("x")), ..exec() }, &json!({})).starts_with("cwd: ")
+                && refused(&ExecSpec { cwd: Some("/proc/self/fd/7".into()), ..exec() }, &json!({}))
+                    .starts_with("cwd: ")
         );
         assert!(refused(&exec(), &Value::Null).contains("no process"));
     }
