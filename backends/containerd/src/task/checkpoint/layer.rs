@@ -29,6 +29,12 @@ const REMOVED: &str = ".wh.";
 const ALL_REMOVED: &str = ".wh..wh..opq";
 /// The kernel's own limit of a list of attributes, and of one of them.
 const ATTRIBUTES: usize = 64 << 10;
+/// The longest path in a layer, in bytes: nobody could unpack a longer one.
+const LONGEST_PATH: usize = 4096;
+/// The most bytes of names and paths that are kept in memory for a layer: directories to come, and files with several names.
+const MOST_KEPT: usize = 64 << 20;
+/// What is counted for a path besides its bytes.
+const PER_PATH: usize = 64;
 /// The id of a file whose owner is nobody inside.
 const NOBODY: u32 = 65_534;
 
@@ -38,6 +44,8 @@ struct Layer<'a, W: Write> {
     users: Option<&'a UserNamespace>,
     /// Files with several names, by device and inode, and the first name of each.
     names: HashMap<(u64, u64), PathBuf>,
+    /// How much of [`MOST_KEPT`] is taken.
+    kept: usize,
     until: Instant,
 }
 
@@ -58,10 +66,11 @@ struct Node {
 pub(super) fn write(upper: &Path, users: Option<&UserNamespace>, into: &Path, until: Instant) -> Result<()> {
     let written = || {
         let builder = Builder::new(BufWriter::new(File::create_new(into)?));
-        let mut layer = Layer { builder, users, names: HashMap::new(), until };
+        let mut layer = Layer { builder, users, names: HashMap::new(), kept: 0, until };
         let upper = Node::open(CWD, upper.as_os_str(), OFlags::DIRECTORY)?;
         let mut dirs = vec![PathBuf::new()];
         while let Some(dir) = dirs.pop() {
+            layer.kept = layer.kept.saturating_sub(taken_by(&dir));
             if let Some(node) = upper.below(&dir)? {
                 layer.directory(&node, &dir, &mut dirs)?;
             }
@@ -102,8 +111,13 @@ impl Node {
 
     /// The names in this directory, in order.
     fn names(&self) -> io::Result<Vec<OsString>> {
-        let entries = fs::read_dir(self.path())?;
-        let mut names = entries.map(|entry| Ok(entry?.file_name())).collect::<io::Result<Vec<_>>>()?;
+        let (mut names, mut kept) = (Vec::new(), 0);
+        for entry in fs::read_dir(self.path())? {
+            let name = entry?.file_name();
+            kept += taken_by(Path::new(&name));
+            check_kept(kept)?;
+            names.push(name);
+        }
         names.sort();
         Ok(names)
     }
@@ -113,6 +127,22 @@ impl Node {
         let target = rustix::fs::readlinkat(&self.file, "", Vec::new())?;
         Ok(PathBuf::from(OsString::from_vec(target.into_bytes())))
     }
+}
+
+/// What a path takes in memory.
+fn taken_by(path: &Path) -> usize {
+    path.as_os_str().len() + PER_PATH
+}
+
+/// Refuses to keep more of names and paths: whoever writes to a root file system chooses how many of them there are.
+fn check_kept(kept: usize) -> io::Result<()> {
+    if kept <= MOST_KEPT {
+        return Ok(());
+    }
+    Err(io::Error::other(format!(
+        "the names of its directories and files take more than {} MiB",
+        MOST_KEPT >> 20
+    )))
 }
 
 /// Whether something is not there any more, or something else is in its place.
@@ -128,6 +158,11 @@ impl<W: Write> Layer<'_, W> {
     fn directory(&mut self, node: &Node, dir: &Path, dirs: &mut Vec<PathBuf>) -> io::Result<()> {
         for name in node.names()? {
             check(self.until)?;
+            if taken_by(dir) + name.len() > LONGEST_PATH {
+                let why =
+                    format!("a path is longer than {LONGEST_PATH} bytes, so that nobody could unpack it");
+                return Err(io::Error::other(why));
+            }
             let below = match Node::open(&node.file, &name, OFlags::empty()) {
                 Ok(below) => below,
                 Err(fault) if is_gone(&fault) => continue,
@@ -135,10 +170,18 @@ impl<W: Write> Layer<'_, W> {
             };
             self.entry(&below, &dir.join(&name))?;
             if below.data.is_dir() {
-                dirs.push(dir.join(&name));
+                let path = dir.join(&name);
+                self.keep(&path)?;
+                dirs.push(path);
             }
         }
         Ok(())
+    }
+
+    /// Counts a path that is kept.
+    fn keep(&mut self, path: &Path) -> io::Result<()> {
+        self.kept += taken_by(path);
+        check_kept(self.kept)
     }
 
     fn entry(&mut self, node: &Node, name: &Path) -> io::Result<()> {
@@ -194,6 +237,7 @@ impl<W: Write> Layer<'_, W> {
             self.builder.append_data(&mut header, name, io::empty())?;
         }
         if data.nlink() > 1 && !kind.is_dir() {
+            self.keep(name)?;
             self.names.insert(key, name.to_path_buf());
         }
         if attributes.get(OPAQUE).is_some_and(|value| value == b"y") {
@@ -349,8 +393,13 @@ mod tests {
         symlink(&secret, upper.join("dir")).unwrap();
 
         assert!(node.below(Path::new("dir")).unwrap().is_none());
-        let mut layer =
-            Layer { builder: Builder::new(Vec::new()), users: None, names: HashMap::new(), until: soon() };
+        let mut layer = Layer {
+            builder: Builder::new(Vec::new()),
+            users: None,
+            names: HashMap::new(),
+            kept: 0,
+            until: soon(),
+        };
         layer.entry(&file, Path::new("file")).unwrap();
         layer.entry(&other, Path::new("other")).unwrap();
         let written = layer.builder.into_inner().unwrap();
@@ -364,6 +413,21 @@ mod tests {
         let kinds: Vec<_> =
             archive.entries().unwrap().map(|entry| entry.unwrap().header().entry_type()).collect();
         assert_eq!(kinds, [EntryType::Symlink, EntryType::Symlink, EntryType::Fifo]);
+    }
+
+    #[test]
+    fn a_tree_whose_paths_nobody_could_unpack_is_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut below = File::open(dir.path()).unwrap();
+        for _ in 0..20 {
+            let name = "n".repeat(250);
+            rustix::fs::mkdirat(&below, &name, rustix::fs::Mode::RWXU).unwrap();
+            below = File::from(openat(&below, &name, OFlags::DIRECTORY, rustix::fs::Mode::empty()).unwrap());
+        }
+        let into = tempfile::tempdir().unwrap();
+        let refused = write(dir.path(), None, &into.path().join("layer.tar"), soon()).unwrap_err();
+        assert!(refused.report().contains("longer than 4096 bytes"), "{}", refused.report());
+        assert!(check_kept(MOST_KEPT).is_ok() && check_kept(MOST_KEPT + 1).is_err());
     }
 
     #[test]
