@@ -120,12 +120,14 @@ pub struct Devices {
     pub cdi_spec_dirs: Vec<PathBuf>,
 }
 
-/// `[images]`: images that stay.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+/// `[images]`: images that stay, and what they may ask for.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Images {
     /// References of images that must not be removed to free space.
     pub pinned: Vec<String>,
+    /// The most volumes that an image may declare: each is a mount of every container of it.
+    pub max_volumes: usize,
 }
 
 /// `[registry]`: how images are found.
@@ -271,6 +273,12 @@ impl Default for Bridge {
 impl Default for Devices {
     fn default() -> Self {
         Self { cdi_spec_dirs: vec!["/etc/cdi".into(), "/var/run/cdi".into()] }
+    }
+}
+
+impl Default for Images {
+    fn default() -> Self {
+        Self { pinned: Vec::new(), max_volumes: 64 }
     }
 }
 

@@ -7,6 +7,7 @@ use std::path::Path;
 
 use switchyard_core::{Error, ErrorKind, Result};
 use switchyard_namespaces::files::write_atomic;
+use switchyard_tree::Cancel;
 
 /// The error of a file operation, with what was being done to which file.
 pub(crate) fn io_error(doing: &str, path: &Path, fault: io::Error) -> Error {
@@ -43,12 +44,53 @@ pub(crate) fn write_kept(path: &Path, bytes: &[u8], mode: u32) -> Result<()> {
     synced.map_err(|fault| io_error("sync", path, fault))
 }
 
-/// Removes a directory tree; one that is gone is removed.
+/// Removes a directory tree; one that is gone is removed. Dropping this stops it. What containers have written goes by
+/// [`crate::trees::Trees`].
 pub(crate) async fn remove_tree(path: &Path) -> Result<()> {
-    match tokio::fs::remove_dir_all(path).await {
-        Ok(()) => Ok(()),
-        Err(fault) if fault.kind() == io::ErrorKind::NotFound => Ok(()),
-        Err(fault) => Err(io_error("remove", path, fault)),
+    let path = path.to_path_buf();
+    stoppable(move |cancel| remove_tree_now(&path, cancel)).await
+}
+
+/// As [`remove_tree`]. Blocks.
+pub(crate) fn remove_tree_now(path: &Path, cancel: &Cancel) -> Result<()> {
+    switchyard_tree::remove(path, cancel).map_err(|error| tree_error("remove", path, error))
+}
+
+/// The error of an operation on a tree, with what was being done to which.
+pub(crate) fn tree_error(doing: &str, path: &Path, error: switchyard_tree::Error) -> Error {
+    let kind = if error.is_full() {
+        ErrorKind::ResourceExhausted
+    } else if matches!(error, switchyard_tree::Error::Cancelled) {
+        ErrorKind::Cancelled
+    } else {
+        ErrorKind::Internal
+    };
+    Error::new(kind, format!("{doing} {}", path.display())).with_source(error)
+}
+
+/// Runs work on trees on a thread that may block, and cancels it when this is dropped.
+pub(crate) async fn stoppable<T: Send + 'static>(
+    work: impl FnOnce(&Cancel) -> Result<T> + Send + 'static,
+) -> Result<T> {
+    let guard = CancelOnDrop::default();
+    let cancel = guard.cancel();
+    blocking(move || work(&cancel)).await
+}
+
+/// Cancels work on a tree when it is dropped.
+#[derive(Debug, Default)]
+pub(crate) struct CancelOnDrop(Cancel);
+
+impl CancelOnDrop {
+    /// What the work asks.
+    pub(crate) fn cancel(&self) -> Cancel {
+        self.0.clone()
+    }
+}
+
+impl Drop for CancelOnDrop {
+    fn drop(&mut self) {
+        self.0.cancel();
     }
 }
 

@@ -19,6 +19,7 @@ use super::TaskEntry;
 use super::leaf::LeafRecord;
 use super::quota::plan_disk;
 use super::stage::{self, Staging};
+use super::volumes::declared;
 use crate::backend::Inner;
 use crate::client::{QUICK, SPEC_TYPE, call, json_any};
 use crate::config::Runtime;
@@ -90,7 +91,13 @@ impl Inner {
 
     async fn plan_task(&self, id: TaskId, sandbox: &SandboxEntry, spec: &TaskSpec) -> Result<Plan> {
         let image = self.images.runnable(&spec.image, &sandbox.record.handler, spec.meta.owner).await?;
-        let config = image_config(&image.info);
+        let mut config = image_config(&image.info);
+        let declared = declared(&image.name, &config.volumes, self.settings.images.max_volumes)?;
+        for volume in declared.left_out {
+            let volume = volume.display().to_string();
+            tracing::warn!(task.id = %id, volume, "a volume of the image is left out: what is there is the kernel's");
+        }
+        config.volumes = declared.volumes;
         let snapshotter = self.images.snapshotters().of(&sandbox.record.handler);
         let user =
             self.rootfs.resolve_user(snapshotter, image.top.as_deref(), &spec.user, &config.user).await?;

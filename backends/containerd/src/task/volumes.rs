@@ -1,22 +1,23 @@
 //! Image volumes: directories of a task's own for the paths that its image declares, filled with what the image has there. Named
 //! volumes begin so, too.
 
-use std::ffi::OsStr;
 use std::fs;
-use std::io;
-use std::os::unix::fs::{MetadataExt, PermissionsExt, lchown};
-use std::path::{Component, Path, PathBuf};
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use switchyard_core::{Error, Result};
 use switchyard_runtime_spec::ImageVolume;
 use switchyard_steps::reach;
+use switchyard_tree::{Budget, Cancel, Error as TreeError};
 
 use super::TaskEntry;
 use super::create::Plan;
 use crate::backend::Inner;
 use crate::steps::Step;
-use crate::text::{blocking, io_error};
+use crate::text::{CancelOnDrop, blocking, io_error, tree_error};
+
+/// How much of what is free on its disk, in percent, the volumes of a task may take when they are filled.
+const SHARE: u64 = 95;
 
 impl Inner {
     /// Makes and fills the directories of a task's image volumes, and of those named volumes that are not there yet.
@@ -29,8 +30,14 @@ impl Inner {
         }
         match &plan.image.top {
             Some(top) => {
+                let (guard, state) = (CancelOnDrop::default(), self.layout.state().to_path_buf());
+                let cancel = guard.cancel();
                 let fill = move |root: &Path| {
-                    volumes.iter().try_for_each(|volume| fill(root, &volume.destination, &volume.source))
+                    let free = switchyard_tree::open(&state).and_then(|dir| Budget::of_free(dir, SHARE));
+                    let mut budget = free.map_err(|fault| io_error("look at the disk of", &state, fault))?;
+                    volumes.iter().try_for_each(|volume| {
+                        fill(root, &volume.destination, &volume.source, &mut budget, &cancel)
+                    })
                 };
                 self.rootfs.with_view(&entry.snapshotter, top, fill).await?;
             }
@@ -66,74 +73,86 @@ impl Inner {
     }
 }
 
+/// The paths of the image's volumes, clean and each once, and those that are left out.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Declared {
+    pub(super) volumes: Vec<PathBuf>,
+    /// At or below what the kernel shows, or the root: nothing of the image can be mounted there.
+    pub(super) left_out: Vec<PathBuf>,
+}
+
+/// The volumes that an image declares.
+///
+/// # Errors
+/// `InvalidArgument`, naming the image, for more than `most`.
+pub(super) fn declared(image: &str, paths: &[PathBuf], most: usize) -> Result<Declared> {
+    if paths.len() > most {
+        let why = format!("{image} declares {} volumes, more than {most}: [images] max_volumes", paths.len());
+        return Err(Error::invalid("image", why));
+    }
+    let mut declared = Declared::default();
+    for path in paths {
+        // What goes up stays as it is, and is refused where it is looked for.
+        let clean: PathBuf = path.components().collect();
+        let list = if is_the_kernels(&clean) { &mut declared.left_out } else { &mut declared.volumes };
+        if !list.contains(&clean) {
+            list.push(clean);
+        }
+    }
+    Ok(declared)
+}
+
+/// Whether a path is at or below a directory in which a container is shown what the kernel has, or the root itself.
+fn is_the_kernels(path: &Path) -> bool {
+    path == Path::new("/") || ["/proc", "/sys", "/dev"].iter().any(|dir| path.starts_with(dir))
+}
+
 fn make(path: &Path) -> Result<()> {
     fs::create_dir_all(path).map_err(|fault| io_error("make directory", path, fault))
 }
 
 /// Makes the directory `to` as the image's `path` is, with what is in it.
-fn fill(root: &Path, path: &Path, to: &Path) -> Result<()> {
+fn fill(root: &Path, path: &Path, to: &Path, budget: &mut Budget, cancel: &Cancel) -> Result<()> {
     make(to)?;
-    match find_dir(root, path) {
-        Ok(Some(from)) => copy_dir(&from, to).map_err(|fault| io_error("fill the image volume", to, fault)),
-        Ok(None) => Ok(()),
+    let from = switchyard_tree::open(root).and_then(|root| switchyard_tree::open_below(root, path));
+    let from = match from {
+        Ok(Some(from)) => from,
+        Ok(None) => return Ok(()),
         Err(fault) => {
-            Err(Error::failed_precondition(format!("image volume {}", path.display())).with_source(fault))
+            return Err(
+                Error::failed_precondition(format!("image volume {}", path.display())).with_source(fault)
+            );
         }
+    };
+    let target = switchyard_tree::open(to).map_err(|fault| io_error("open", to, fault))?;
+    let copied = switchyard_tree::copy(from, target, budget, cancel).map_err(|error| {
+        let too_large = matches!(error, TreeError::TooLarge { .. });
+        let error = tree_error("fill the image volume", path, error);
+        let share = format!(
+            "the volumes of a task may take {SHARE} % of what is free on the disk of {}",
+            to.display()
+        );
+        if too_large { error.context(share) } else { error }
+    })?;
+    if copied.refused_attributes > 0 {
+        tracing::warn!(
+            volume = %path.display(),
+            attributes = copied.refused_attributes,
+            "the file system of the state directory does not hold all attributes that files of the image have"
+        );
     }
-}
-
-/// The directory of the image at `path`, with no symbolic link on the way there: links are not followed out of the image.
-fn find_dir(root: &Path, path: &Path) -> io::Result<Option<PathBuf>> {
-    let mut found = root.to_path_buf();
-    for part in path.components() {
-        match part {
-            Component::RootDir | Component::CurDir => continue,
-            Component::Normal(name) => found.push(name),
-            Component::ParentDir | Component::Prefix(_) => {
-                return Err(io::Error::new(io::ErrorKind::InvalidInput, "the path goes up"));
-            }
-        }
-        match fs::symlink_metadata(&found) {
-            Ok(data) if data.is_dir() => {}
-            Ok(_) => return Ok(None),
-            Err(fault) if fault.kind() == io::ErrorKind::NotFound => return Ok(None),
-            Err(fault) => return Err(fault),
-        }
-    }
-    Ok(Some(found))
-}
-
-/// Copies a directory: files, links, directories, owners and permissions. Devices and sockets are left out.
-fn copy_dir(from: &Path, to: &Path) -> io::Result<()> {
-    for item in fs::read_dir(from)? {
-        let item = item?;
-        let (source, target) = (item.path(), to.join(item.file_name()));
-        let data = fs::symlink_metadata(&source)?;
-        let kind = data.file_type();
-        if kind.is_dir() {
-            fs::create_dir_all(&target)?;
-            copy_dir(&source, &target)?;
-        } else if kind.is_symlink() {
-            std::os::unix::fs::symlink(fs::read_link(&source)?, &target)?;
-            lchown(&target, Some(data.uid()), Some(data.gid()))?;
-        } else if kind.is_file() {
-            fs::copy(&source, &target)?;
-            adopt(&data, &target)?;
-        } else {
-            tracing::debug!(name = ?OsStr::new(&item.file_name()), "neither file nor directory: not copied");
-        }
-    }
-    adopt(&fs::symlink_metadata(from)?, to)
-}
-
-fn adopt(data: &fs::Metadata, target: &Path) -> io::Result<()> {
-    lchown(target, Some(data.uid()), Some(data.gid()))?;
-    fs::set_permissions(target, fs::Permissions::from_mode(data.mode() & 0o7777))
+    Ok(())
 }
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+
     use super::*;
+
+    fn fill_all(image: &Path, path: &str, to: &Path) -> Result<()> {
+        fill(image, Path::new(path), to, &mut Budget::new(1 << 30, 1 << 20), &Cancel::default())
+    }
 
     #[test]
     fn a_volume_begins_with_what_the_image_has_there() {
@@ -142,9 +161,9 @@ mod tests {
         fs::create_dir_all(image.join("data/sub")).unwrap();
         fs::write(image.join("data/sub/file"), "x").unwrap();
         fs::set_permissions(image.join("data"), fs::Permissions::from_mode(0o1770)).unwrap();
-        std::os::unix::fs::symlink("sub/file", image.join("data/link")).unwrap();
+        symlink("sub/file", image.join("data/link")).unwrap();
         let volume = dir.path().join("v/0");
-        fill(&image, Path::new("/data"), &volume).unwrap();
+        fill_all(&image, "/data", &volume).unwrap();
         assert_eq!(fs::read_to_string(volume.join("link")).unwrap(), "x");
         assert_eq!(fs::metadata(&volume).unwrap().mode() & 0o7777, 0o1770);
     }
@@ -156,10 +175,48 @@ mod tests {
         fs::create_dir_all(&image).unwrap();
         fs::create_dir_all(dir.path().join("secret")).unwrap();
         fs::write(dir.path().join("secret/key"), "x").unwrap();
-        std::os::unix::fs::symlink("../secret", image.join("data")).unwrap();
+        symlink("../secret", image.join("data")).unwrap();
         let volume = dir.path().join("v");
-        fill(&image, Path::new("/data"), &volume).unwrap();
+        fill_all(&image, "/data", &volume).unwrap();
         assert_eq!(fs::read_dir(&volume).unwrap().count(), 0);
-        assert!(fill(&image, Path::new("/../secret"), &volume).is_err());
+        assert!(fill_all(&image, "/../secret", &volume).is_err());
+    }
+
+    #[test]
+    fn a_volume_that_takes_more_than_the_disk_has_is_refused_with_the_size_and_the_disk() {
+        let dir = tempfile::tempdir().unwrap();
+        let image = dir.path().join("image");
+        fs::create_dir_all(image.join("data")).unwrap();
+        fs::write(image.join("data/file"), [1; 10_000]).unwrap();
+        let volume = dir.path().join("v");
+        let mut budget = Budget::new(8192, 10);
+        let refused = fill(&image, Path::new("/data"), &volume, &mut budget, &Cancel::default()).unwrap_err();
+        assert_eq!(refused.kind(), switchyard_core::ErrorKind::ResourceExhausted);
+        for part in ["/data", "8192 bytes", "95 %", volume.to_str().unwrap()] {
+            assert!(refused.report().contains(part), "{part}: {}", refused.report());
+        }
+    }
+
+    #[test]
+    fn each_volume_is_declared_once_and_what_the_kernel_shows_is_none() {
+        let paths = |list: &[&str]| list.iter().map(PathBuf::from).collect::<Vec<_>>();
+        let all = [
+            "/data",
+            "/data/",
+            "//data/.",
+            "/proc",
+            "/proc/sys/",
+            "/sys/fs/cgroup",
+            "/dev",
+            "/",
+            "/processes",
+        ];
+        let found = declared("a:1", &paths(&all), 9).unwrap();
+        assert_eq!(found.volumes, paths(&["/data", "/processes"]));
+        assert_eq!(found.left_out, paths(&["/proc", "/proc/sys", "/sys/fs/cgroup", "/dev", "/"]));
+        let refused = declared("a:1", &paths(&all), 8).unwrap_err().to_string();
+        for part in ["a:1 declares 9 volumes", "more than 8", "[images] max_volumes"] {
+            assert!(refused.contains(part), "{refused}");
+        }
     }
 }
