@@ -83,7 +83,8 @@ const CHECKPOINT_MADE: [Step; 6] = [
     Step::CheckpointNamed,
 ];
 /// The steps of removing it.
-const TASK_REMOVED: [Step; 3] = [Step::TaskSnapshotGone, Step::TaskFilesGone, Step::TaskForgotten];
+const TASK_REMOVED: [Step; 4] =
+    [Step::TaskEmptied, Step::TaskSnapshotGone, Step::TaskFilesGone, Step::TaskForgotten];
 
 /// How long a task may take to go on.
 const LIMIT: Duration = Duration::from_secs(20);

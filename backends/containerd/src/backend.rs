@@ -51,6 +51,7 @@ use crate::shim::Lifelines;
 use crate::stats::Layers;
 use crate::steps::Faults;
 use crate::task::{PodShims, Silent, TaskEntry};
+use crate::trees::Trees;
 use crate::volumes::Volumes;
 
 mod setup;
@@ -101,6 +102,7 @@ pub(crate) struct Inner {
     pub(crate) layers: Layers,
     pub(crate) groups: Arc<Groups>,
     pub(crate) volumes: Arc<Volumes>,
+    pub(crate) trees: Arc<Trees>,
     pub(crate) projects: Projects,
     pub(crate) abilities: Abilities,
     pub(crate) health: Health,
@@ -207,6 +209,7 @@ impl Containerd {
             layers: Layers::default(),
             groups: Arc::default(),
             volumes: Arc::new(Volumes::new(layout.volumes())),
+            trees: Arc::new(Trees::new(layout.state(), layout.run())),
             projects: Projects::default(),
             health,
             disks: Disks::default(),
@@ -327,6 +330,7 @@ impl Backend for Containerd {
         facts.extend(inner.silent.told().map(|tasks| ("shims.silent".to_owned(), tasks)));
         facts.extend(inner.unrecorded().map(|tasks| ("exits.unrecorded".to_owned(), tasks)));
         facts.extend(inner.left_groups.told().map(|groups| ("cgroups.left".to_owned(), groups)));
+        facts.extend(inner.trees.told().map(|trees| ("trees.setAside".to_owned(), trees)));
         BackendStatus {
             runtime: inner.runtime_condition(),
             network: inner.network_condition(),

@@ -91,10 +91,10 @@ impl Inner {
         let Some(bundle) = self.bundles().map(|bundles| bundles.join(&**id)) else { return Ok(()) };
         self.end_shims_of(id).await?;
         unmount_tree(bundle.clone()).await.map_err(from_namespaces)?;
-        remove_tree(&bundle).await?;
+        self.trees.remove(&bundle).await?;
         let namespace = &self.settings.containerd.namespace;
         let work = Path::new("containerd/root/io.containerd.runtime.v2.task").join(namespace).join(&**id);
-        remove_tree(&self.settings.state.join(work)).await?;
+        self.trees.remove(&self.settings.state.join(work)).await?;
         remove_tree(&self.settings.run.join("oci").join(namespace).join(&**id)).await
     }
 

@@ -5,6 +5,7 @@
 //! <state>/infra/            root file system of infra processes            made anew
 //! <state>/tasks/<id>/       volumes/<n>/, checkpoint/                      outlives a reboot
 //! <state>/volumes/          named volumes, by owner and name              outlives a reboot
+//! <state>/set-aside/        trees that could not be removed             until a person removes them
 //! <state>/ranges.json       what addresses owners want                outlives a reboot
 //! <state>/network/          the gateway's own network, for people         made anew
 //! <run>/sandboxes/<id>/     shm/                                           gone after a reboot
@@ -13,6 +14,7 @@
 //! <run>/stage/<id>/          mounts for the runtime while it makes a container gone after a reboot
 //! <run>/views/<key>/        mount points of image views                    gone after a reboot
 //! <run>/groups/<id>.left   cgroups of objects that are gone, busy yet   gone after a reboot
+//! <run>/set-aside/         trees that could not be removed             gone after a reboot
 //! <run>/probe.json          what runtimes can do, as far as is known   gone after a reboot
 //! ```
 //!

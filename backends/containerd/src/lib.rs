@@ -51,6 +51,7 @@ mod stats;
 pub mod steps;
 mod task;
 mod text;
+mod trees;
 mod users;
 mod volumes;
 

@@ -12,13 +12,14 @@ use switchyard_core::spec::{IdMap, IdRange, SandboxNetwork, SandboxSpec, UserNam
 use switchyard_core::{Error, Result};
 use switchyard_namespaces as namespaces;
 use switchyard_runtime_spec::SandboxUsers;
+use switchyard_tree::Cancel;
 
 use crate::backend::{Inner, RUNC_TYPE};
 use crate::client::describe_mount;
 use crate::config::{Runtime, SandboxKind};
 use crate::mount::mount_all;
 use crate::sandbox::from_namespaces;
-use crate::text::io_error;
+use crate::text::{io_error, remove_tree_now};
 
 /// The snapshotter whose mounts can be mapped.
 const MAPPABLE: &str = "overlayfs";
@@ -212,10 +213,7 @@ fn mapping_works(dir: &Path) -> Result<()> {
 }
 
 fn clear_trial(dir: &Path) -> Result<()> {
-    match fs::remove_dir_all(dir) {
-        Err(fault) if fault.kind() != std::io::ErrorKind::NotFound => Err(io_error("remove", dir, fault)),
-        Ok(()) | Err(_) => Ok(()),
-    }
+    remove_tree_now(dir, &Cancel::default())
 }
 
 #[cfg(test)]

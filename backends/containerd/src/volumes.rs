@@ -17,10 +17,11 @@ use switchyard_core::id::{Owner, TaskId};
 use switchyard_core::spec::is_volume_name;
 use switchyard_core::{Error, Result};
 use switchyard_steps::{Step, reach};
+use switchyard_tree::Cancel;
 
 use crate::backend::Inner;
 use crate::image::lease::getrandom_fill;
-use crate::text::{blocking, io_error, remove_tree};
+use crate::text::{blocking, io_error, remove_tree_now};
 
 /// Which tasks have which volumes. Volumes are known by their path below the directory of all.
 #[derive(Debug)]
@@ -114,7 +115,8 @@ impl Volumes {
             is_first
         };
         if !is_first {
-            return fs::remove_dir_all(draft).map_err(|fault| io_error("remove", draft, fault));
+            // It has what the image has, and no container has seen it.
+            return remove_tree_now(draft, &Cancel::default());
         }
         // A task that has it is on disk before long.
         let synced = [owners, &self.dir].into_iter().try_for_each(|dir| File::open(dir)?.sync_all());
@@ -165,7 +167,7 @@ impl Inner {
         let (volumes, name) = (Arc::clone(&self.volumes), name.to_owned());
         if let Some(aside) = blocking(move || volumes.unname(owner, &name)).await? {
             reach(Step::VolumeUnnamed);
-            remove_tree(&aside).await?;
+            self.trees.remove(&aside).await?;
         }
         Ok(())
     }

@@ -116,6 +116,8 @@ steps! {
         TaskDeleted,
         /// The logkeeper has let go of it.
         TaskLogFinished,
+        /// A removal has deleted what it had written to its root file system.
+        TaskEmptied,
         /// A removal has deleted its snapshot.
         TaskSnapshotGone,
         /// A removal has deleted its files.

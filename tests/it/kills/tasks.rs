@@ -67,7 +67,10 @@ pub(super) const MADE: &[Amid] = &[
 pub(super) const ENDED: &[Amid] = &[
     Amid { run: end, at: &[(TaskExitRecorded, 1), (TaskDeleted, 1), (TaskLogFinished, 1)] },
     Amid { run: stop, at: &[(TaskExitRecorded, 1), (TaskDeleted, 1), (TaskLogFinished, 1)] },
-    Amid { run: remove, at: &[(TaskSnapshotGone, 1), (TaskFilesGone, 1), (TaskForgotten, 1)] },
+    Amid {
+        run: remove,
+        at: &[(TaskEmptied, 1), (TaskSnapshotGone, 1), (TaskFilesGone, 1), (TaskForgotten, 1)],
+    },
     Amid { run: remove_busy, at: &[(GroupNoted, 1)] },
     Amid { run: empty_late, at: &[(GroupGone, 1), (GroupForgotten, 1)] },
     Amid { run: attach_once, at: &[(InputTaken, 1), (InputEnded, 1)] },

@@ -82,7 +82,7 @@ impl Inner {
             told("the rest of a task", self.clear_task_dirs(id).await);
         }
         for path in volumes {
-            told("the rest of a volume", remove_tree(&path).await);
+            told("the rest of a volume", self.trees.remove(&path).await);
         }
         self.clear_logs(known).await;
     }
@@ -143,7 +143,7 @@ impl Inner {
         let dirs = self.layout.task(id);
         clear_stage(&dirs.stage).await?;
         remove_tree(&dirs.run).await?;
-        remove_tree(&dirs.state).await
+        self.trees.remove(&dirs.state).await
     }
 
     async fn has_container(&self, id: &str) -> Result<bool> {

@@ -4,16 +4,19 @@ use std::sync::atomic::Ordering;
 
 use containerd_client::services::v1 as api;
 use containerd_client::services::v1::snapshots as snap;
-use switchyard_core::Result;
 use switchyard_core::id::TaskId;
+use switchyard_core::{ErrorKind, Result};
 
 use super::TaskEntry;
 use super::start::from_logkeeper;
 use crate::backend::Inner;
-use crate::client::{QUICK, call, gone_is_done};
+use crate::client::{QUICK, call, gone_is_done, written_dir};
 use crate::disks::unless_full;
 use crate::steps::Step;
-use crate::text::remove_tree;
+use crate::text::{remove_tree, stoppable, tree_error};
+
+/// The snapshotters that keep what a container writes in a directory of its snapshot, and of that alone.
+const EMPTIED: [&str; 2] = ["native", "overlayfs"];
 
 impl Inner {
     pub(crate) async fn remove_task(&self, id: TaskId) -> Result<()> {
@@ -42,16 +45,18 @@ impl Inner {
         }
         self.unstage(entry).await?;
         self.remove_views(entry).await?;
+        self.empty_snapshot(entry).await?;
+        self.faults.reach(Step::TaskEmptied)?;
         let request = snap::RemoveSnapshotRequest { snapshotter: entry.snapshotter.clone(), key: id.clone() };
         gone_is_done(
             call(&format!("remove snapshot {id}"), QUICK, self.client.snapshots().remove(request)).await,
         )?;
         self.faults.reach(Step::TaskSnapshotGone)?;
         remove_tree(&entry.dirs.run).await?;
-        remove_tree(&entry.dirs.state).await?;
+        self.trees.remove(&entry.dirs.state).await?;
         let volumes = entry.record().volumes.len();
         for number in 0..volumes {
-            remove_tree(&self.volumes.draft(entry.id, number)).await?;
+            self.trees.remove(&self.volumes.draft(entry.id, number)).await?;
         }
         self.faults.reach(Step::TaskFilesGone)?;
         self.lift_limits(entry).await?;
@@ -61,5 +66,38 @@ impl Inner {
         )?;
         self.volumes.release(entry.id);
         self.faults.reach(Step::TaskForgotten)
+    }
+
+    /// Removes what a task has written to its root file system, if the snapshotter keeps that in a directory. containerd would do it with
+    /// the snapshot, but by a recursion that holds a descriptor for each level of a tree: a deep one takes those of all other tasks, and its
+    /// memory.
+    ///
+    /// # Errors
+    /// containerd cannot be asked. A tree that cannot be removed is containerd's to remove.
+    async fn empty_snapshot(&self, entry: &TaskEntry) -> Result<()> {
+        if !EMPTIED.contains(&entry.snapshotter.as_str()) {
+            return Ok(());
+        }
+        let mounts = match self.mounts_of(entry).await {
+            Ok(mounts) => mounts,
+            // It was never made, or it is gone.
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
+            Err(error) => return Err(error),
+        };
+        let Some(dir) = written_dir(&mounts) else { return Ok(()) };
+        let task = entry.id;
+        stoppable(move |cancel| {
+            let Ok(opened) = switchyard_tree::open(&dir) else { return Ok(()) };
+            match switchyard_tree::empty(opened, cancel) {
+                Ok(()) => Ok(()),
+                Err(error @ switchyard_tree::Error::Cancelled) => Err(tree_error("empty", &dir, error)),
+                Err(error) => {
+                    let error = tree_error("empty", &dir, error);
+                    tracing::warn!(task.id = %task, error = error.report(), "containerd is left to remove what a task has written");
+                    Ok(())
+                }
+            }
+        })
+        .await
     }
 }

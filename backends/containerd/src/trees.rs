@@ -1,0 +1,228 @@
+//! Trees that containers have written, when they are removed: each so many times at most.
+//!
+//! A removal that fails, or in which the daemon dies, is repeated by whoever wants it: a client, or the next start. So that one tree does not
+//! keep all of them at it for ever, the number of tries is written on the tree itself, and after the last one the tree is set aside, for a person
+//! to look at:
+//!
+//! ```text
+//! <state>/set-aside/<name>-<random>/    what could not be removed; nobody of ours looks at it again
+//! <run>/set-aside/<name>-<random>/      the same, since a tree is moved by a rename, on its own file system
+//! ```
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use rustix::fs::{XattrFlags, lgetxattr, lsetxattr};
+use rustix::io::Errno;
+use switchyard_core::{Error, ErrorKind, Result};
+use switchyard_tree::Cancel;
+
+use crate::image::lease::getrandom_fill;
+use crate::text::{io_error, make_private, remove_tree_now, stoppable};
+
+/// How often the removal of one tree is tried.
+const MOST_TRIES: u8 = 5;
+/// The attribute of a tree that says how often it was tried. Containers cannot write it.
+const TRIES: &str = "trusted.switchyard.removals";
+/// The directory of what could not be removed.
+const SET_ASIDE: &str = "set-aside";
+
+/// Removes what containers have written.
+#[derive(Debug)]
+pub(crate) struct Trees {
+    /// Where trees are; each has a directory for those that are set aside.
+    bases: [PathBuf; 2],
+    set_aside: Mutex<Vec<PathBuf>>,
+}
+
+impl Trees {
+    /// Looks at what predecessors have set aside. Blocks.
+    pub(crate) fn new(state: &Path, run: &Path) -> Self {
+        let bases = [state.to_path_buf(), run.to_path_buf()];
+        let found = bases.iter().flat_map(|base| fs::read_dir(base.join(SET_ASIDE)).into_iter().flatten());
+        let set_aside: Vec<_> = found.flatten().map(|entry| entry.path()).collect();
+        if !set_aside.is_empty() {
+            tracing::warn!(trees = ?set_aside, "these could not be removed and take space: remove them by hand");
+        }
+        Self { bases, set_aside: Mutex::new(set_aside) }
+    }
+
+    /// Removes a tree; one that is gone is removed, and so is one that is set aside. Idempotent. Dropping this stops it.
+    pub(crate) async fn remove(self: &Arc<Self>, path: &Path) -> Result<()> {
+        let (trees, path) = (Arc::clone(self), path.to_path_buf());
+        stoppable(move |cancel| trees.remove_now(&path, cancel)).await
+    }
+
+    /// The trees that are set aside, for people; `None` if there are none.
+    pub(crate) fn told(&self) -> Option<String> {
+        let mut all = self.set_aside.lock().unwrap_or_else(PoisonError::into_inner);
+        // Somebody may have removed them.
+        all.retain(|path| path.symlink_metadata().is_ok());
+        let told: Vec<_> = all.iter().map(|path| path.display().to_string()).collect();
+        (!told.is_empty()).then(|| told.join(", "))
+    }
+
+    fn remove_now(&self, path: &Path, cancel: &Cancel) -> Result<()> {
+        let before = tries(path);
+        if before >= MOST_TRIES {
+            let why = Error::internal(
+                "no try has come to its end: the daemon was killed or has died in each of them",
+            );
+            return self.set_aside(path, why);
+        }
+        note_tries(path, before + 1);
+        match remove_tree_now(path, cancel) {
+            Ok(()) => Ok(()),
+            Err(error) if error.kind() == ErrorKind::Cancelled => {
+                note_tries(path, before);
+                Err(error)
+            }
+            Err(error) if before + 1 >= MOST_TRIES => self.set_aside(path, error),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Moves a tree out of the way.
+    fn set_aside(&self, path: &Path, why: Error) -> Result<()> {
+        let Some(base) = self.bases.iter().find(|base| path.starts_with(base)) else { return Err(why) };
+        let mut random = [0; 8];
+        getrandom_fill(&mut random);
+        let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        let target = base.join(SET_ASIDE).join(format!("{name}-{}", hex::encode(random)));
+        let moved = make_private(&base.join(SET_ASIDE))
+            .and_then(|()| fs::rename(path, &target).map_err(|fault| io_error("set aside", path, fault)));
+        if let Err(error) = moved {
+            tracing::warn!(path = %path.display(), error = error.report(), "what cannot be removed cannot be moved, either");
+            return Err(why);
+        }
+        tracing::error!(
+            path = %path.display(),
+            set_aside = %target.display(),
+            tries = MOST_TRIES,
+            error = why.report(),
+            "a tree cannot be removed and is set aside: remove it by hand"
+        );
+        self.set_aside.lock().unwrap_or_else(PoisonError::into_inner).push(target);
+        Ok(())
+    }
+}
+
+/// How often the removal of a tree was tried so far, as far as its file system keeps that.
+fn tries(path: &Path) -> u8 {
+    let mut value = [0];
+    match lgetxattr(path, TRIES, &mut value[..]) {
+        Ok(1) => value[0],
+        Ok(_) | Err(_) => 0,
+    }
+}
+
+fn note_tries(path: &Path, tries: u8) {
+    match lsetxattr(path, TRIES, &[tries], XattrFlags::empty()) {
+        // Without attributes, or without space for them, it is tried for ever.
+        Ok(()) | Err(Errno::NOENT | Errno::OPNOTSUPP | Errno::NOSPC | Errno::DQUOT) => {}
+        Err(errno) => {
+            tracing::debug!(path = %path.display(), %errno, "the tries of a removal are not counted")
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::AsRawFd;
+
+    use nix::mount::{MsFlags, mount};
+    use nix::sched::{CloneFlags, unshare};
+
+    use super::*;
+
+    fn trees(dir: &Path) -> (Arc<Trees>, PathBuf) {
+        let tree = dir.join("tasks/one");
+        fs::create_dir_all(tree.join("below")).unwrap();
+        (Arc::new(Trees::new(dir, Path::new("/nowhere"))), tree)
+    }
+
+    /// In a thread of its own with its own mounts, one of them in the tree: that stands for whatever cannot be removed.
+    fn with_a_mount(tree: &Path, work: impl FnOnce() + Send) {
+        let at = tree.join("below");
+        std::thread::scope(|scope| {
+            let mounted = move || {
+                let none = None::<&str>;
+                unshare(CloneFlags::CLONE_NEWNS).unwrap();
+                mount(none, "/", none, MsFlags::MS_REC | MsFlags::MS_PRIVATE, none).unwrap();
+                mount(Some("tmpfs"), &at, Some("tmpfs"), MsFlags::empty(), none).unwrap();
+                work();
+            };
+            scope.spawn(mounted).join().unwrap();
+        });
+    }
+
+    #[test]
+    fn a_tree_that_cannot_be_removed_is_set_aside_and_told_until_a_person_removes_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let (all, tree) = trees(dir.path());
+        with_a_mount(&tree, || {
+            for _ in 1..MOST_TRIES {
+                assert!(all.remove_now(&tree, &Cancel::default()).is_err());
+                assert!(tree.exists() && all.told().is_none());
+            }
+            all.remove_now(&tree, &Cancel::default()).unwrap();
+        });
+        assert!(!tree.exists());
+        let told = all.told().unwrap();
+        let aside = PathBuf::from(&told);
+        assert!(aside.join("below").exists() && aside.starts_with(dir.path().join(SET_ASIDE)), "{told}");
+        // The next daemon tells of it as well, and does not touch it.
+        assert_eq!(trees(dir.path()).0.told().as_ref(), Some(&told));
+        fs::remove_dir_all(&aside).unwrap();
+        assert_eq!(all.told(), None);
+    }
+
+    #[test]
+    fn a_tree_on_which_one_daemon_after_the_other_dies_is_set_aside() {
+        let dir = tempfile::tempdir().unwrap();
+        let (all, tree) = trees(dir.path());
+        // Each has noted its try and come no further.
+        note_tries(&tree, MOST_TRIES);
+        all.remove_now(&tree, &Cancel::default()).unwrap();
+        assert!(!tree.exists() && all.told().is_some());
+    }
+
+    #[test]
+    fn a_removal_that_was_stopped_is_not_counted() {
+        let dir = tempfile::tempdir().unwrap();
+        let (all, tree) = trees(dir.path());
+        let stopped = Cancel::default();
+        stopped.cancel();
+        for _ in 0..=MOST_TRIES {
+            assert_eq!(all.remove_now(&tree, &stopped).unwrap_err().kind(), ErrorKind::Cancelled);
+        }
+        assert_eq!(tries(&tree), 0);
+        all.remove_now(&tree, &Cancel::default()).unwrap();
+        assert!(!tree.exists() && all.told().is_none());
+        all.remove_now(&tree, &Cancel::default()).unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_removal_that_nobody_waits_for_any_more_stops() {
+        let (began, wait) = (Arc::new(std::sync::Barrier::new(2)), fs::File::open("/dev/null").unwrap());
+        let at_work = Arc::clone(&began);
+        let (told, heard) = std::sync::mpsc::channel();
+        let work = stoppable(move |cancel| {
+            at_work.wait();
+            let dir = tempfile::tempdir().unwrap();
+            let tree = dir.path().join("tree");
+            // It ends only when it is cancelled.
+            while remove_tree_now(&tree, cancel).is_ok() {
+                fs::create_dir(&tree).unwrap();
+                fs::write(tree.join(wait.as_raw_fd().to_string()), "").unwrap();
+            }
+            told.send(()).unwrap();
+            Ok(())
+        });
+        let work = tokio::spawn(work);
+        tokio::task::spawn_blocking(move || began.wait()).await.unwrap();
+        work.abort();
+        tokio::task::spawn_blocking(move || heard.recv().unwrap()).await.unwrap();
+    }
+}
