@@ -1,4 +1,38 @@
-//! What clients, images and jobs may say to do harm: the daemon, the logkeeper and containerd live on, nothing that was not asked for has
-//! an effect, and the client is told what is wrong.
+//! What clients, images, jobs and containers may say and write to do harm: the daemon, the logkeeper and containerd live on, nothing that
+//! was not asked for has an effect, and the client is told what is wrong.
 
 mod connections;
+mod trees;
+
+use std::time::Duration;
+
+use nix::unistd::Pid;
+use switchyard_tests::node::Node;
+
+/// What a call may take that is given more to do than calls of well-meaning clients are.
+const LONG: Duration = Duration::from_secs(180);
+
+/// The processes that must outlive what a test does.
+#[derive(Debug, PartialEq, Eq)]
+struct Alive {
+    daemon: i32,
+    containerd: Pid,
+    logkeeper: Option<Pid>,
+}
+
+impl Alive {
+    fn now(node: &Node) -> Self {
+        let logkeeper = node.root().managed("logkeeper");
+        Self { daemon: node.daemon().pid(), containerd: node.containerd(), logkeeper }
+    }
+}
+
+/// Fails unless these processes are there still, and serve.
+#[track_caller]
+fn assert_alive(node: &Node, before: &Alive) {
+    assert_eq!(Alive::now(node), *before, "something has died: {}", node.daemon().tail());
+    for pid in [before.containerd.as_raw(), before.daemon] {
+        assert!(std::path::Path::new(&format!("/proc/{pid}/exe")).exists(), "{pid} has died");
+    }
+    assert_eq!(node.pod("after").output("echo served", |_| {}), "served");
+}

@@ -197,9 +197,6 @@ impl LayerBuilder {
     }
 
     /// The layer, compressed with gzip.
-    ///
-    /// # Panics
-    /// When a path is longer than 100 bytes.
     #[must_use]
     pub fn build(&self) -> Layer {
         let tar = ustar::archive(&self.entries);
@@ -209,9 +206,6 @@ impl LayerBuilder {
     }
 
     /// The layer as a plain archive.
-    ///
-    /// # Panics
-    /// When a path is longer than 100 bytes.
     #[must_use]
     pub fn build_uncompressed(&self) -> Layer {
         let tar = ustar::archive(&self.entries);

@@ -1,6 +1,9 @@
-//! Writes deterministic ustar archives: same entries, same bytes, whatever the machine or the hour.
+//! Writes deterministic ustar archives: same entries, same bytes, whatever the machine or the hour. Paths that do not fit are in PAX
+//! records.
 
 const BLOCK: usize = 512;
+/// What a header holds of a path.
+const NAME: usize = 100;
 
 /// What an archive entry is.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -22,7 +25,7 @@ pub enum Kind {
 /// One entry of an archive.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
-    /// Path below the root of the file system, without a leading slash. At most 100 bytes.
+    /// Path below the root of the file system, without a leading slash.
     pub path: String,
     /// Permission bits, set-id bits included.
     pub mode: u32,
@@ -35,14 +38,20 @@ pub struct Entry {
 }
 
 /// The archive of `entries` in the given order, with the two zero blocks at its end.
-///
-/// # Panics
-/// When a path or link target is longer than the 100 bytes that the plain ustar header holds.
 #[must_use]
 pub fn archive(entries: &[Entry]) -> Vec<u8> {
     let mut out = Vec::new();
     for entry in entries {
-        out.extend_from_slice(&header(entry));
+        if let Some(records) = records(entry) {
+            let size = records.len();
+            out.extend_from_slice(&header(
+                &Entry { path: "records".to_owned(), kind: Kind::File(records.clone()), ..entry.clone() },
+                Some(b'x'),
+            ));
+            out.extend_from_slice(&records);
+            out.resize(out.len() + size.next_multiple_of(BLOCK) - size, 0);
+        }
+        out.extend_from_slice(&header(entry, None));
         if let Kind::File(bytes) = &entry.kind {
             out.extend_from_slice(bytes);
             out.resize(out.len().next_multiple_of(BLOCK), 0);
@@ -52,7 +61,28 @@ pub fn archive(entries: &[Entry]) -> Vec<u8> {
     out
 }
 
-fn header(entry: &Entry) -> [u8; BLOCK] {
+/// What does not fit into the header of an entry, as PAX records.
+fn records(entry: &Entry) -> Option<Vec<u8>> {
+    let target = match &entry.kind {
+        Kind::HardLink(target) | Kind::Symlink(target) => target.as_str(),
+        Kind::File(_) | Kind::Directory | Kind::Character(..) | Kind::Fifo => "",
+    };
+    let long = [("path", entry.path.as_str()), ("linkpath", target)];
+    let records = long.into_iter().filter(|(_, value)| value.len() > NAME).map(|(key, value)| {
+        // The length of a record counts its own digits.
+        let rest = format!(" {key}={value}\n");
+        let mut length = rest.len();
+        while length != rest.len() + length.to_string().len() {
+            length = rest.len() + length.to_string().len();
+        }
+        format!("{length}{rest}")
+    });
+    let all: String = records.collect();
+    (!all.is_empty()).then(|| all.into_bytes())
+}
+
+/// The header of an entry, as of what it is, or of `flag`.
+fn header(entry: &Entry, flag: Option<u8>) -> [u8; BLOCK] {
     let mut block = [0_u8; BLOCK];
     let (kind, link, size, device) = match &entry.kind {
         Kind::File(bytes) => (b'0', "", bytes.len(), (0, 0)),
@@ -68,7 +98,7 @@ fn header(entry: &Entry) -> [u8; BLOCK] {
     octal(&mut block[116..124], u64::from(entry.gid));
     octal(&mut block[124..136], u64::try_from(size).expect("a length fits 64 bits"));
     octal(&mut block[136..148], 0); // The time of change: always the epoch.
-    block[156] = kind;
+    block[156] = flag.unwrap_or(kind);
     text(&mut block[157..257], link);
     block[257..265].copy_from_slice(b"ustar\x0000");
     octal(&mut block[329..337], u64::from(device.0));
@@ -82,8 +112,8 @@ fn header(entry: &Entry) -> [u8; BLOCK] {
 }
 
 fn text(field: &mut [u8], value: &str) {
-    assert!(value.len() <= field.len(), "{value:?} is too long for a ustar header");
-    field[..value.len()].copy_from_slice(value.as_bytes());
+    let length = value.len().min(field.len());
+    field[..length].copy_from_slice(&value.as_bytes()[..length]);
 }
 
 fn octal(field: &mut [u8], value: u64) {
