@@ -46,15 +46,9 @@ pub struct Labels {
 pub fn selinux(security: &Security, sandbox: Option<&SelinuxLabel>, host: &Host) -> Result<Option<Labels>> {
     let Some(defaults) = &host.selinux else { return Ok(None) };
     let wish = security.selinux.as_ref().or(sandbox).cloned().unwrap_or_default();
+    // Frontends have checked it as well, and some sandboxes were made before they did.
+    wish.check("security.selinux")?;
     let SelinuxLabel { user, role, type_, level } = &wish;
-    for part in [user, role, type_] {
-        if part.contains(|c: char| c == ':' || c.is_whitespace() || c == '\0') {
-            return Err(Error::invalid("security.selinux", format!("{part:?} cannot be part of a label")));
-        }
-    }
-    if level.contains(|c: char| c.is_whitespace() || c == '\0') {
-        return Err(Error::invalid("security.selinux", format!("{level:?} cannot be a level")));
-    }
     let SelinuxDefaults { process, file } = defaults;
     let own_type = if type_.is_empty() && security.privileged { PRIVILEGED_TYPE } else { type_ };
     Ok(Some(Labels {
@@ -107,6 +101,9 @@ mod tests {
         let host = Host { selinux: Some(SelinuxDefaults::default()), ..bare_host() };
         let bad = SelinuxLabel { type_: "a:b".to_owned(), ..Default::default() };
         assert!(selinux(&security(Some(bad)), None, &host).is_err());
+        let quoted = SelinuxLabel { level: "s0\",upperdir=/x,a=\"".to_owned(), ..Default::default() };
+        assert!(selinux(&security(Some(quoted.clone())), None, &host).is_err());
+        assert!(selinux(&security(None), Some(&quoted), &host).is_err(), "also that of a sandbox on record");
     }
 
     #[test]

@@ -14,6 +14,7 @@ mod disk;
 mod mount;
 mod network;
 mod resources;
+mod selinux;
 mod signal;
 mod subnet;
 mod throttle;
@@ -28,6 +29,7 @@ pub use network::{
     SandboxNetwork, UtsMode,
 };
 pub use resources::{CgroupPlacement, HugepageLimit, Resources, is_number_list};
+pub use selinux::{SelinuxLabel, SelinuxPart};
 pub use signal::Signal;
 pub use subnet::Subnet;
 pub use throttle::{IoWeight, Throttle, Throttled};
@@ -274,19 +276,6 @@ pub enum AppArmorProfile {
     Unconfined,
     /// A profile that the host has loaded.
     Localhost(String),
-}
-
-/// An SELinux label; empty parts are the policy's defaults.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct SelinuxLabel {
-    /// User.
-    pub user: String,
-    /// Role.
-    pub role: String,
-    /// Type.
-    pub type_: String,
-    /// Level.
-    pub level: String,
 }
 
 /// A resource limit of the process.

@@ -11,7 +11,7 @@ use switchyard_core::{Error, Result};
 use switchyard_proto::cri::v1 as cri;
 
 use super::container::Parent;
-use super::{absolute, known, numeric_id, text};
+use super::{absolute, known, numeric_id};
 use crate::config::{Config, UnsetSeccomp};
 
 const FIELD: &str = "config.linux.security_context";
@@ -338,17 +338,12 @@ pub(super) fn selinux_label(options: Option<cri::SeLinuxOption>) -> Result<Optio
     let Some(cri::SeLinuxOption { user, role, r#type, level }) = options else {
         return Ok(None);
     };
-    for (name, part) in [("user", &user), ("role", &role), ("type", &r#type), ("level", &level)] {
-        let field = format!("{FIELD}.selinux_options.{name}");
-        text(&field, part)?;
-        if part.chars().any(char::is_whitespace) {
-            return Err(Error::invalid(field, format!("{part:?} contains a space")));
-        }
-    }
     if [&user, &role, &r#type, &level].into_iter().all(String::is_empty) {
         return Ok(None);
     }
-    Ok(Some(SelinuxLabel { user, role, type_: r#type, level }))
+    let label = SelinuxLabel { user, role, type_: r#type, level };
+    label.check(format_args!("{FIELD}.selinux_options"))?;
+    Ok(Some(label))
 }
 
 /// Checks the profiles of a sandbox. They are for a process of its own, whose confinement is the backend's.

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use switchyard_core::spec::{
     AppArmorProfile, CapabilityChanges, CgroupNamespace, IpcMode, PidMode, SandboxNetwork, SandboxPid,
-    SeccompProfile, Security, SelinuxLabel, UtsMode,
+    SeccompProfile, Security, SelinuxLabel, SelinuxPart, UtsMode,
 };
 use switchyard_core::{Error, ErrorKind, Result};
 
@@ -191,16 +191,23 @@ fn apply(field: &str, option: &str, security: &mut Security) -> Result<()> {
 
 fn with_label(field: &str, label: &str, known: SelinuxLabel) -> Result<SelinuxLabel> {
     let (part, value) = label.split_once(':').unwrap_or((label, ""));
+    let refused = || Error::invalid(field, format!("{label:?} is no part of a label"));
+    let which = match part {
+        "disable" if value.is_empty() => {
+            return Ok(SelinuxLabel { type_: UNCONFINED_TYPE.to_owned(), ..known });
+        }
+        "user" => SelinuxPart::User,
+        "role" => SelinuxPart::Role,
+        "type" => SelinuxPart::Type,
+        "level" => SelinuxPart::Level,
+        _ => return Err(refused()),
+    };
+    which.check(field, value)?;
     let value = value.to_owned();
-    if value.chars().any(|c| c.is_whitespace() || c.is_control()) {
-        return Err(Error::invalid(field, format!("{label:?} is no part of a label")));
-    }
-    Ok(match (part, value.is_empty()) {
-        ("disable", true) => SelinuxLabel { type_: UNCONFINED_TYPE.to_owned(), ..known },
-        ("user", false) => SelinuxLabel { user: value, ..known },
-        ("role", false) => SelinuxLabel { role: value, ..known },
-        ("type", false) => SelinuxLabel { type_: value, ..known },
-        ("level", false) => SelinuxLabel { level: value, ..known },
-        _ => return Err(Error::invalid(field, format!("{label:?} is no part of a label"))),
+    Ok(match which {
+        SelinuxPart::User => SelinuxLabel { user: value, ..known },
+        SelinuxPart::Role => SelinuxLabel { role: value, ..known },
+        SelinuxPart::Type => SelinuxLabel { type_: value, ..known },
+        SelinuxPart::Level => SelinuxLabel { level: value, ..known },
     })
 }

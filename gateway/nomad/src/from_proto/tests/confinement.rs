@@ -81,8 +81,10 @@ fn security_options_that_cannot_be_are_refused_by_their_number() {
         ("writable-cgroups=true", "\"writable-cgroups=true\" is no security option that can be set here"),
         ("seccomp=profile.json", "\"profile.json\" is not an absolute path"),
         ("label=color:red", "\"color:red\" is no part of a label"),
-        ("label=type:", "\"type:\" is no part of a label"),
-        ("label=level:s0 c1", "\"level:s0 c1\" is no part of a label"),
+        ("label=type:", "\"\" cannot be an SELinux type"),
+        ("label=level:s0 c1", "\"s0 c1\" cannot be an SELinux level"),
+        ("label=level:s0\",index=on,x=\"", "\"s0\\\",index=on,x=\\\"\" cannot be an SELinux level"),
+        ("label=user:a,b", "\"a,b\" cannot be an SELinux user"),
     ] {
         invalid("security_opt", texts(&["no-new-privileges", option]), &format!("security_opt[1]: {why}"));
     }
