@@ -17,6 +17,7 @@ use switchyard_core::image::ImageId;
 use switchyard_core::spec::{IdMap, IdRange, Meta, ProjectId, Signal, UserNamespace};
 use switchyard_core::state::{Exit, ExitCause};
 use switchyard_core::{Error, Result};
+use switchyard_namespaces::Ns;
 
 use crate::quota::QuotaRecord;
 use crate::task::leaf::LeafRecord;
@@ -300,9 +301,14 @@ impl MetaRecord {
 // === impl SandboxRecord ===
 
 impl SandboxRecord {
-    /// Whether it has a host name of its own.
-    pub(crate) fn owns_uts(&self) -> bool {
-        self.own_uts.unwrap_or(self.network != NetworkRecord::Host)
+    /// Whether it has a namespace of this kind of its own, which is pinned. Whoever makes, joins or looks for its namespaces asks here.
+    pub(crate) fn owns(&self, ns: Ns) -> bool {
+        match ns {
+            Ns::User => self.users.is_some(),
+            Ns::Net => matches!(self.network, NetworkRecord::Pod | NetworkRecord::Isolated),
+            Ns::Ipc => !self.host_ipc,
+            Ns::Uts => self.own_uts.unwrap_or(self.network != NetworkRecord::Host),
+        }
     }
 
     pub(crate) fn details(&self, netns: Option<PathBuf>, pid: Option<u32>) -> SandboxDetails {

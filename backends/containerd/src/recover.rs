@@ -7,7 +7,6 @@
 //! served, so that it is told from what is made then, and cleared away afterwards.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
-use std::path::PathBuf;
 use std::str::FromStr;
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -23,7 +22,7 @@ use switchyard_steps::{Step, reach};
 use crate::backend::Inner;
 use crate::error::is_unanswered;
 use crate::leftovers::Leftover;
-use crate::record::{NetworkRecord, Phase};
+use crate::record::Phase;
 use crate::sandbox::SandboxEntry;
 use crate::task::TaskEntry;
 
@@ -413,27 +412,12 @@ impl Finding {
 
 /// Whether the namespaces that a sandbox should have are there.
 fn is_pinned(entry: &SandboxEntry) -> bool {
-    pins(entry).all(|pin| switchyard_namespaces::is_namespace_file(&pin).unwrap_or(false))
+    entry.pins().all(|pin| switchyard_namespaces::is_namespace_file(&pin).unwrap_or(false))
 }
 
 /// Whether a sandbox that is stopped is found to be, although that is not on record.
 pub(crate) fn shows_its_end(entry: &SandboxEntry) -> bool {
-    entry.record.infra || pins(entry).next().is_some()
-}
-
-/// Where the namespaces are that a sandbox should have.
-fn pins(entry: &SandboxEntry) -> impl Iterator<Item = PathBuf> {
-    use switchyard_namespaces::Ns;
-    let record = &entry.record;
-    let own_net = matches!(record.network, NetworkRecord::Pod | NetworkRecord::Isolated);
-    let wanted = [
-        (Ns::User, record.users.is_some()),
-        (Ns::Net, own_net),
-        (Ns::Ipc, !record.host_ipc),
-        (Ns::Uts, record.network != NetworkRecord::Host),
-    ];
-    let wanted = wanted.into_iter().filter(|(_, wanted)| *wanted);
-    wanted.map(|(ns, _)| entry.dirs.pins.join(ns.file_name()))
+    entry.record.infra || entry.pins().next().is_some()
 }
 
 /// Names of the directories below `dir` that are ids.

@@ -60,19 +60,24 @@ impl SandboxEntry {
     pub(crate) fn netns(&self) -> Option<PathBuf> {
         match &self.record.network {
             NetworkRecord::Host => None,
-            NetworkRecord::Pod | NetworkRecord::Isolated => Some(self.dirs.pins.join(Ns::Net.file_name())),
+            NetworkRecord::Pod | NetworkRecord::Isolated => self.pin(Ns::Net),
             NetworkRecord::Joined(path) => Some(path.clone()),
         }
     }
 
+    /// Where its namespace of this kind is pinned; `None` if it has none of its own.
+    fn pin(&self, ns: Ns) -> Option<PathBuf> {
+        self.record.owns(ns).then(|| self.dirs.pins.join(ns.file_name()))
+    }
+
+    /// Where all namespaces of its own are pinned.
+    pub(crate) fn pins(&self) -> impl Iterator<Item = PathBuf> {
+        Ns::ALL.into_iter().filter_map(|ns| self.pin(ns))
+    }
+
+    /// The namespace of this kind that its tasks join, but for that of its network.
     fn namespace(&self, ns: Ns) -> Namespace {
-        let own = match ns {
-            Ns::User => self.record.users.is_some(),
-            Ns::Net => return self.netns().map_or(Namespace::Host, Namespace::Path),
-            Ns::Ipc => !self.record.host_ipc,
-            Ns::Uts => self.record.owns_uts(),
-        };
-        if own { Namespace::Path(self.dirs.pins.join(ns.file_name())) } else { Namespace::Host }
+        self.pin(ns).map_or(Namespace::Host, Namespace::Path)
     }
 
     /// Its user namespace, if it has one of its own.
@@ -86,7 +91,7 @@ impl SandboxEntry {
         let record = &self.record;
         let shared = self.pid.is_some() && record.shared_pid;
         SandboxFacts {
-            network: self.namespace(Ns::Net),
+            network: self.netns().map_or(Namespace::Host, Namespace::Path),
             ipc: self.namespace(Ns::Ipc),
             uts: self.namespace(Ns::Uts),
             pid: shared.then(|| Namespace::Path(self.dirs.pid_namespace())),
@@ -94,7 +99,7 @@ impl SandboxEntry {
             hostname_file: Some(self.dirs.hostname()),
             hosts_file: Some(self.dirs.hosts()),
             resolv_conf: Some(self.dirs.resolv_conf()),
-            shm: Some(if record.host_ipc { PathBuf::from("/dev/shm") } else { self.dirs.shm() }),
+            shm: Some(if record.owns(Ns::Ipc) { self.dirs.shm() } else { PathBuf::from("/dev/shm") }),
             privileged: record.privileged,
             selinux: record.selinux.as_ref().map(|[user, role, type_, level]| SelinuxLabel {
                 user: user.clone(),
@@ -122,11 +127,6 @@ impl Inner {
         let infra = spec.pid == SandboxPid::Shared
             || runtime.sandbox == SandboxKind::Container
             || self.settings.containerd.infra == Infra::Always;
-        let want = wanted(spec);
-        want.check().map_err(from_namespaces)?;
-        if spec.users.is_some() {
-            self.check_users(spec, runtime).await?;
-        }
         let record = SandboxRecord {
             meta: MetaRecord::from_core(&spec.meta),
             handler: spec.handler.clone(),
@@ -156,6 +156,11 @@ impl Inner {
             groups: Vec::new(),
             note: String::new(),
         };
+        let want = wanted(spec, &record);
+        want.check().map_err(from_namespaces)?;
+        if spec.users.is_some() {
+            self.check_users(spec, runtime).await?;
+        }
         let mut entry =
             SandboxEntry { record, dirs: self.layout.sandbox(id), pid: None, released: false, doomed: false };
         // Refuses a cgroup parent that cannot be one before anything is made.
@@ -198,7 +203,7 @@ impl Inner {
         want: Want,
         entry: &mut SandboxEntry,
     ) -> Result<()> {
-        let own_shm = spec.ipc == IpcMode::Shared;
+        let own_shm = entry.record.owns(Ns::Ipc);
         let (wanted_ips, record) = (entry.record.ips.clone(), entry.record.clone());
         let (dirs, pinned) = (entry.dirs.clone(), want.net || want.ipc || want.uts || want.users.is_some());
         let files = async {
@@ -444,15 +449,14 @@ fn own_uts(spec: &SandboxSpec) -> bool {
     }
 }
 
-/// The namespaces that a sandbox owns.
-fn wanted(spec: &SandboxSpec) -> Want {
-    let own_net = matches!(spec.network, SandboxNetwork::Pod(_) | SandboxNetwork::Isolated);
-    let own_uts = own_uts(spec);
+/// The namespaces that are made for a sandbox.
+fn wanted(spec: &SandboxSpec, record: &SandboxRecord) -> Want {
+    let named = record.owns(Ns::Uts) && !spec.hostname.is_empty();
     Want {
-        net: own_net,
-        ipc: spec.ipc == IpcMode::Shared,
-        uts: own_uts,
-        hostname: (own_uts && !spec.hostname.is_empty()).then(|| spec.hostname.clone()),
+        net: record.owns(Ns::Net),
+        ipc: record.owns(Ns::Ipc),
+        uts: record.owns(Ns::Uts),
+        hostname: named.then(|| spec.hostname.clone()),
         users: spec.users.as_ref().map(|users| namespaces::Users {
             uids: users::ranges(&users.uids),
             gids: users::ranges(&users.gids),

@@ -149,6 +149,27 @@ fn a_task_has_the_hosts_network_or_none_if_it_asks_for_that() {
 }
 
 #[test]
+fn a_sandbox_with_the_hosts_name_and_a_network_of_its_own_is_ready_after_a_kill() {
+    let node = Node::start();
+    let agent = Agent::start(node.root(), &json!({ "allowed_modes": { "uts": ["host"] } }));
+    let task = server(&node, &agent, 8080, json!({ "uts_mode": "host" }));
+    agent.driver().start(&task.config).expect("it starts");
+    let states = || {
+        let (_, body) = node.daemon().get("/statusz");
+        let status: Value = serde_json::from_str(&body).expect("it is JSON");
+        status["sandboxes"].as_array().expect("it is a list").clone()
+    };
+    let before = states();
+    assert_eq!(before, [json!({ "owner": "nomad", "state": "ready", "count": 1 })]);
+    node.daemon().kill9();
+    node.daemon().restart();
+    assert_eq!(states(), before);
+    assert!(agent.plugin().exit(SOON).is_some(), "a plugin ends with the daemon that was there");
+    let _ = agent.dispense();
+    end(&agent, task);
+}
+
+#[test]
 fn the_tasks_of_a_group_are_in_the_network_that_the_agent_has_made() {
     let node = Node::shared();
     let agent = Agent::start(node.root(), &json!({}));

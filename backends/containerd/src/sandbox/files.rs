@@ -25,7 +25,7 @@ pub(super) async fn write_early(
     record: &SandboxRecord,
 ) -> Result<()> {
     let dns = spec.dns.clone();
-    let own_name = record.owns_uts();
+    let own_name = record.owns(switchyard_namespaces::Ns::Uts);
     let away = !matches!(spec.network, SandboxNetwork::Host);
     let name = record.hostname.clone();
     let (dirs, users) = (dirs.clone(), spec.users.clone());

@@ -18,7 +18,7 @@ use crate::steps::Step;
 impl Inner {
     pub(crate) async fn start_sandbox(&self, id: SandboxId, spec: &SandboxSpec) -> Result<SandboxDetails> {
         let stopped = self.sandbox(id)?;
-        let want = wanted(spec);
+        let want = wanted(spec, &stopped.record);
         want.check().map_err(from_namespaces)?;
         if spec.users.is_some() {
             self.check_users(spec, self.runtime(&spec.handler)?).await?;
