@@ -31,6 +31,7 @@ mod debris;
 mod decide;
 mod found;
 mod inventory;
+mod look_schedule;
 mod lost;
 mod phases;
 mod plugins;

@@ -9,10 +9,13 @@ use std::process::{Child, Command, Stdio};
 use switchyard_tests::host::eventually;
 use switchyard_tests::node::Node;
 
-use super::LIMIT;
+use super::{LIMIT, assert_recovers};
 
 /// Shims that containerd has forgotten are looked for all the time.
 const CONF: &str = "[recovery]\nlook_seconds = 1\ngrace_milliseconds = 200\n";
+
+/// They are looked for once a day, but for the time after a start and after the return of containerd.
+const SELDOM: &str = "[recovery]\nlook_seconds = 86400\ngrace_milliseconds = 200\n";
 
 /// A process whose words are those of a shim of a node's containerd.
 struct Pretender(Child);
@@ -82,4 +85,27 @@ fn a_process_that_calls_itself_a_shim_has_nobody_delete_a_directory_or_kill_a_pr
     }
     assert_eq!(node.cri().sh(&other, "echo reached"), "reached");
     fs::remove_dir_all(&victim).expect("it can be removed");
+}
+
+/// What a kill leaves may show only after the first look: a shim that was being started, and one whose containerd has yet to forget it.
+#[test]
+fn a_forgotten_shim_that_shows_after_a_start_is_ended_however_seldom_is_looked() {
+    let node = Node::start_with(SELDOM, |_| {});
+    let pod = node.pod("others");
+    // Who waits for its end is the first to notice that containerd is gone.
+    let _other = pod.shell("other", "exec sleep 1000");
+    let show = |name: &str, id: &str| {
+        let home = node.root().path().join(name);
+        fs::create_dir(&home).expect("a directory");
+        let mut forgotten = Pretender::start(&node, 0, &id.repeat(32), &home);
+        fs::remove_dir(&home).expect("it is empty");
+        assert!(eventually(LIMIT, || !forgotten.runs()), "{name}: {}", node.daemon().tail());
+    };
+    show("after-start", "ab");
+    node.daemon().kill9();
+    node.daemon().restart();
+    show("after-restart", "cd");
+    node.kill_managed("containerd");
+    assert_recovers(&node);
+    show("after-containerd", "ef");
 }

@@ -23,9 +23,11 @@ use nix::sys::signal::Signal;
 use switchyard_cgroup::Group;
 use switchyard_core::{Error, Result};
 use switchyard_process::{ProcessId, Stat};
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use super::decide::Process;
+use super::look_schedule::{LookSchedule, Looked};
 use crate::backend::Inner;
 use crate::client::{QUICK, call};
 use crate::config::Mode;
@@ -90,42 +92,54 @@ struct Forgotten {
     bundles: BTreeSet<ContainerId>,
 }
 
+impl Forgotten {
+    fn looked(&self) -> Looked {
+        if self.shims.is_empty() && self.bundles.is_empty() { Looked::Calm } else { Looked::Suspect }
+    }
+}
+
+/// Returns when containerd answers again after it did not.
+async fn returns(contact: &mut watch::Receiver<Contact>) {
+    let is_up = |contact: &Contact| matches!(contact, Contact::Up { .. });
+    let seen = async {
+        contact.wait_for(|contact| !is_up(contact)).await?;
+        contact.wait_for(is_up).await.map(drop)
+    };
+    if seen.await.is_err() {
+        // Nobody asks containerd any more: the daemon ends.
+        std::future::pending().await
+    }
+}
+
 impl Inner {
-    /// Looks for what containerd has forgotten, when recovery is done and every few minutes after, until `stop`.
+    /// Looks for what containerd has forgotten, when recovery is done and again and again after, until `stop`.
     pub(crate) async fn watch_forgotten(self: Arc<Self>, stop: CancellationToken) {
-        let recovery = self.settings.recovery.clone();
         tokio::select! {
             () = self.recovered.cancelled() => {}
             () = stop.cancelled() => return,
         }
-        let (mut before, mut failures) = (Forgotten::default(), 0);
+        let (mut schedule, mut contact) = (LookSchedule::new(&self.settings.recovery), self.health.view());
+        let (mut before, mut told) = (Forgotten::default(), false);
         loop {
+            let mut looked = before.looked();
             if matches!(self.health.now(), Contact::Up { .. }) {
                 match self.look_for_forgotten(&before).await {
-                    Ok(now) => (before, failures) = (now, 0),
+                    Ok(now) => (looked, before, told) = (now.looked(), now, false),
                     Err(error) => {
-                        failures += 1;
-                        if failures == 1 {
-                            tracing::warn!(
-                                error = error.report(),
-                                "forgotten shims are looked for again later"
-                            );
+                        looked = Looked::Failed;
+                        let error = error.report();
+                        if told {
+                            tracing::debug!(error, "forgotten shims are not found");
                         } else {
-                            tracing::debug!(
-                                error = error.report(),
-                                failures,
-                                "forgotten shims are not found"
-                            );
+                            tracing::warn!(error, "forgotten shims are looked for again later");
                         }
+                        told = true;
                     }
                 }
             }
-            // What is suspect is looked at again soon.
-            let calm = before.shims.is_empty() && before.bundles.is_empty();
-            let soon = recovery.grace().saturating_mul(1_u32 << failures.min(10)).min(recovery.look());
-            let pause = if calm { recovery.look() } else { soon };
             tokio::select! {
-                () = tokio::time::sleep(pause) => {}
+                () = tokio::time::sleep(schedule.pause_after(looked)) => {}
+                () = returns(&mut contact) => schedule.begin_again(),
                 () = stop.cancelled() => return,
             }
         }
