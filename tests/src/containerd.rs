@@ -34,7 +34,8 @@ impl Upstream {
         fs::create_dir_all(&state).expect("the scratch directory can be written");
         fs::create_dir_all(&run).expect("the scratch directory can be written");
         let text = format!(
-            "version = 2\nroot = {:?}\nstate = {:?}\ndisabled_plugins = [\"io.containerd.grpc.v1.cri\"]\n[grpc]\naddress = {socket:?}\n",
+            "version = 2\nroot = {:?}\nstate = {:?}\ndisabled_plugins = [\"io.containerd.grpc.v1.cri\"]\n[grpc]\naddress = {socket:?}\n\
+             [plugins.\"io.containerd.internal.v1.restart\"]\ninterval = \"1s\"\n",
             state.join("root"),
             run.join("state"),
         );

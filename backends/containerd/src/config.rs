@@ -7,6 +7,8 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use crate::reserved::is_reserved;
+
 /// `[containerd]`: which containerd, and how containers are made with it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -72,6 +74,8 @@ pub struct Runtime {
     pub sandbox: SandboxKind,
     /// Privileged tasks get no devices but those they name.
     pub privileged_without_host_devices: bool,
+    /// Annotations of changed limits that the shim is given: whole keys, or beginnings with `*` after them.
+    pub update_annotations: Vec<String>,
 }
 
 /// What a sandbox of a handler is.
@@ -244,6 +248,30 @@ impl Default for Runtime {
             snapshotter: String::new(),
             sandbox: SandboxKind::Namespaces,
             privileged_without_host_devices: false,
+            update_annotations: Vec::new(),
+        }
+    }
+}
+
+impl Runtime {
+    /// Checks what the types cannot say; the key that is wrong, and why.
+    ///
+    /// # Errors
+    /// For an annotation that can never be given.
+    pub fn check(&self) -> Result<(), (&'static str, String)> {
+        let is_none = |pattern: &&String| {
+            let key = pattern.strip_suffix('*').unwrap_or(pattern);
+            pattern.is_empty() || key.contains('*') || is_reserved(key)
+        };
+        match self.update_annotations.iter().find(is_none) {
+            None => Ok(()),
+            Some(pattern) => Err((
+                "update_annotations",
+                format!(
+                    "{pattern:?} is neither a key nor the beginning of keys with \"*\" after it, or it is one that containerd, shims and \
+                     OCI runtimes reserve"
+                ),
+            )),
         }
     }
 }

@@ -20,6 +20,7 @@ use tokio_util::sync::CancellationToken;
 use crate::backend::Inner;
 use crate::health::Contact;
 use crate::image::lease;
+use crate::recover::Outdated;
 use crate::sandbox::SandboxEntry;
 use crate::task::TaskEntry;
 
@@ -57,6 +58,8 @@ pub(crate) enum Leftover {
     Group(String),
     /// A lease that nobody needs any more, by its id.
     Lease(String),
+    /// What an earlier version wrote on a container object.
+    Outdated(Outdated),
 }
 
 /// Something that waits to be cleared away.
@@ -98,6 +101,7 @@ impl Leftover {
             Self::Exec(task, _) => format!("exec in task {task}"),
             Self::Group(id) => format!("cgroup of {id}"),
             Self::Lease(id) => format!("lease {id}"),
+            Self::Outdated(outdated) => format!("outdated labels of container {}", &*outdated.id),
         }
     }
 }
@@ -223,6 +227,7 @@ impl Inner {
             Leftover::Exec(task, dir) => crate::exec::leftover::clear(&self.client, *task, dir).await,
             Leftover::Group(id) => self.clear_group(id).await,
             Leftover::Lease(id) => lease::delete(&self.client, id).await,
+            Leftover::Outdated(outdated) => self.renew_object(outdated).await,
             Leftover::FailedStart(entry, exit) => match self.undo_start(entry, exit).await {
                 // It was removed meanwhile.
                 Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),

@@ -43,6 +43,7 @@ mod probe;
 mod quota;
 mod record;
 mod recover;
+mod reserved;
 mod retry;
 mod rootfs;
 mod sandbox;

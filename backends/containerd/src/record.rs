@@ -20,6 +20,7 @@ use switchyard_core::{Error, Result};
 use switchyard_namespaces::Ns;
 
 use crate::quota::QuotaRecord;
+use crate::reserved::is_reserved;
 use crate::task::leaf::LeafRecord;
 use crate::task::stage::StagedRecord;
 
@@ -32,7 +33,7 @@ pub(crate) const EXTENSION: &str = "switchyard.io/record";
 const RECORD_TYPE: &str = "switchyard.io/record.v1+json";
 
 /// Labels of ours begin so; nobody else's do.
-const PREFIX: &str = "switchyard.io/";
+pub(crate) const PREFIX: &str = "switchyard.io/";
 
 /// Label: which gateway made the object, where several share a containerd.
 pub(crate) const INSTANCE: &str = "switchyard.io/instance";
@@ -292,6 +293,11 @@ impl MetaRecord {
         &self.name
     }
 
+    /// The labels of the client.
+    pub(crate) const fn labels(&self) -> &BTreeMap<String, String> {
+        &self.labels
+    }
+
     /// When the object was made.
     pub(crate) fn created_at(&self) -> SystemTime {
         from_ns(self.created_at_ns)
@@ -419,16 +425,15 @@ impl ExitRecord {
     }
 }
 
-/// The labels that an object gets: ours, and those of the frontend that cAdvisor and operators look for.
+/// The labels that an object gets: ours, and those of the client that cAdvisor and operators look for. What is reserved, or longer than
+/// containerd takes, is in the record alone.
 pub(crate) fn labels(meta: &Meta, kind: &str, instance: &str) -> std::collections::HashMap<String, String> {
     /// containerd's limit on a label, key and value together.
     const LIMIT: usize = 4096;
     let mut labels: std::collections::HashMap<String, String> = meta
         .labels
         .iter()
-        .filter(|(key, value)| {
-            key.len() + value.len() <= LIMIT && !key.is_empty() && !key.starts_with(PREFIX)
-        })
+        .filter(|(key, value)| key.len() + value.len() <= LIMIT && !key.is_empty() && !is_reserved(key))
         .map(|(key, value)| (key.clone(), value.clone()))
         .collect();
     labels.insert(OWNER.to_owned(), meta.owner.as_str().to_owned());

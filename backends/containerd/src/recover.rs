@@ -33,6 +33,7 @@ mod found;
 mod inventory;
 mod look_schedule;
 mod lost;
+mod outdated;
 mod phases;
 mod plugins;
 mod settle;
@@ -45,6 +46,7 @@ pub(crate) use decide::{End, Process, Settled};
 use decide::{SandboxFacts, TaskFacts, TaskFate, sandbox_fate, task_fate};
 use found::{FoundSandbox, FoundTask};
 use inventory::{Inventory, Snapshots};
+pub(crate) use outdated::Outdated;
 use phases::Phases;
 
 /// How many objects are worked on at once.
@@ -111,6 +113,10 @@ impl Inner {
         phases.done("processes");
 
         let mut finding = Finding::default();
+        let outdated = sandboxes.iter().filter_map(|(_, found)| found.as_ref().ok()?.outdated.clone());
+        let outdated =
+            outdated.chain(tasks.iter().filter_map(|(_, found)| found.as_ref().ok()?.outdated.clone()));
+        finding.clear.extend(outdated.map(Leftover::Outdated));
         for (id, found) in sandboxes {
             self.recover_sandbox(id, found, processes.of(&id.to_string()), &mut finding);
         }
@@ -198,7 +204,7 @@ impl Inner {
 
     /// Puts a sandbox back in its place, unless it was never finished.
     fn place_sandbox(&self, id: SandboxId, found: FoundSandbox, process: Process) -> Result<Placed> {
-        let FoundSandbox { phase, mut entry } = found;
+        let FoundSandbox { phase, mut entry, outdated: _ } = found;
         entry.pid = match process {
             Process::Running { pid } | Process::Unanswered { pid } => Some(pid),
             Process::None | Process::Created | Process::Stopped(_) => None,
@@ -265,7 +271,8 @@ impl Inner {
         snapshots: &Snapshots,
         homes: &HashMap<SandboxId, Home>,
     ) -> Result<(Arc<TaskEntry>, TaskFate, Option<Task>)> {
-        let FoundTask { sandbox, record, dirs, snapshotter, exit, unrecorded, started, begun } = found;
+        let FoundTask { sandbox, record, dirs, snapshotter, exit, unrecorded, started, begun, outdated: _ } =
+            found;
         let (meta, details) = (record.meta.to_core()?, record.details());
         if let Some(quota) = &record.quota {
             self.projects.adopt(id, meta.owner, quota);

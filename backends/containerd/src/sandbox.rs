@@ -17,6 +17,7 @@ use switchyard_core::spec::{
 use switchyard_core::sysctl::{SysctlName, SysctlNamespace};
 use switchyard_core::{Error, Result};
 use switchyard_namespaces::{self as namespaces, Ns, Want};
+use switchyard_runtime_spec::infra::without_process;
 use switchyard_runtime_spec::{Namespace, SandboxFacts, SandboxUsers};
 
 use crate::backend::Inner;
@@ -276,7 +277,7 @@ impl Inner {
         let mut labels = record::labels(&spec.meta, "sandbox", self.client.instance());
         labels.insert(PHASE.to_owned(), Phase::Creating.as_str().to_owned());
         let runtime_spec =
-            if entry.record.infra { self.infra_spec(id, spec, entry).await? } else { serde_json::json!({}) };
+            if entry.record.infra { self.infra_spec(id, spec, entry).await? } else { without_process() };
         let container = api::Container {
             id: id.to_string(),
             labels,

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use serde_json::{Value, json};
 use switchyard_core::Result;
 use switchyard_core::spec::Security;
 
@@ -97,4 +98,27 @@ pub fn build(input: &InfraInput<'_>) -> Result<Built> {
         hooks: oci::Hooks::new(),
     };
     Ok(Built { spec: to_value(&spec)?, warnings, ..Built::default() })
+}
+
+/// The spec of a sandbox that has no process. Nobody is to start anything by it: it is there for readers of container objects, who take it for
+/// granted that a spec has a process and a root file system (containerd's restart monitor, for one). What it names is nowhere, and would
+/// get nothing.
+#[must_use]
+pub fn without_process() -> Value {
+    let namespaces = ["pid", "ipc", "uts", "mount", "network"].map(|kind| json!({ "type": kind }));
+    json!({
+        "ociVersion": oci::VERSION,
+        "process": {
+            "user": { "uid": 65_535, "gid": 65_535 },
+            "args": ["/nothing"],
+            "cwd": "/",
+            "capabilities": {},
+            "noNewPrivileges": true,
+        },
+        "root": { "path": "rootfs", "readonly": true },
+        "linux": {
+            "resources": { "devices": [{ "allow": false, "access": "rwm" }] },
+            "namespaces": namespaces,
+        },
+    })
 }

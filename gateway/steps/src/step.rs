@@ -290,6 +290,8 @@ steps! {
         RecoverySandboxes,
         /// What no object accounts for is cleared away.
         RecoveryDebris,
+        /// A container object has lost what an earlier version wrote on it: reserved labels of its client, a spec without a process.
+        ObjectRenewed,
     }
     /// Files and processes of the daemon.
     Daemon {

@@ -152,8 +152,9 @@ fn what_this_node_cannot_do_is_not_told_as_if_it_were_in_force() {
 }
 
 #[test]
-fn annotations_of_a_change_are_on_record_for_the_runtime_and_not_in_the_status() {
-    let node = Node::shared();
+fn annotations_of_a_change_that_are_listed_are_on_record_for_the_runtime_and_not_in_the_status() {
+    let node =
+        Node::start_with("[containerd.runtimes.runc]\nupdate_annotations = [\"hi*\", \"*\"]\n", |_| {});
     let pod = node.pod("annotated");
     let id = pod.shell_with("main", "exec sleep 1000", |config| {
         config.annotations = [("given".to_owned(), "first".to_owned())].into();
@@ -161,7 +162,9 @@ fn annotations_of_a_change_are_on_record_for_the_runtime_and_not_in_the_status()
     let request = UpdateContainerResourcesRequest {
         container_id: id.clone(),
         linux: Some(LinuxContainerResources { cpu_shares: 300, ..Default::default() }),
-        annotations: [("hint".to_owned(), "warm".to_owned())].into(),
+        annotations: [("hint", "warm"), ("io.kubernetes.cri.sandbox-id", "another"), ("bundle", "/")]
+            .map(|(key, value)| (key.to_owned(), value.to_owned()))
+            .into(),
         ..Default::default()
     };
     let updated = node.cri().runtime(async |mut client| client.update_container_resources(request).await);
@@ -170,6 +173,8 @@ fn annotations_of_a_change_are_on_record_for_the_runtime_and_not_in_the_status()
     let annotations = &info["runtimeSpec"]["annotations"];
     assert_eq!(annotations["hint"], "warm");
     assert_eq!(annotations["io.kubernetes.cri.container-type"], "container", "{annotations}");
+    assert_eq!(annotations["io.kubernetes.cri.sandbox-id"], pod.id(), "{annotations}");
+    assert!(annotations["bundle"].is_null(), "{annotations}");
     assert_eq!(info["runtimeOptions"]["binary_name"], "runc");
     let told = node.cri().status(&id).expect("it has a status").annotations;
     assert_eq!(told, [("given".to_owned(), "first".to_owned())].into(), "CRI wants them as they were given");

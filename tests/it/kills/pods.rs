@@ -6,6 +6,7 @@ use switchyard_proto::cri::v1 as cri;
 use switchyard_steps::Step::{self, *};
 use switchyard_tests::cri::namespaces;
 use switchyard_tests::node::Pod;
+use switchyard_tests::sweep::{NAMESPACE, ctr};
 
 use super::Amid;
 use super::lab::{Kill, Lab};
@@ -44,6 +45,7 @@ pub(super) const RECOVERED: &[(Step, u32)] =
 pub(super) const MADE: &[Amid] = &[
     Amid { run: run_pod, at: RUN },
     Amid { run: recover, at: RECOVERED },
+    Amid { run: renew, at: &[(ObjectRenewed, 1)] },
     Amid { run: name_ranges, at: &[(FileDrafted, 1), (FileNamed, 1), (RangesKept, 1)] },
 ];
 
@@ -100,6 +102,29 @@ fn recover(lab: &Lab, kill: Kill) {
     let config = config(lab);
     lab.two_die_amid(SandboxAttached, kill, || lab.node.cri().run_pod(&config));
     assert_runs(lab, kill, config);
+}
+
+/// The pod is one of an earlier version, which put all its labels on its object; the daemon that takes them off is killed.
+fn renew(lab: &Lab, kill: Kill) {
+    let label = "containerd.io/gc.ref.content.x";
+    let pod = lab.node.pod_with("renew", |config| {
+        config.labels = [(label.to_owned(), "early".to_owned())].into();
+    });
+    let socket = lab.node.root().containerd_socket().expect("the node has a containerd");
+    let words = ["containers", "label", pod.id(), &format!("{label}=early")];
+    let outcome = ctr(&socket, NAMESPACE, &words).join("\n");
+    assert!(outcome.contains("early"), "{outcome}");
+    lab.node.daemon().kill9();
+    lab.node.daemon().kill_at(&[(kill.step, kill.time)]);
+    lab.node.daemon().spawn();
+    lab.node.daemon().wait_killed();
+    lab.node.daemon().restart();
+    let object = ctr(&socket, NAMESPACE, &["containers", "info", pod.id()]).join("\n");
+    assert!(object.contains(pod.id()) && !object.contains("gc.ref"), "{kill:?}: {object}");
+    assert_eq!(pod.output("echo works", |_| {}), "works", "{kill:?}");
+    drop(pod);
+    lab.assert_undisturbed(kill);
+    lab.assert_nothing_left(kill);
 }
 
 /// The same request runs one pod, which works.

@@ -1,5 +1,6 @@
 //! Sandboxes and tasks as a predecessor left them: what their container objects and their files say, before anything is decided.
 
+use std::collections::HashMap;
 use std::path::PathBuf;
 
 use containerd_client::services::v1 as api;
@@ -12,16 +13,20 @@ use switchyard_core::{Error, Result};
 use super::AT_ONCE;
 use super::ask::Question;
 use super::decide::must_ask;
+use super::outdated::Outdated;
 use crate::backend::{Inner, RUNC_TYPE};
 use crate::layout::TaskDirs;
 use crate::record::{self, EXIT, ExitRecord, PHASE, Phase, SandboxRecord, TaskRecord, from_ns};
 use crate::sandbox::SandboxEntry;
+use crate::task::stage::view_labels;
 
 /// A sandbox by its container object.
 #[derive(Debug)]
 pub(super) struct FoundSandbox {
     pub(super) phase: Phase,
     pub(super) entry: SandboxEntry,
+    /// What an earlier version wrote on its object and this one would not.
+    pub(super) outdated: Option<Outdated>,
 }
 
 /// A task by its container object and its files.
@@ -38,6 +43,8 @@ pub(super) struct FoundTask {
     pub(super) started: Option<Started>,
     /// A start was begun.
     pub(super) begun: bool,
+    /// What an earlier version wrote on its object and this one would not.
+    pub(super) outdated: Option<Outdated>,
 }
 
 impl Inner {
@@ -46,9 +53,10 @@ impl Inner {
         let phase = Phase::parse(phase)
             .ok_or_else(|| Error::internal(format!("sandbox {id} is in the unknown phase {phase:?}")))?;
         let record: SandboxRecord = record::decode(&container.id, &container.extensions)?;
+        let outdated = Outdated::find(id.into(), container, &record.meta, &HashMap::new());
         let (dirs, doomed) = (self.layout.sandbox(id), phase == Phase::Removing);
         let entry = SandboxEntry { dirs, pid: None, record, released: false, doomed };
-        Ok(FoundSandbox { phase, entry })
+        Ok(FoundSandbox { phase, entry, outdated })
     }
 
     /// Reads all tasks.
@@ -75,13 +83,15 @@ impl Inner {
         let unrecorded = noted.is_some();
         let started = read_started(dirs.started()).await;
         let begun = dirs.run.exists();
-        let snapshotter = container.snapshotter;
-        Ok(FoundTask { sandbox, record, dirs, snapshotter, exit: exit.or(noted), unrecorded, started, begun })
+        let views = view_labels(&record.staged, &container.snapshotter);
+        let outdated = Outdated::find(id.into(), &container, &record.meta, &views);
+        let (snapshotter, exit) = (container.snapshotter, exit.or(noted));
+        Ok(FoundTask { sandbox, record, dirs, snapshotter, exit, unrecorded, started, begun, outdated })
     }
 
     /// What has to be known of a sandbox's own process, if it has one.
     pub(super) fn ask_of_sandbox(&self, id: SandboxId, found: &FoundSandbox) -> Option<Question> {
-        let FoundSandbox { phase, entry } = found;
+        let FoundSandbox { phase, entry, outdated: _ } = found;
         let id = id.to_string();
         (entry.record.infra && *phase == Phase::Ready).then(|| Question {
             group: self.cgroup_of(entry, &id).ok().and_then(|at| Group::from_cgroups_path(&at.path).ok()),

@@ -221,7 +221,7 @@ impl Inner {
         let id = entry.id.to_string();
         let users = self.sandbox(entry.sandbox)?.users();
         let mut labels = record::labels(&spec.meta, "task", self.client.instance());
-        labels.extend(plan.staging.labels(&entry.snapshotter));
+        labels.extend(stage::view_labels(&plan.staging.records, &entry.snapshotter));
         let container = api::Container {
             id: id.clone(),
             labels,

@@ -112,13 +112,13 @@ impl Staging {
             self.records.push(StagedRecord::Path { at: volume_name(number), source: volume.source.clone() });
         }
     }
+}
 
-    /// The labels by which containerd keeps the views as long as the task's container object.
-    pub(super) fn labels(&self, snapshotter: &str) -> HashMap<String, String> {
-        let label = |at: &str| format!("containerd.io/gc.ref.snapshot.{snapshotter}/volume.{at}");
-        let views = self.records.iter().filter_map(StagedRecord::view);
-        views.map(|(at, key, _)| (label(at), key.to_owned())).collect()
-    }
+/// The labels by which containerd keeps the views of images among these as long as the task's container object.
+pub(crate) fn view_labels(staged: &[StagedRecord], snapshotter: &str) -> HashMap<String, String> {
+    let label = |at: &str| format!("containerd.io/gc.ref.snapshot.{snapshotter}/volume.{at}");
+    let views = staged.iter().filter_map(StagedRecord::view);
+    views.map(|(at, key, _)| (label(at), key.to_owned())).collect()
 }
 
 /// The name of an image volume's directory among what is staged.

@@ -17,6 +17,7 @@ use crate::backend::Inner;
 use crate::client::{QUICK, RESOURCES_TYPE, SPEC_TYPE, call, gone_is_done, json_any};
 use crate::leftovers::Leftover;
 use crate::record::{self, ResourcesRecord, TaskRecord, ThrottleRecord};
+use crate::reserved::{is_listed, is_reserved};
 use crate::steps::Step;
 use crate::text::io_error;
 
@@ -80,7 +81,19 @@ impl Inner {
         let spec = self.stored_spec(&entry.id.to_string()).await?;
         let pid = entry.started().map(|started| started.pid);
         let score = Rescore::plan(&spec, pid, resources.oom_score_adj);
-        Ok(Change { resources, limits, annotations: update.annotations.clone(), throttles, score, spec })
+        let annotations = self.annotations_for(&handler, &update.annotations)?;
+        Ok(Change { resources, limits, annotations, throttles, score, spec })
+    }
+
+    /// The annotations of a change that the shim of this handler is given: those on the list of its configuration.
+    fn annotations_for(
+        &self,
+        handler: &str,
+        asked: &BTreeMap<String, String>,
+    ) -> Result<BTreeMap<String, String>> {
+        let listed = &self.runtime(handler)?.update_annotations;
+        let given = asked.iter().filter(|(key, _)| is_listed(listed, key) && !is_reserved(key));
+        Ok(given.map(|(key, value)| (key.clone(), value.clone())).collect())
     }
 
     async fn change(&self, entry: &TaskEntry, change: &Change) -> Result<()> {

@@ -124,7 +124,7 @@ fn an_unknown_key_is_named_with_its_line_and_the_key_that_was_meant() {
             "version = 1\n[containerd.runtimes.kata]\ntype = \"io.containerd.kata.v2\"\nhypervisor = 1\n"
         ),
         "config.toml:4: unknown key \"hypervisor\" in [containerd.runtimes.kata]: \
-         known keys are type, binary, snapshotter, sandbox, privileged_without_host_devices"
+         known keys are type, binary, snapshotter, sandbox, privileged_without_host_devices, update_annotations"
     );
 }
 

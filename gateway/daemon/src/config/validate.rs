@@ -49,6 +49,11 @@ pub(super) fn check(config: &Config) -> Result<(), Fault> {
         );
         return fault("containerd.default_runtime", why);
     }
+    for (name, runtime) in &containerd.runtimes {
+        if let Err((key, why)) = runtime.check() {
+            return fault(&format!("containerd.runtimes.{name}.{key}"), why);
+        }
+    }
     if !is_identifier(&containerd.namespace) {
         let why = format!(
             "{:?} is no containerd namespace: letters, digits, and `-`, `_`, `.` between them, at most 76",

@@ -20,15 +20,18 @@ use crate::config::Config;
 /// How long one question may take.
 const PROBE_LIMIT: Duration = Duration::from_secs(5);
 
-/// Plugins that a gateway has no use for: containerd's own CRI in all its generations, what only CRI needs, and snapshotters
-/// that warn at each start where their kernel part is missing. Names that a release does not have are ignored by it.
-const DISABLED_PLUGINS: [&str; 11] = [
+/// Plugins that a gateway has no use for: containerd's own CRI in all its generations, what only CRI needs, the restart monitor (under
+/// its name of 1.x and that of 2.x), which starts containers by their labels, behind the gateway's back, and snapshotters that warn at
+/// each start where their kernel part is missing. Names that a release does not have are ignored by it.
+const DISABLED_PLUGINS: [&str; 13] = [
     "io.containerd.grpc.v1.cri",
     "io.containerd.cri.v1.images",
     "io.containerd.cri.v1.runtime",
     "io.containerd.podsandbox.controller.v1.podsandbox",
     "io.containerd.nri.v1.nri",
     "io.containerd.internal.v1.opt",
+    "io.containerd.internal.v1.restart",
+    "io.containerd.monitor.container.v1.restart",
     "io.containerd.snapshotter.v1.aufs",
     "io.containerd.snapshotter.v1.btrfs",
     "io.containerd.snapshotter.v1.devmapper",

@@ -15,7 +15,7 @@ pub(super) fn labels(asked: &Asked<'_>) -> Result<BTreeMap<String, String>> {
     let task = asked.task;
     let mut labels = asked.options.labels.clone();
     for name in labels.keys() {
-        if name.is_empty() || name.starts_with("switchyard.io/") || name.starts_with("containerd.io/") {
+        if name.is_empty() || name.starts_with("switchyard.io/") {
             return Err(Error::invalid("labels", format!("{name:?} cannot be the name of a job's label")));
         }
     }
