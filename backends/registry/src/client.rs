@@ -13,7 +13,7 @@ pub use pull::{Image, Pull, Resolved};
 use crate::auth::Authorizer;
 use crate::error::UnexpectedStatus;
 use crate::transport::Transport;
-use crate::{Credentials, Error, Reference, Result, hosts};
+use crate::{Credentials, Error, Limits, Reference, Result, hosts};
 
 /// The longest pause between two attempts when the server does not name one.
 const MAX_BACKOFF: Duration = Duration::from_secs(10);
@@ -34,6 +34,11 @@ pub struct Config {
     pub retry_pause: Duration,
     /// The longest pause that a server may ask for (`Retry-After`).
     pub max_retry_after: Duration,
+    /// Whether a host that is asked with TLS may redirect to plain HTTP what has a known digest. Hosts that may be asked
+    /// without TLS always may.
+    pub http_redirects: bool,
+    /// What an image may have at most.
+    pub limits: Limits,
 }
 
 /// A registry client. Clones share connections, tokens and limits; keep one per process.
@@ -60,6 +65,8 @@ impl Default for Config {
             retries: 5,
             retry_pause: Duration::from_millis(250),
             max_retry_after: Duration::from_secs(30),
+            http_redirects: false,
+            limits: Limits::default(),
         }
     }
 }
@@ -91,7 +98,7 @@ impl Client {
             // Losing the race against another installer is as good as winning it: there is a provider then.
             let _ = rustls::crypto::ring::default_provider().install_default();
         }
-        let transport = Transport::new(config.connect_timeout, config.idle_timeout);
+        let transport = Transport::new(config.connect_timeout, config.idle_timeout, config.http_redirects);
         Self { shared: Arc::new(Shared { config, transport, authorizer: Authorizer::default() }) }
     }
 

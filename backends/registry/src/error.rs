@@ -133,13 +133,17 @@ pub enum Error {
         /// Bytes that the server announced or sent; reading stops at the first one too many.
         actual: u64,
     },
-    /// A document is larger than this client is willing to hold in memory.
-    #[error("{what} is larger than the limit of {limit} bytes")]
+    /// A document or an image is larger than this client is allowed to take in.
+    #[error("{what} has {size}, more than the limit of {limit}{}", KeyInBrackets(*key))]
     TooLarge {
         /// What was asked for.
         what: String,
-        /// The limit in bytes.
+        /// Its size as far as it is known: a number with its unit.
+        size: String,
+        /// The limit, in the same unit.
         limit: u64,
+        /// The key of the configuration that sets the limit, if there is one.
+        key: Option<&'static str>,
     },
     /// The image is of a kind that cannot be run here.
     #[error("{what} has the media type {media_type:?}, {reason}")]
@@ -179,6 +183,44 @@ pub(crate) struct UnexpectedStatus {
 pub(crate) struct Idle {
     pub(crate) waited: Duration,
 }
+
+/// A body that did not end in time, as the source of [`Error::Unavailable`].
+#[derive(Debug, thiserror::Error)]
+#[error("its body did not end within {} s", limit.as_secs())]
+pub(crate) struct Slow {
+    pub(crate) limit: Duration,
+}
+
+/// What a parser says of a document, as the source of an error. Parsers quote what they find.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub(crate) struct Malformed(String);
+
+/// The longest text of a stranger that is shown, in characters.
+pub(crate) const SHOWN_LIMIT: usize = 300;
+
+/// A stranger's text as logs and terminals can take it: cut, and with control characters, and those that reverse or break lines,
+/// escaped.
+pub(crate) fn shown(text: &str) -> String {
+    let invisible = |c: char| {
+        c.is_control()
+            || matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{feff}')
+    };
+    let mut shown = String::new();
+    let mut length = 0;
+    for c in text.chars() {
+        let escaped = if invisible(c) { c.escape_unicode().to_string() } else { c.to_string() };
+        length += escaped.chars().count();
+        if length > SHOWN_LIMIT {
+            break;
+        }
+        shown.push_str(&escaped);
+    }
+    shown
+}
+
+/// Shows a key, where there is one, after a limit.
+struct KeyInBrackets(Option<&'static str>);
 
 /// Shows a key, where there is one, after the name of its file.
 struct KeySuffix<'a>(&'a Option<String>);
@@ -224,6 +266,25 @@ impl fmt::Display for ReferenceField {
     }
 }
 
+// === impl Malformed ===
+
+impl Malformed {
+    pub(crate) fn boxed(error: &serde_json::Error) -> BoxError {
+        Self(shown(&error.to_string())).into()
+    }
+}
+
+// === impl KeyInBrackets ===
+
+impl fmt::Display for KeyInBrackets {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            Some(key) => write!(f, " ({key})"),
+            None => Ok(()),
+        }
+    }
+}
+
 // === impl KeySuffix ===
 
 impl fmt::Display for KeySuffix<'_> {
@@ -232,5 +293,19 @@ impl fmt::Display for KeySuffix<'_> {
             Some(key) => write!(f, ": key {key:?}"),
             None => Ok(()),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_strangers_write_is_cut_and_its_control_characters_are_escaped() {
+        assert_eq!(shown("a\u{1b}[2J\nb"), "a\\u{1b}[2J\\u{a}b");
+        assert_eq!(shown("\u{202e}x"), "\\u{202e}x");
+        assert_eq!(shown(&"x".repeat(1000)).len(), SHOWN_LIMIT);
+        assert!(shown(&"\u{0}".repeat(1000)).len() <= SHOWN_LIMIT);
+        assert_eq!(shown(&"\u{e9}".repeat(1000)).chars().count(), SHOWN_LIMIT);
     }
 }

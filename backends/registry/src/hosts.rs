@@ -5,18 +5,25 @@
 //! in the order they are asked; the registry itself (or `server`) comes last. Without a `hosts.toml`, certificates in
 //! Docker's layout (`*.crt`, `*.cert` with `*.key`) are used for the registry itself.
 
-mod file;
+pub(crate) mod file;
 
-use std::fs;
-use std::io;
+use std::fs::{self, File};
+use std::io::{self, Read as _};
 use std::net::IpAddr;
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use reqwest::header::HeaderMap;
+use rustix::fs::OFlags;
 use url::Url;
 
 use crate::{Error, Reference, Result};
+
+/// Bytes a `hosts.toml` may have.
+const MAX_HOSTS_TOML: u64 = 1 << 20;
+/// Bytes a file with certificates or a key may have: bundles of all public authorities have a quarter of a MiB.
+const MAX_PEM: u64 = 4 << 20;
 
 /// What a host may be asked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -124,7 +131,9 @@ fn find_directory(roots: &[PathBuf], registry: &str) -> Result<Option<PathBuf>> 
 
 fn load_directory(directory: &Path, reference: &Reference) -> Result<Vec<Host>> {
     let file = directory.join("hosts.toml");
-    match fs::read_to_string(&file) {
+    let text = read_regular(&file, MAX_HOSTS_TOML)
+        .and_then(|content| String::from_utf8(content).map_err(|_| io::ErrorKind::InvalidData.into()));
+    match text {
         Ok(text) if !text.trim().is_empty() => file::parse(&file, &text, reference),
         Ok(_) => load_certificates(directory, reference),
         Err(error) if error.kind() == io::ErrorKind::NotFound => load_certificates(directory, reference),
@@ -171,6 +180,29 @@ fn load_certificates(directory: &Path, reference: &Reference) -> Result<Vec<Host
     Ok(vec![host])
 }
 
+/// Whether a URL is of this machine.
+pub(crate) fn is_loopback(url: &Url) -> bool {
+    let name = url.host_str().unwrap_or_default();
+    let address = name.trim_start_matches('[').trim_end_matches(']').parse::<IpAddr>();
+    name == "localhost" || name.ends_with(".localhost") || address.is_ok_and(|address| address.is_loopback())
+}
+
+/// Reads a regular file of at most `limit` bytes. Anything else that has its name is neither waited for nor read.
+fn read_regular(file: &Path, limit: u64) -> io::Result<Vec<u8>> {
+    let nonblocking = OFlags::NONBLOCK.bits().cast_signed();
+    let opened = File::options().read(true).custom_flags(nonblocking).open(file)?;
+    if !opened.metadata()?.is_file() {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is no regular file"));
+    }
+    let mut content = Vec::new();
+    opened.take(limit.saturating_add(1)).read_to_end(&mut content)?;
+    if u64::try_from(content.len()).is_ok_and(|length| length > limit) {
+        let why = format!("it is longer than {limit} bytes");
+        return Err(io::Error::new(io::ErrorKind::FileTooLarge, why));
+    }
+    Ok(content)
+}
+
 fn unreadable(file: &Path, error: io::Error) -> Error {
     Error::InvalidConfig {
         file: file.to_owned(),
@@ -196,7 +228,7 @@ impl Capabilities {
 impl Host {
     /// The registry of `reference` itself, with nothing configured. On loopback a port that says nothing about the
     /// protocol gets TLS first and plain HTTP if that fails, and certificates are not checked: what containerd does.
-    fn registry(reference: &Reference) -> Result<Self> {
+    pub(crate) fn registry(reference: &Reference) -> Result<Self> {
         let authority = reference.resolve_host();
         let parse = |scheme: &str| {
             Url::parse(&format!("{scheme}://{authority}/v2")).map_err(|_| Error::InvalidReference {
@@ -244,11 +276,7 @@ impl Host {
 
     /// Whether it is this machine.
     pub(crate) fn is_loopback(&self) -> bool {
-        let name = self.base.host_str().unwrap_or_default();
-        let address = name.trim_start_matches('[').trim_end_matches(']').parse::<IpAddr>();
-        name == "localhost"
-            || name.ends_with(".localhost")
-            || address.is_ok_and(|address| address.is_loopback())
+        is_loopback(&self.base)
     }
 
     /// The address of something below the API's root: `url("library/busybox/manifests/latest")`.
@@ -268,7 +296,7 @@ impl Pem {
     /// # Errors
     /// [`Error::InvalidConfig`] that names `from` (the configuration and its key) or else the file.
     fn read(file: PathBuf, from: Option<(&Path, &str)>) -> Result<Self> {
-        match fs::read(&file) {
+        match read_regular(&file, MAX_PEM) {
             Ok(content) => Ok(Self { file, content }),
             Err(error) => Err(match from {
                 None => unreadable(&file, error),

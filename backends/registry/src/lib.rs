@@ -18,6 +18,10 @@
 //! - Bytes that do not have the digest and size that were asked for are never reported as complete.
 //! - Credentials reach the registry named in the reference and the token service it names, nobody else:
 //!   neither a mirror under another name nor the target of a redirect.
+//! - Nobody is led to a link-local address, where clouds keep their metadata, but by the operator's own configuration; and nothing of
+//!   what the target of a redirect sends is in an error.
+//! - How a host's certificate is checked is not how another host's is: `skip_verify` is of one host.
+//! - What a registry sends is bounded in bytes, in number and in time ([`Limits`]).
 //! - Nothing is retried without a bound, and every wait on the network has a deadline.
 //! - Every future and stream may be dropped at any time; that closes its connection and leaves nothing behind.
 
@@ -26,16 +30,21 @@ mod client;
 mod digest;
 mod error;
 mod hosts;
+mod limits;
 mod manifest;
 mod platform;
 mod reference;
 mod transport;
+
+#[cfg(any(test, feature = "fuzzing"))]
+pub mod fuzzing;
 
 pub use auth::{AuthChallenge, Credentials};
 pub use client::{Blob, Client, Config, Image, Pull, Resolved};
 pub use digest::{Algorithm, Digest, Hasher, InvalidDigest};
 pub use error::{BoxError, Error, ReferenceField, Result};
 pub use hosts::{Capabilities, Host};
+pub use limits::{Limits, total_bytes};
 pub use manifest::{
     Compression, Descriptor, ImageConfig, ImageManifest, Index, Manifest, MediaType, ProcessConfig, RootFs,
 };

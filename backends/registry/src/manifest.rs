@@ -5,10 +5,14 @@
 
 use std::collections::BTreeMap;
 
+use serde::de::{Error as _, IgnoredAny};
 use serde::{Deserialize, Deserializer};
-use serde_json::Value;
 
+use crate::error::{Malformed, shown};
 use crate::{Digest, Error, Platform, Platforms, Result};
+
+/// How many platforms of an index are named in an error.
+const OFFERS_SHOWN: usize = 16;
 
 /// The media types of documents that a manifest request may return.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -42,14 +46,12 @@ pub struct Descriptor {
     pub media_type: String,
     /// Its digest.
     pub digest: Digest,
-    /// Its size in bytes.
+    /// Its size in bytes, which fits the 63 bits of the specification.
+    #[serde(deserialize_with = "size")]
     pub size: u64,
     /// The platform of a manifest in an index. None is allowed there.
     #[serde(default)]
     pub platform: Option<Platform>,
-    /// Free annotations.
-    #[serde(default, deserialize_with = "null_is_empty")]
-    pub annotations: BTreeMap<String, String>,
 }
 
 /// A list of manifests, usually one per platform.
@@ -101,16 +103,10 @@ pub struct ProcessConfig {
     pub labels: BTreeMap<String, String>,
     /// Paths that are meant to be volumes; the values carry nothing.
     #[serde(default, deserialize_with = "null_is_empty")]
-    pub volumes: BTreeMap<String, Value>,
-    /// `port[/protocol]` entries; the values carry nothing.
-    #[serde(default, deserialize_with = "null_is_empty")]
-    pub exposed_ports: BTreeMap<String, Value>,
+    pub volumes: BTreeMap<String, IgnoredAny>,
     /// The signal that asks the process to end, by name or number.
     #[serde(default, deserialize_with = "null_is_empty")]
     pub stop_signal: String,
-    /// Docker's health check, as it is in the document.
-    #[serde(default)]
-    pub healthcheck: Option<Value>,
 }
 
 /// The layers of an image, uncompressed.
@@ -123,19 +119,34 @@ pub struct RootFs {
 
 /// An image's configuration. Its digest is the image's id.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(from = "ConfigDocument")]
 pub struct ImageConfig {
     /// The platform that the image is for.
-    #[serde(flatten)]
     pub platform: Platform,
     /// The process.
-    #[serde(default, deserialize_with = "null_is_empty")]
     pub config: ProcessConfig,
     /// The uncompressed layers.
-    #[serde(default, deserialize_with = "null_is_empty")]
     pub rootfs: RootFs,
     /// When it was built, RFC 3339.
-    #[serde(default)]
     pub created: Option<String>,
+}
+
+/// An image's configuration as it is written. The platform's fields are listed: to flatten a struct into this one would keep every field
+/// that nobody knows in memory, at ten times its size.
+#[derive(Deserialize)]
+struct ConfigDocument {
+    #[serde(default)]
+    os: String,
+    #[serde(default)]
+    architecture: String,
+    #[serde(default)]
+    variant: Option<String>,
+    #[serde(default, deserialize_with = "null_is_empty")]
+    config: ProcessConfig,
+    #[serde(default, deserialize_with = "null_is_empty")]
+    rootfs: RootFs,
+    #[serde(default)]
+    created: Option<String>,
 }
 
 /// The union of all documents, to see which one it is before it is believed.
@@ -147,7 +158,7 @@ struct Document {
     manifests: Option<Vec<Descriptor>>,
     config: Option<Descriptor>,
     layers: Option<Vec<Descriptor>>,
-    fs_layers: Option<Value>,
+    fs_layers: Option<IgnoredAny>,
 }
 
 // === impl MediaType ===
@@ -186,7 +197,7 @@ impl Descriptor {
     /// A descriptor without platform and annotations.
     #[must_use]
     pub fn new(media_type: impl Into<String>, digest: Digest, size: u64) -> Self {
-        Self { media_type: media_type.into(), digest, size, platform: None, annotations: BTreeMap::new() }
+        Self { media_type: media_type.into(), digest, size, platform: None }
     }
 
     /// Whether this is an index or manifest list.
@@ -210,7 +221,7 @@ impl Descriptor {
             | "application/vnd.docker.image.rootfs.diff.tar.zstd" => Ok(Compression::Zstd),
             other => Err(Error::UnsupportedMediaType {
                 what: format!("layer {}", self.digest),
-                media_type: other.to_owned(),
+                media_type: shown(other),
                 reason: if other.contains("nondistributable") || other.contains("foreign") {
                     "which is a foreign layer that registries do not distribute; use an image without it"
                 } else {
@@ -235,7 +246,7 @@ impl Manifest {
         let document: Document = serde_json::from_slice(bytes).map_err(|error| Error::Protocol {
             what: what.to_owned(),
             reason: "is no valid manifest".to_owned(),
-            source: Some(Box::new(error)),
+            source: Some(Malformed::boxed(&error)),
         })?;
         let media_type = media_type(what, content_type, &document)?;
         let Document { schema_version, media_type: _, manifests, config, layers, fs_layers: _ } = document;
@@ -274,7 +285,7 @@ impl ImageManifest {
             other => {
                 return Err(Error::UnsupportedMediaType {
                     what: format!("config of {what}"),
-                    media_type: other.to_owned(),
+                    media_type: shown(other),
                     reason: "so it is an artifact and no container image",
                 });
             }
@@ -308,13 +319,13 @@ impl Index {
     }
 
     fn offers(&self) -> String {
-        let offers: Vec<String> = self
-            .manifests
-            .iter()
-            .filter_map(|entry| entry.platform.as_ref())
-            .map(ToString::to_string)
-            .collect();
-        if offers.is_empty() { "nothing".to_owned() } else { offers.join(", ") }
+        let mut named = self.manifests.iter().filter_map(|entry| entry.platform.as_ref());
+        let offers: Vec<String> = named.by_ref().take(OFFERS_SHOWN).map(ToString::to_string).collect();
+        match (offers.is_empty(), named.count()) {
+            (true, _) => "nothing".to_owned(),
+            (false, 0) => shown(&offers.join(", ")),
+            (false, more) => format!("{} and {more} more", shown(&offers.join(", "))),
+        }
     }
 }
 
@@ -329,8 +340,15 @@ impl ImageConfig {
         serde_json::from_slice(bytes).map_err(|error| Error::Protocol {
             what: what.to_owned(),
             reason: "is no valid image configuration".to_owned(),
-            source: Some(Box::new(error)),
+            source: Some(Malformed::boxed(&error)),
         })
+    }
+}
+
+impl From<ConfigDocument> for ImageConfig {
+    fn from(document: ConfigDocument) -> Self {
+        let ConfigDocument { os, architecture, variant, config, rootfs, created } = document;
+        Self { platform: Platform { os, architecture, variant }, config, rootfs, created }
     }
 }
 
@@ -342,13 +360,13 @@ fn media_type(what: &str, content_type: Option<&str>, document: &Document) -> Re
     if document.schema_version == Some(1) || document.fs_layers.is_some() {
         return Err(Error::UnsupportedMediaType {
             what: what.to_owned(),
-            media_type: own.or(header).unwrap_or("schema 1").to_owned(),
+            media_type: shown(own.or(header).unwrap_or("schema 1")),
             reason: "which is Docker's schema 1, dead since 2017; push the image again with a current tool",
         });
     }
     let unsupported = |media_type: &str| Error::UnsupportedMediaType {
         what: what.to_owned(),
-        media_type: media_type.to_owned(),
+        media_type: shown(media_type),
         reason: "which is no container image or index of images",
     };
     let header = header.and_then(MediaType::parse);
@@ -358,7 +376,7 @@ fn media_type(what: &str, content_type: Option<&str>, document: &Document) -> Re
             match header {
                 Some(header) if header != parsed => Err(Error::protocol(
                     what,
-                    format!("says it is {own:?} but was sent as {:?}", header.as_str()),
+                    format!("says it is {:?} but was sent as {:?}", parsed.as_str(), header.as_str()),
                 )),
                 Some(_) | None => Ok(parsed),
             }
@@ -369,6 +387,13 @@ fn media_type(what: &str, content_type: Option<&str>, document: &Document) -> Re
         (None, None) if document.config.is_some() => Ok(MediaType::OciManifest),
         (None, None) => Err(unsupported(content_type.unwrap_or_default())),
     }
+}
+
+/// Sizes are signed in the specification and nowhere negative; a larger one is read differently by every client.
+fn size<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u64, D::Error> {
+    let size = u64::deserialize(deserializer)?;
+    i64::try_from(size).map_err(|_| D::Error::custom("a size is larger than 63 bits hold"))?;
+    Ok(size)
 }
 
 fn null_is_empty<'de, D: Deserializer<'de>, T: Default + Deserialize<'de>>(

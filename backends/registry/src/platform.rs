@@ -4,6 +4,8 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
+use crate::error::shown;
+
 /// A platform as an image index and an image's configuration name it.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Platform {
@@ -64,9 +66,10 @@ impl Platform {
 
 impl fmt::Display for Platform {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}/{}", self.os, self.architecture)?;
+        // Images say this of themselves.
+        write!(f, "{}/{}", shown(&self.os), shown(&self.architecture))?;
         match &self.variant {
-            Some(variant) => write!(f, "/{variant}"),
+            Some(variant) => write!(f, "/{}", shown(variant)),
             None => Ok(()),
         }
     }

@@ -1,8 +1,12 @@
 //! HTTP with the rules of this crate: one connection pool per kind of TLS settings, redirects that lose the
 //! credentials, deadlines on silence, and errors without URLs (which may hold signatures).
+//!
+//! A request goes to the host that the operator has configured, or to where that host leads: by a redirect, or as its token service.
+//! Only the first has the host's headers, its client certificate and its `skip_verify`; only the second must not be link-local.
 
 mod body;
 mod connect;
+mod guard;
 
 use std::collections::HashMap;
 use std::error::Error as _;
@@ -14,14 +18,16 @@ use reqwest::{Method, Response};
 use tokio::time::{Instant, timeout};
 use url::Url;
 
-pub(crate) use body::{next_piece, read_limited, status_error};
+pub(crate) use body::{in_time, next_piece, read_limited, status_error};
 use connect::{ClientKey, build};
 
-use crate::error::Idle;
-use crate::hosts::PlainHttp;
+use crate::error::{Idle, shown};
+use crate::hosts::{PlainHttp, Tls, is_loopback};
 use crate::{BoxError, Error, Host, Result};
 
 const MAX_REDIRECTS: usize = 10;
+/// Bytes a URL may have that a registry leads to. Signed ones have up to four thousand.
+const MAX_URL: usize = 16 << 10;
 /// Different TLS settings kept at once; certificates that rotate leave old ones behind.
 const MAX_CLIENTS: usize = 64;
 /// How long a host that spoke plain HTTP is asked that way first.
@@ -35,6 +41,8 @@ pub(crate) struct Transport {
     plain: Mutex<HashMap<String, Instant>>,
     connect_timeout: Duration,
     idle_timeout: Duration,
+    /// Whether redirects of content with a known digest may lead from TLS to plain HTTP.
+    http_redirects: bool,
 }
 
 /// One request.
@@ -49,8 +57,8 @@ pub(crate) struct Call<'a> {
     pub(crate) range_from: u64,
     /// Makes it a POST of this form.
     pub(crate) form: Option<String>,
-    /// Whether a redirect may lead from TLS to plain HTTP, which only content with a known digest may.
-    pub(crate) may_downgrade: bool,
+    /// Whether what is asked for has a known digest, so that an answer without TLS cannot be forged.
+    pub(crate) has_digest: bool,
 }
 
 /// The last response of a chain of redirects.
@@ -67,15 +75,21 @@ pub(crate) struct Reply {
 
 impl<'a> Call<'a> {
     pub(crate) fn get(url: Url, what: &'a str) -> Self {
-        Self { url, what, accept: None, authorization: None, range_from: 0, form: None, may_downgrade: false }
+        Self { url, what, accept: None, authorization: None, range_from: 0, form: None, has_digest: false }
     }
 }
 
 // === impl Transport ===
 
 impl Transport {
-    pub(crate) fn new(connect_timeout: Duration, idle_timeout: Duration) -> Self {
-        Self { clients: Mutex::default(), plain: Mutex::default(), connect_timeout, idle_timeout }
+    pub(crate) fn new(connect_timeout: Duration, idle_timeout: Duration, http_redirects: bool) -> Self {
+        Self {
+            clients: Mutex::default(),
+            plain: Mutex::default(),
+            connect_timeout,
+            idle_timeout,
+            http_redirects,
+        }
     }
 
     pub(crate) fn idle_timeout(&self) -> Duration {
@@ -85,14 +99,19 @@ impl Transport {
     /// Sends a request with the settings of `host` and follows redirects. The host's headers and the authorization
     /// go to the origin of the first URL only; its own headers only if that is `host` itself.
     pub(crate) async fn send(&self, host: &Host, call: Call<'_>) -> Result<Reply> {
-        let client = self.client(host).await?;
         let own_headers = origin(&call.url) == origin(&host.base);
+        let may_downgrade = call.has_digest && (self.http_redirects || host.plain_http != PlainHttp::Never);
         let mut url = call.url.clone();
         // Where the first answer came from; the scheme may turn out to be another one.
         let mut asked: Option<Url> = None;
         let mut at_origin = true;
         let mut method = if call.form.is_some() { Method::POST } else { Method::GET };
         for _ in 0..=MAX_REDIRECTS {
+            let at_host = at_origin && own_headers;
+            if !at_host {
+                guard::check_address(&url).map_err(|refusal| refused(call.what, &refusal))?;
+            }
+            let client = self.client(host, (!at_host).then_some(&url)).await?;
             let mut request = client.request(method.clone(), url.clone());
             if at_origin {
                 if own_headers {
@@ -112,17 +131,17 @@ impl Transport {
                 request =
                     request.header(CONTENT_TYPE, "application/x-www-form-urlencoded").body(form.clone());
             }
-            let plain_http = if at_origin && own_headers { host.plain_http } else { PlainHttp::Never };
+            let plain_http = if at_host { host.plain_http } else { PlainHttp::Never };
             let response = self.send_once(request, &url, plain_http, call.what).await?;
             url = response.url().clone();
             let asked = asked.get_or_insert_with(|| url.clone());
-            let name = url.authority().to_owned();
+            let name = shown(url.authority());
             let status = response.status();
             let location = response.headers().get(LOCATION).filter(|_| status.is_redirection());
             let Some(location) = location else {
                 return Ok(Reply { response, host: name, redirected_away: !at_origin });
             };
-            let next = redirect_target(&url, location, &call, &name)?;
+            let next = redirect_target(&url, location, call.what, &name, may_downgrade)?;
             if call.form.is_some() && !matches!(status.as_u16(), 307 | 308) {
                 method = Method::GET;
             }
@@ -140,7 +159,7 @@ impl Transport {
         }
         Err(Error::protocol(
             call.what,
-            format!("{} redirects more than {MAX_REDIRECTS} times", call.url.authority()),
+            format!("{} redirects more than {MAX_REDIRECTS} times", shown(call.url.authority())),
         ))
     }
 
@@ -154,7 +173,7 @@ impl Transport {
     ) -> Result<Response> {
         let unavailable = |source: BoxError| Error::Unavailable {
             what: what.to_owned(),
-            host: url.authority().to_owned(),
+            host: shown(url.authority()),
             source,
         };
         let (client, request) = request.build_split();
@@ -167,7 +186,10 @@ impl Transport {
                 Err(_) => Err(Failure::Idle),
             };
         let wrap = |failure: Failure| match failure {
-            Failure::Request(error) => unavailable(error.into()),
+            Failure::Request(error) => match guard::refusal(&error) {
+                Some(refusal) => refused(what, refusal),
+                None => unavailable(error.into()),
+            },
             Failure::Idle => unavailable(Idle { waited: self.idle_timeout }.into()),
         };
         let mut fallback = (plain_http != PlainHttp::Never && url.scheme() == "https")
@@ -210,12 +232,14 @@ impl Transport {
         }
     }
 
-    async fn client(&self, host: &Host) -> Result<reqwest::Client> {
+    /// The connections for `host`, or for where it leads.
+    async fn client(&self, host: &Host, led_to: Option<&Url>) -> Result<reqwest::Client> {
         let key = ClientKey {
-            tls: host.tls.clone(),
+            tls: led_to.map_or_else(|| host.tls.clone(), |url| tls_elsewhere(host, url)),
             connect_timeout: host.dial_timeout.unwrap_or(self.connect_timeout),
             proxy: host.proxy.clone(),
-            loopback: host.is_loopback(),
+            loopback: is_loopback(led_to.unwrap_or(&host.base)),
+            guarded: led_to.is_some(),
         };
         let known = self.clients.lock().unwrap_or_else(PoisonError::into_inner).get(&key).cloned();
         if let Some(client) = known {
@@ -285,15 +309,40 @@ fn origin(url: &Url) -> (&str, Option<&str>, Option<u16>) {
     (url.scheme(), url.host_str(), url.port_or_known_default())
 }
 
-fn redirect_target(from: &Url, location: &HeaderValue, call: &Call<'_>, name: &str) -> Result<Url> {
-    let wrong = |reason: &str| Error::protocol(call.what, format!("{name} redirects {reason}"));
+fn refused(what: &str, refusal: &guard::LinkLocal) -> Error {
+    Error::protocol(what, shown(&refusal.to_string()))
+}
+
+/// The TLS settings for a URL that `host` has led to. Another machine must prove who it is, by the same authorities, and is not shown
+/// the client certificate.
+fn tls_elsewhere(host: &Host, url: &Url) -> Tls {
+    let same_machine = url.host_str() == host.base.host_str() || (is_loopback(url) && host.is_loopback());
+    if same_machine {
+        return host.tls.clone();
+    }
+    Tls { authorities: host.tls.authorities.clone(), client: None, skip_verify: None }
+}
+
+fn redirect_target(
+    from: &Url,
+    location: &HeaderValue,
+    what: &str,
+    name: &str,
+    may_downgrade: bool,
+) -> Result<Url> {
+    let wrong = |reason: &str| Error::protocol(what, format!("{name} redirects {reason}"));
+    if location.len() > MAX_URL {
+        return Err(wrong("to a URL of more than 16 KiB"));
+    }
     let location = std::str::from_utf8(location.as_bytes()).map_err(|_| wrong("to no valid URL"))?;
     let mut next = from.join(location).map_err(|_| wrong("to no valid URL"))?;
     if !matches!(next.scheme(), "http" | "https") || next.host_str().is_none() {
         return Err(wrong("to something other than http"));
     }
-    if from.scheme() == "https" && next.scheme() == "http" && !call.may_downgrade {
-        return Err(wrong("from TLS to plain HTTP, where the answer could be forged"));
+    if from.scheme() == "https" && next.scheme() == "http" && !may_downgrade {
+        return Err(wrong(
+            "from TLS to plain HTTP; blobs and manifests by digest may come that way with registry.allow_http_redirects",
+        ));
     }
     // Otherwise they would be sent as Basic authorization.
     if !next.username().is_empty() || next.password().is_some() {
@@ -307,13 +356,13 @@ fn redirect_target(from: &Url, location: &HeaderValue, call: &Call<'_>, name: &s
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::hosts::{ClientPair, Pem};
 
     #[test]
     fn redirects_to_other_schemes_and_downgrades_are_refused() {
         let from = Url::parse("https://a.example/v2/x").unwrap();
         let target = |location: &'static str, may_downgrade| {
-            let call = Call { may_downgrade, ..Call::get(from.clone(), "it") };
-            redirect_target(&from, &HeaderValue::from_static(location), &call, "a.example")
+            redirect_target(&from, &HeaderValue::from_static(location), "it", "a.example", may_downgrade)
                 .map(|url| url.to_string())
         };
         assert_eq!(target("/y?z=1", false).unwrap(), "https://a.example/y?z=1");
@@ -322,5 +371,29 @@ mod tests {
         assert!(target("http://b.example/y", false).is_err());
         assert!(target("file:///etc/passwd", true).is_err());
         assert!(target("https://[", true).is_err());
+        let long = HeaderValue::try_from(format!("/{}", "x".repeat(MAX_URL))).unwrap();
+        assert!(redirect_target(&from, &long, "it", "a.example", true).is_err());
+    }
+
+    #[test]
+    fn skip_verify_and_client_certificates_are_of_their_host_alone() {
+        let pem = Pem { file: "ca".into(), content: b"ca".to_vec() };
+        let tls = Tls {
+            authorities: vec![pem.clone()],
+            client: Some(ClientPair { certificate: pem.clone(), key: None }),
+            skip_verify: Some(true),
+        };
+        let reference = "reg.example/app:v1".parse().unwrap();
+        let host = Host { tls: tls.clone(), ..Host::registry(&reference).unwrap() };
+        let elsewhere = |url: &str| tls_elsewhere(&host, &Url::parse(url).unwrap());
+        assert_eq!(elsewhere("https://reg.example:8443/token"), tls);
+        for other in ["https://auth.example/token", "https://cdn.reg.example/blob", "https://127.0.0.1/"] {
+            assert_eq!(elsewhere(other), Tls { authorities: vec![pem.clone()], ..Tls::default() }, "{other}");
+        }
+        let reference = "127.0.0.1:5000/app:v1".parse().unwrap();
+        let host = Host::registry(&reference).unwrap();
+        let skips = |url: &str| tls_elsewhere(&host, &Url::parse(url).unwrap()).skip_verify;
+        assert_eq!(skips("https://localhost:5001/token"), Some(true));
+        assert_eq!(skips("https://auth.example/token"), None);
     }
 }

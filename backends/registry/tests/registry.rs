@@ -12,6 +12,8 @@ mod auth;
 mod debian;
 #[path = "registry/faults.rs"]
 mod faults;
+#[path = "registry/hostile.rs"]
+mod hostile;
 #[path = "registry/hosts.rs"]
 mod hosts;
 #[path = "registry/server.rs"]

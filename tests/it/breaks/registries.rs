@@ -151,7 +151,7 @@ fn manifests_that_are_huge_no_json_or_for_others_are_refused_and_leave_nothing()
     let kind = image.manifest.media_type.clone();
     let codes = &[Code::Unknown, Code::InvalidArgument, Code::FailedPrecondition, Code::ResourceExhausted];
     for (body, told) in [
-        (vec![b' '; 9 << 20], "larger than the limit"),
+        (vec![b' '; 9 << 20], "more than the limit"),
         (b"<html>a login page</html>".to_vec(), "registries/manifest"),
     ] {
         plan(&node, "/manifests/1", &answer(200, &[("Content-Type", &kind)], &body), OFTEN);

@@ -93,11 +93,6 @@ async fn write_documents(client: &Client, config: &Bytes, plan: &Plan) -> Result
 }
 
 fn descriptor(media_type: &str, bytes: &Bytes) -> Descriptor {
-    Descriptor {
-        media_type: media_type.to_owned(),
-        digest: Digest::sha256(bytes),
-        size: u64::try_from(bytes.len()).unwrap_or(u64::MAX),
-        platform: None,
-        annotations: std::collections::BTreeMap::new(),
-    }
+    let size = u64::try_from(bytes.len()).unwrap_or(u64::MAX);
+    Descriptor::new(media_type, Digest::sha256(bytes), size)
 }

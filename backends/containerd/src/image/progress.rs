@@ -91,13 +91,7 @@ mod tests {
 
     fn layer(seed: char, size: u64) -> Descriptor {
         let digest: String = std::iter::repeat_n(seed, 64).collect();
-        Descriptor {
-            media_type: String::new(),
-            digest: format!("sha256:{digest}").parse().expect("it is a digest"),
-            size,
-            platform: None,
-            annotations: std::collections::BTreeMap::new(),
-        }
+        Descriptor::new("", format!("sha256:{digest}").parse().expect("it is a digest"), size)
     }
 
     #[test]

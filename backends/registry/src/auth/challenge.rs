@@ -1,5 +1,11 @@
 //! The `WWW-Authenticate` header of RFC 7235.
 
+/// A longer header is not read. Real ones have a few hundred bytes.
+const MAX_HEADER: usize = 16 << 10;
+/// More than any server offers, and more parameters than any challenge has.
+const MAX_CHALLENGES: usize = 16;
+const MAX_PARAMETERS: usize = 32;
+
 /// One challenge of the header. A header may hold several, and a response several headers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AuthChallenge {
@@ -11,11 +17,12 @@ pub struct AuthChallenge {
 
 impl AuthChallenge {
     /// Parses a header's value as far as it makes sense; garbage yields fewer challenges, never an error, because a
-    /// challenge that is not understood cannot be answered anyway.
+    /// challenge that is not understood cannot be answered anyway. At most 16 challenges with 32 parameters each are
+    /// taken, and none of a header above 16 KiB.
     #[must_use]
     pub fn parse(header: &str) -> Vec<Self> {
         let mut challenges: Vec<Self> = Vec::new();
-        let mut rest = header;
+        let mut rest = if header.len() > MAX_HEADER { "" } else { header };
         loop {
             rest = rest.trim_start_matches([' ', '\t', ',']);
             let end = rest.find(|c| !is_token_char(c)).unwrap_or(rest.len());
@@ -33,11 +40,14 @@ impl AuthChallenge {
             match tail.trim_start_matches([' ', '\t']).strip_prefix('=') {
                 Some(value) => {
                     let (value, tail) = parse_value(value.trim_start_matches([' ', '\t']));
-                    if let Some(challenge) = challenges.last_mut() {
+                    if let Some(challenge) = challenges.last_mut()
+                        && challenge.parameters.len() < MAX_PARAMETERS
+                    {
                         challenge.parameters.push((name, value));
                     }
                     rest = tail;
                 }
+                None if challenges.len() == MAX_CHALLENGES => return challenges,
                 None => {
                     challenges.push(Self { scheme: name, parameters: Vec::new() });
                     rest = tail;
@@ -113,6 +123,15 @@ mod tests {
         assert_eq!(AuthChallenge::parse(r#"Bearer realm="abc\"#)[0].parameter("realm"), Some("abc"));
         assert_eq!(AuthChallenge::parse("Bearer realm=")[0].parameter("realm"), Some(""));
         assert!(AuthChallenge::parse(" ,=\"").is_empty());
+    }
+
+    #[test]
+    fn endless_headers_yield_a_bounded_number() {
+        let many = AuthChallenge::parse(&"Basic a=b, ".repeat(1000));
+        assert_eq!((many.len(), many[15].parameters.len()), (MAX_CHALLENGES, 1));
+        let wide = AuthChallenge::parse(&format!("Bearer {}", "a=b,".repeat(1000)));
+        assert_eq!((wide.len(), wide[0].parameters.len()), (1, MAX_PARAMETERS));
+        assert!(AuthChallenge::parse(&format!("Bearer realm={}", "x".repeat(MAX_HEADER))).is_empty());
     }
 
     proptest! {

@@ -13,14 +13,18 @@ use tokio::time::Instant;
 use url::Url;
 
 use super::{AuthChallenge, Credentials, basic, bearer};
+use crate::error::shown;
 use crate::hosts::PlainHttp;
+use crate::limits::Bound;
 use crate::transport::{Call, Reply, Transport, read_limited, status_error};
 use crate::{Error, Host, Result};
 
 /// Entries each cache may hold; there is one per repository and user at most.
 const CACHE_LIMIT: usize = 1024;
 /// Bytes a token answer may have. Real ones have a few KiB.
-const TOKEN_LIMIT: u64 = 1 << 20;
+const ANSWER_LIMIT: Bound = Bound { most: 1 << 20, key: None };
+/// Bytes a token may have: no server takes a header that is longer, and this many are kept for each entry of the cache.
+const TOKEN_LIMIT: usize = 64 << 10;
 /// The lifetime of a token that does not name one, by the token specification.
 const DEFAULT_LIFETIME: Duration = Duration::from_secs(60);
 /// No token is believed to live longer than this.
@@ -167,12 +171,13 @@ impl Authorizer {
         let answer = service.fetch().await?;
         let text = answer.token.filter(|text| !text.is_empty()).or(answer.access_token).unwrap_or_default();
         let header =
-            Some(text).filter(|text| !text.is_empty()).and_then(|text| bearer(&text)).ok_or_else(|| {
-                Error::protocol(
-                    request.what,
-                    format!("the token service {} sent no usable token", service.name()),
-                )
-            })?;
+            Some(text).filter(|text| (1..=TOKEN_LIMIT).contains(&text.len())).and_then(|text| bearer(&text));
+        let header = header.ok_or_else(|| {
+            Error::protocol(
+                request.what,
+                format!("the token service {} sent no usable token", service.name()),
+            )
+        })?;
         let lifetime = answer.expires_in.map_or(DEFAULT_LIFETIME, Duration::from_secs).min(MAX_LIFETIME);
         // A token must not expire on its way.
         let lifetime = lifetime.saturating_sub((lifetime / 10).min(Duration::from_secs(10)));
@@ -205,7 +210,7 @@ fn insert_bounded<K: Eq + Hash, V>(map: &mut HashMap<K, V>, key: K, value: V, fr
     map.insert(key, value);
 }
 
-/// Credentials that are safe on the way to the registry must be as safe on the way to its token service.
+/// What is safe on the way to the registry must be as safe on the way to its token service: credentials, and the token itself.
 fn realm(request: Request<'_>, realm: &str) -> Result<Url> {
     let host = request.host.authority();
     let url = Url::parse(realm)
@@ -214,12 +219,11 @@ fn realm(request: Request<'_>, realm: &str) -> Result<Url> {
         .ok_or_else(|| {
             Error::protocol(request.what, format!("{host} names a token service that is no http URL"))
         })?;
-    let secret = *request.credentials != Credentials::Anonymous;
     let must_be_tls = request.host.base.scheme() == "https" && request.host.plain_http == PlainHttp::Never;
-    if secret && must_be_tls && url.scheme() == "http" {
+    if must_be_tls && url.scheme() == "http" {
         return Err(Error::protocol(
             request.what,
-            format!("{host} is asked with TLS but wants the credentials sent to its token service without"),
+            format!("{host} is asked with TLS but names a token service without"),
         ));
     }
     Ok(url)
@@ -234,8 +238,8 @@ struct TokenService<'a> {
 }
 
 impl TokenService<'_> {
-    fn name(&self) -> &str {
-        self.realm.authority()
+    fn name(&self) -> String {
+        shown(self.realm.authority())
     }
 
     async fn fetch(&self) -> Result<TokenAnswer> {
@@ -301,7 +305,7 @@ impl TokenService<'_> {
             }
             return Err(error);
         }
-        let body = read_limited(reply, what, TOKEN_LIMIT, self.transport.idle_timeout()).await?;
+        let body = read_limited(reply, what, ANSWER_LIMIT, self.transport.idle_timeout()).await?;
         // The parser's error is left out: it may quote the token.
         serde_json::from_slice(&body).map_err(|_| {
             Error::protocol(what, format!("the token service {} sent no valid JSON token", self.name()))

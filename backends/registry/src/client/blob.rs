@@ -189,7 +189,7 @@ impl Blob {
             what: &self.what,
             accept: None,
             range_from: self.offset,
-            may_downgrade: true,
+            has_digest: true,
         };
         let opened = match pull.get(hosts[index], target).await {
             Ok(reply) => self.begin(reply.response, reply.host),

@@ -9,16 +9,14 @@ use reqwest::header::{CONTENT_TYPE, HeaderMap, WWW_AUTHENTICATE};
 use super::Shared;
 use super::blob::Blob;
 use crate::auth::Request;
-use crate::transport::{Call, Reply, read_limited, status_error};
+use crate::transport::{Call, Reply, in_time, read_limited, status_error};
 use crate::{
     AuthChallenge, Capabilities, Credentials, Descriptor, Digest, Error, Host, ImageConfig, ImageManifest,
     Manifest, MediaType, Platforms, Reference, Result,
 };
 
-/// Bytes a manifest or index may have, the limit that registries enforce too.
-const MANIFEST_LIMIT: u64 = 4 << 20;
-/// Bytes an image's configuration may have.
-const CONFIG_LIMIT: u64 = 8 << 20;
+/// Headers with challenges that are looked at.
+const MAX_CHALLENGE_HEADERS: usize = 16;
 /// Indexes may point to indexes; more levels than this serve nobody.
 const MAX_DEPTH: usize = 4;
 
@@ -69,7 +67,7 @@ pub(super) struct Target<'a> {
     pub(super) what: &'a str,
     pub(super) accept: Option<&'a str>,
     pub(super) range_from: u64,
-    pub(super) may_downgrade: bool,
+    pub(super) has_digest: bool,
 }
 
 impl Pull {
@@ -122,13 +120,16 @@ impl Pull {
     /// Goes from what was resolved to the manifest for one of `platforms`, through as many indexes as there are.
     ///
     /// # Errors
-    /// [`Error::NoMatchingPlatform`], or as [`Pull::manifest`]. Cancel-safe.
+    /// [`Error::NoMatchingPlatform`], [`Error::TooLarge`] for an image with too many layers or bytes, or as
+    /// [`Pull::manifest`]. Cancel-safe.
     pub async fn image(&self, resolved: Resolved, platforms: &Platforms) -> Result<Image> {
         let mut indexes = Vec::new();
         let mut current = resolved;
         loop {
             let child = match &current.manifest {
                 Manifest::Image(manifest) => {
+                    let name = self.name(&current.descriptor);
+                    self.shared().config.limits.check_layers(&name, &manifest.layers)?;
                     let manifest = manifest.clone();
                     return Ok(Image {
                         indexes,
@@ -151,19 +152,20 @@ impl Pull {
     /// Fetches and parses the configuration of an image.
     ///
     /// # Errors
-    /// As [`Pull::blob`], [`Error::TooLarge`] above 8 MiB, [`Error::Protocol`] if it cannot be parsed. Cancel-safe.
+    /// As [`Pull::blob`], [`Error::TooLarge`], [`Error::Protocol`] if it cannot be parsed. Cancel-safe.
     pub async fn config(&self, manifest: &ImageManifest) -> Result<(ImageConfig, Bytes)> {
         let descriptor = &manifest.config;
         let what = format!("config {}", self.name(descriptor));
-        if descriptor.size > CONFIG_LIMIT {
-            return Err(Error::TooLarge { what, limit: CONFIG_LIMIT });
-        }
+        self.shared().config.limits.check_config(&what, descriptor.size)?;
         let mut blob = self.blob(descriptor, 0);
-        let mut bytes = BytesMut::new();
-        while let Some(piece) = blob.chunk().await? {
-            bytes.extend_from_slice(&piece);
-        }
-        let bytes = bytes.freeze();
+        let reading = async {
+            let mut bytes = BytesMut::new();
+            while let Some(piece) = blob.chunk().await? {
+                bytes.extend_from_slice(&piece);
+            }
+            Ok(bytes.freeze())
+        };
+        let bytes = in_time(&what, self.inner.reference.registry(), reading).await?;
         Ok((ImageConfig::parse(&what, &bytes)?, bytes))
     }
 
@@ -218,7 +220,7 @@ impl Pull {
             what: &what,
             accept: Some(&accept),
             range_from: 0,
-            may_downgrade: digest.is_some(),
+            has_digest: digest.is_some(),
         };
         let hosts = self.capable(|host| if digest.is_some() { host.pull } else { host.resolve }, &what)?;
         let (last, mirrors) = hosts.split_last().expect("capable returns at least one host");
@@ -264,7 +266,10 @@ impl Pull {
             .and_then(|value| value.to_str().ok())
             .map(ToOwned::to_owned);
         let served_by = host.authority();
-        let bytes = read_limited(reply, what, MANIFEST_LIMIT, self.shared().config.idle_timeout).await?;
+        // Whoever names a digest knows what it is of; what a tag leads to may be anything that this node can reach.
+        let may_quote = digest.is_some() || !reply.redirected_away;
+        let Shared { config, .. } = self.shared();
+        let bytes = read_limited(reply, what, config.limits.manifest(), config.idle_timeout).await?;
         for expected in digest.into_iter().chain(announced.as_ref()) {
             let actual = Digest::of(expected.algorithm(), &bytes);
             if actual != *expected {
@@ -281,12 +286,12 @@ impl Pull {
         }
         // The index's word counts more than the header of a host that only has to deliver bytes.
         let content_type = expected.map(|expected| expected.media_type.as_str()).or(content_type.as_deref());
-        let (media_type, manifest) = Manifest::parse(what, content_type, &bytes)?;
+        let (media_type, manifest) = Manifest::parse(what, content_type, &bytes)
+            .map_err(|error| if may_quote { error } else { without_quotes(error) })?;
         let digest = digest.cloned().or(announced).unwrap_or_else(|| Digest::sha256(&bytes));
         let mut descriptor = Descriptor::new(media_type.as_str(), digest, size);
         if let Some(expected) = expected {
             descriptor.platform.clone_from(&expected.platform);
-            descriptor.annotations.clone_from(&expected.annotations);
         }
         Ok(Resolved { descriptor, manifest, bytes, host: served_by })
     }
@@ -306,7 +311,7 @@ impl Pull {
             accept: target.accept,
             authorization,
             range_from: target.range_from,
-            may_downgrade: target.may_downgrade,
+            has_digest: target.has_digest,
             ..Call::get(host.url(target.path), target.what)
         };
         let known = authorizer.known(request);
@@ -326,9 +331,21 @@ impl Pull {
     }
 }
 
+/// The error of a parser without what it has read.
+fn without_quotes(error: Error) -> Error {
+    let hidden = "at the end of a redirect";
+    if let Error::UnsupportedMediaType { what, media_type: _, reason } = error {
+        return Error::UnsupportedMediaType { what, media_type: hidden.to_owned(), reason };
+    }
+    if let Error::Protocol { what, .. } = error {
+        return Error::protocol(what, format!("what is {hidden} is no valid manifest"));
+    }
+    error
+}
+
 fn challenges(headers: &HeaderMap) -> Vec<AuthChallenge> {
     let values = headers.get_all(WWW_AUTHENTICATE).iter().filter_map(|value| value.to_str().ok());
-    values.flat_map(AuthChallenge::parse).collect()
+    values.take(MAX_CHALLENGE_HEADERS).flat_map(AuthChallenge::parse).collect()
 }
 
 /// The digest in the header, which need not be there.

@@ -25,7 +25,7 @@ struct Section<'a> {
 }
 
 /// Parses the file. The hosts come in its order, the server last.
-pub(super) fn parse(file: &Path, text: &str, reference: &Reference) -> Result<Vec<Host>> {
+pub(crate) fn parse(file: &Path, text: &str, reference: &Reference) -> Result<Vec<Host>> {
     let root: Table = text.parse().map_err(|error: toml::de::Error| Error::InvalidConfig {
         file: file.to_owned(),
         key: None,

@@ -292,3 +292,32 @@ proptest! {
         let _ = file::parse(Path::new("hosts.toml"), &text, &"a.example/x".parse().unwrap());
     }
 }
+
+#[test]
+fn what_is_no_regular_file_or_too_long_is_refused_and_not_waited_for() {
+    let pipe = |path: &Path| {
+        rustix::fs::mknodat(
+            rustix::fs::CWD,
+            path,
+            rustix::fs::FileType::Fifo,
+            rustix::fs::Mode::from_raw_mode(0o600),
+            0,
+        )
+        .unwrap();
+    };
+    let told = |root: &Root| {
+        let error = load_for("a.example/x", &[root]).unwrap_err();
+        let cause = std::error::Error::source(&error).unwrap().to_string();
+        format!("{error}: {cause}")
+    };
+    let root = Root::new(&[("a.example/other", "")]);
+    pipe(&root.path().join("a.example/hosts.toml"));
+    assert!(told(&root).ends_with("hosts.toml: cannot be read: it is no regular file"), "{}", told(&root));
+    let root = Root::new(&[("a.example/hosts.toml", "ca = \"ca.pem\"")]);
+    pipe(&root.path().join("a.example/ca.pem"));
+    assert!(told(&root).contains("no regular file"), "{}", told(&root));
+    fs::write(root.path().join("a.example/hosts.toml"), "ca = \"/dev/zero\"").unwrap();
+    assert!(told(&root).contains("no regular file"), "{}", told(&root));
+    fs::write(root.path().join("a.example/hosts.toml"), "#".repeat((1 << 20) + 1)).unwrap();
+    assert!(told(&root).contains("longer than 1048576 bytes"), "{}", told(&root));
+}

@@ -1,7 +1,7 @@
 //! Tests of parsing manifests and of choosing a platform.
 
 use proptest::prelude::*;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::*;
 

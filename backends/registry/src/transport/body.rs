@@ -9,12 +9,14 @@ use serde::Deserialize;
 use tokio::time::timeout;
 
 use super::Reply;
-use crate::error::{Idle, UnexpectedStatus};
+use crate::error::{Idle, Slow, UnexpectedStatus, shown};
+use crate::limits::Bound;
 use crate::{BoxError, Error, Result};
 
-/// Bytes read of an error's body, and characters shown of it.
+/// Bytes read of an error's body.
 const ERROR_LIMIT: usize = 64 << 10;
-const SHOWN_LIMIT: usize = 300;
+/// How long a document may take to arrive, however it trickles.
+const DOCUMENT_DEADLINE: Duration = Duration::from_secs(300);
 /// How long an error's body is read.
 const ERROR_DEADLINE: Duration = Duration::from_secs(5);
 
@@ -33,48 +35,65 @@ pub(crate) async fn next_piece(
     }
 }
 
-/// Reads a whole body of at most `limit` bytes.
+/// Ends the reading of a document from `host` when it takes too long altogether.
+///
+/// # Errors
+/// [`Error::Unavailable`], or what the reading runs into. Cancel-safe if `reading` is.
+pub(crate) async fn in_time<T>(
+    what: &str,
+    host: &str,
+    reading: impl Future<Output = Result<T>>,
+) -> Result<T> {
+    timeout(DOCUMENT_DEADLINE, reading).await.unwrap_or_else(|_| {
+        let source = Slow { limit: DOCUMENT_DEADLINE }.into();
+        Err(Error::Unavailable { what: what.to_owned(), host: host.to_owned(), source })
+    })
+}
+
+/// Reads a whole body of at most so many bytes, in the time that a document has.
 pub(crate) async fn read_limited(
     reply: Reply,
     what: &str,
-    limit: u64,
+    bound: Bound,
     idle_timeout: Duration,
 ) -> Result<Bytes> {
     let Reply { mut response, host, redirected_away: _ } = reply;
-    let too_large = || Error::TooLarge { what: what.to_owned(), limit };
-    if response.content_length().is_some_and(|length| length > limit) {
-        return Err(too_large());
+    if let Some(length) = response.content_length().filter(|length| *length > bound.most) {
+        return Err(bound.exceeded(what, format!("{length} bytes")));
     }
-    let mut body = BytesMut::new();
-    loop {
-        let piece = next_piece(&mut response, idle_timeout).await.map_err(|source| Error::Unavailable {
-            what: what.to_owned(),
-            host: host.clone(),
-            source,
-        })?;
-        let Some(piece) = piece else { return Ok(body.freeze()) };
-        if u64::try_from(body.len() + piece.len()).unwrap_or(u64::MAX) > limit {
-            return Err(too_large());
+    let unavailable = |source| Error::Unavailable { what: what.to_owned(), host: host.clone(), source };
+    let reading = async {
+        let mut body = BytesMut::new();
+        while let Some(piece) = next_piece(&mut response, idle_timeout).await.map_err(unavailable)? {
+            let length = body.len() + piece.len();
+            if u64::try_from(length).unwrap_or(u64::MAX) > bound.most {
+                return Err(bound.exceeded(what, format!("{length} bytes or more")));
+            }
+            body.extend_from_slice(&piece);
         }
-        body.extend_from_slice(&piece);
-    }
+        Ok(body.freeze())
+    };
+    in_time(what, &host, reading).await
 }
 
-/// The error that an unsuccessful response stands for, with what its body says.
+/// The error that an unsuccessful response stands for, with what its body says. The body of a redirect's target is not read: whoever
+/// chooses the target could have this node read for him what only the node can reach.
 pub(crate) async fn status_error(reply: Reply, what: &str, idle_timeout: Duration) -> Error {
-    let Reply { mut response, host, redirected_away: _ } = reply;
+    let Reply { mut response, host, redirected_away } = reply;
     let status = response.status();
     let retry_after = retry_after(response.headers());
     let mut body = Vec::new();
-    let read = async {
-        while body.len() < ERROR_LIMIT
-            && let Ok(Some(piece)) = next_piece(&mut response, idle_timeout).await
-        {
-            body.extend_from_slice(&piece);
-        }
-    };
-    // A body that cannot be read in full only makes the message poorer, so failures and the deadline end the reading.
-    let _ = timeout(ERROR_DEADLINE, read).await;
+    if !redirected_away {
+        let read = async {
+            while body.len() < ERROR_LIMIT
+                && let Ok(Some(piece)) = next_piece(&mut response, idle_timeout).await
+            {
+                body.extend_from_slice(&piece[..piece.len().min(ERROR_LIMIT - body.len())]);
+            }
+        };
+        // A body that cannot be read in full only makes the message poorer, so failures and the deadline end the reading.
+        let _ = timeout(ERROR_DEADLINE, read).await;
+    }
     let reason = error_detail(status, &body);
     let what = what.to_owned();
     match status {
@@ -96,7 +115,7 @@ fn retry_after(headers: &HeaderMap) -> Option<Duration> {
     headers.get(RETRY_AFTER)?.to_str().ok()?.trim().parse().ok().map(Duration::from_secs)
 }
 
-/// What the body of an error says: the messages of the distribution specification's error format, or its text.
+/// What the body of an error says: codes and messages of the distribution specification's error format, and nothing else.
 fn error_detail(status: StatusCode, body: &[u8]) -> String {
     #[derive(Deserialize)]
     struct Entry {
@@ -107,44 +126,42 @@ fn error_detail(status: StatusCode, body: &[u8]) -> String {
     }
     #[derive(Deserialize)]
     struct Errors {
-        #[serde(default)]
         errors: Vec<Entry>,
-        /// What token services send instead.
-        #[serde(default)]
-        details: Option<String>,
     }
-    let parsed: Option<Errors> = serde_json::from_slice(body).ok();
-    let text = match parsed {
-        Some(Errors { errors, details }) => {
-            let list = errors.into_iter().map(|Entry { code, message }| match (code, message) {
-                (Some(code), Some(message)) => format!("{code}: {message}"),
-                (code, message) => code.or(message).unwrap_or_default(),
-            });
-            list.chain(details).filter(|entry| !entry.is_empty()).collect::<Vec<_>>().join("; ")
-        }
-        None => String::from_utf8_lossy(body).trim().to_owned(),
-    };
-    // Strangers write this, and it ends up in logs and on terminals.
-    let clean = |c: char| if c.is_control() { ' ' } else { c };
-    let shown: String = text.chars().take(SHOWN_LIMIT).map(clean).collect();
-    if shown.trim().is_empty() {
-        status.canonical_reason().unwrap_or("no reason given").to_ascii_lowercase()
-    } else {
-        shown
+    let entries = serde_json::from_slice::<Errors>(body).map_or_else(|_| Vec::new(), |parsed| parsed.errors);
+    let texts = entries.into_iter().map(|Entry { code, message }| match (code, message) {
+        (Some(code), Some(message)) => format!("{code}: {message}"),
+        (code, message) => code.or(message).unwrap_or_default(),
+    });
+    let text = texts.filter(|text| !text.trim().is_empty()).collect::<Vec<_>>().join("; ");
+    if text.is_empty() {
+        return status.canonical_reason().unwrap_or("no reason given").to_ascii_lowercase();
     }
+    shown(&text)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::error::SHOWN_LIMIT;
 
     #[test]
-    fn error_bodies_become_one_clean_line() {
+    fn of_an_error_body_codes_and_messages_are_shown_on_one_clean_line() {
         let detail = |body: &str| error_detail(StatusCode::FORBIDDEN, body.as_bytes());
-        assert_eq!(detail(r#"{"errors":[{"code":"DENIED","message":"no\u001b[2J"}]}"#), "DENIED: no [2J");
-        assert_eq!(detail(r#"{"details":"incorrect password"}"#), "incorrect password");
-        assert_eq!(detail(""), "forbidden");
-        assert_eq!(detail("<html>\n"), "<html>");
-        assert_eq!(detail(&"x".repeat(1000)).len(), SHOWN_LIMIT);
+        assert_eq!(
+            detail(r#"{"errors":[{"code":"DENIED","message":"no\u001b[2J","detail":"hidden"}]}"#),
+            "DENIED: no\\u{1b}[2J"
+        );
+        assert_eq!(detail(r#"{"errors":[{"message":"a"},{"code":"B"},{}]}"#), "a; B");
+        let long = "x".repeat(1000);
+        assert_eq!(detail(&format!(r#"{{"errors":[{{"message":"{long}"}}]}}"#)).len(), SHOWN_LIMIT);
+    }
+
+    #[test]
+    fn of_any_other_body_nothing_is_shown() {
+        let detail = |body: &str| error_detail(StatusCode::FORBIDDEN, body.as_bytes());
+        for body in ["", "<html>\n", "AKIASECRET", r#"{"Token":"hidden"}"#, r#"{"errors":"hidden"}"#, "[]"] {
+            assert_eq!(detail(body), "forbidden", "{body}");
+        }
     }
 }

@@ -1,11 +1,13 @@
 //! Connection pools: one per kind of TLS settings, time-out and proxy.
 
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 use reqwest::{Certificate, Identity, redirect};
 use url::Url;
 
+use super::guard::Guarded;
 use crate::hosts::Tls;
 use crate::{BoxError, Error, Result};
 
@@ -20,6 +22,8 @@ pub(super) struct ClientKey {
     pub(super) connect_timeout: Duration,
     pub(super) proxy: Option<Url>,
     pub(super) loopback: bool,
+    /// Whether a registry has led here, so that names must not be those of link-local addresses.
+    pub(super) guarded: bool,
 }
 
 /// Makes a connection pool. Reads the system's trust store, so it blocks.
@@ -50,6 +54,9 @@ pub(super) fn build(key: &ClientKey) -> Result<reqwest::Client> {
         }
         let identity = Identity::from_pem(&pem).map_err(|error| unusable(&pair.certificate.file, error))?;
         builder = builder.identity(identity);
+    }
+    if key.guarded {
+        builder = builder.dns_resolver(Arc::new(Guarded));
     }
     if key.tls.skip_verify == Some(true) {
         builder = builder.danger_accept_invalid_certs(true);

@@ -15,6 +15,9 @@ use crate::server::{
     with_header,
 };
 
+/// The default of `images.max_manifest_bytes`, which is containerd's.
+const LARGEST_MANIFEST: usize = 4 * 1048 * 1048;
+
 fn content(length: usize) -> Vec<u8> {
     (0..length).map(|n| u8::try_from(n * 7 % 251).unwrap()).collect()
 }
@@ -227,15 +230,15 @@ async fn lies_about_manifests_are_found() {
 #[tokio::test]
 async fn documents_that_are_too_large_are_refused() {
     let registry = Registry::start().await;
-    registry.put("/v2/app/manifests/v1", MANIFEST, vec![b' '; (4 << 20) + 1]);
+    registry.put("/v2/app/manifests/v1", MANIFEST, vec![b' '; LARGEST_MANIFEST + 1]);
     let error = resolve(&registry.reference("app:v1"), Credentials::Anonymous).await.unwrap_err();
     assert!(matches!(error, Error::TooLarge { .. }), "{error:?}");
-    let endless = stream_without_length((4 << 20) + 1);
+    let endless = stream_without_length(LARGEST_MANIFEST + 1);
     registry.first(1, |_| true, move |_| endless());
     let error = resolve(&registry.reference("app:v1"), Credentials::Anonymous).await.unwrap_err();
     assert!(matches!(error, Error::TooLarge { .. }), "{error:?}");
     let pull = open(&client(), &registry.reference("app:v1")).await;
-    let config = Descriptor::new(CONFIG, Digest::sha256(b"x"), 9 << 20);
+    let config = Descriptor::new(CONFIG, Digest::sha256(b"x"), (4 << 20) + 1);
     let manifest = switchyard_registry::ImageManifest { config, layers: Vec::new() };
     assert!(matches!(pull.config(&manifest).await, Err(Error::TooLarge { .. })));
 }

@@ -151,7 +151,8 @@ async fn configuration_is_read_anew_for_each_pull() {
 #[tokio::test]
 async fn a_configured_proxy_is_used() {
     let proxy = Registry::start().await;
-    proxy.rule(|seen| (seen.uri.host() == Some("a.invalid")).then(|| text(403, "through the proxy")));
+    let told = r#"{"errors":[{"message":"through the proxy"}]}"#;
+    proxy.rule(move |seen| (seen.uri.host() == Some("a.invalid")).then(|| text(403, told)));
     let hosts = format!("server = \"http://a.invalid\"\nproxy = \"{}\"", proxy.url());
     let (_root, roots) = certs_d("a.invalid", &hosts);
     let error = open(&roots, "a.invalid/app:v1").await.resolve().await.unwrap_err();

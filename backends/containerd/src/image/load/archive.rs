@@ -2,7 +2,7 @@
 //!
 //! Everything here blocks on the file.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::fs::File;
 use std::io::Read;
 use std::os::unix::fs::FileExt;
@@ -146,16 +146,9 @@ impl Archive {
             done += u64::try_from(wanted).unwrap_or(u64::MAX);
         }
         let digest = format!("sha256:{}", hex::encode(hash.finalize()));
-        let descriptor = Descriptor {
-            media_type: media_type(magic).to_owned(),
-            digest: digest
-                .parse()
-                .map_err(|fault| Error::internal("digest of a layer").with_source(fault))?,
-            size,
-            platform: None,
-            annotations: BTreeMap::new(),
-        };
-        Ok(Part { at, descriptor })
+        let digest =
+            digest.parse().map_err(|fault| Error::internal("digest of a layer").with_source(fault))?;
+        Ok(Part { at, descriptor: Descriptor::new(media_type(magic), digest, size) })
     }
 }
 

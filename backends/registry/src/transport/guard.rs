@@ -1,0 +1,174 @@
+//! Where registries may send this client: anywhere but to link-local addresses. Those are of the node itself and its nearest
+//! neighbours, and clouds serve the credentials of the machine there.
+
+use std::error::Error as _;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+
+use reqwest::dns::{Addrs, Name, Resolve, Resolving};
+use url::{Host, Url};
+
+use crate::BoxError;
+
+/// The metadata services of clouds that have an address of another kind: of AWS and of Google, over IPv6.
+const METADATA: [Ipv6Addr; 2] =
+    [Ipv6Addr::new(0xfd00, 0xec2, 0, 0, 0, 0, 0, 0x254), Ipv6Addr::new(0xfd20, 0xce, 0, 0, 0, 0, 0, 0x254)];
+
+/// A name or an address that must not be connected to because a registry said so.
+#[derive(Debug, thiserror::Error)]
+#[error("{host} is link-local ({address}), where no registry may lead to")]
+pub(super) struct LinkLocal {
+    host: String,
+    address: IpAddr,
+}
+
+/// Resolves names as the system does, and leaves link-local addresses out.
+#[derive(Debug)]
+pub(super) struct Guarded;
+
+impl Resolve for Guarded {
+    fn resolve(&self, name: Name) -> Resolving {
+        Box::pin(async move {
+            let found = tokio::net::lookup_host((name.as_str(), 0)).await?.collect();
+            Ok(Box::new(permitted(name.as_str(), found)?.into_iter()) as Addrs)
+        })
+    }
+}
+
+/// The addresses that may be connected to.
+///
+/// # Errors
+/// [`LinkLocal`] if the name has no others.
+fn permitted(name: &str, mut found: Vec<SocketAddr>) -> Result<Vec<SocketAddr>, BoxError> {
+    let refused = found.iter().map(SocketAddr::ip).find(|address| is_link_local(*address));
+    found.retain(|address| !is_link_local(address.ip()));
+    match refused {
+        Some(address) if found.is_empty() => Err(LinkLocal { host: name.to_owned(), address }.into()),
+        Some(_) | None => Ok(found),
+    }
+}
+
+/// Checks a URL that has an address instead of a name: those are never resolved.
+///
+/// # Errors
+/// [`LinkLocal`].
+pub(super) fn check_address(url: &Url) -> Result<(), LinkLocal> {
+    let address = match url.host() {
+        Some(Host::Ipv4(address)) => IpAddr::V4(address),
+        Some(Host::Ipv6(address)) => IpAddr::V6(address),
+        Some(Host::Domain(_)) | None => return Ok(()),
+    };
+    if is_link_local(address) { Err(LinkLocal { host: url.authority().to_owned(), address }) } else { Ok(()) }
+}
+
+/// The refusal that made a request fail, if one did.
+pub(super) fn refusal(error: &reqwest::Error) -> Option<&LinkLocal> {
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        if let Some(refusal) = error.downcast_ref() {
+            return Some(refusal);
+        }
+        cause = error.source();
+    }
+    None
+}
+
+/// Whether an address is link-local, also as one of the IPv6 addresses that stand for an IPv4 address.
+fn is_link_local(address: IpAddr) -> bool {
+    match address {
+        IpAddr::V4(address) => address.is_link_local(),
+        IpAddr::V6(address) => {
+            address.is_unicast_link_local()
+                || METADATA.contains(&address)
+                || embedded(address).is_some_and(|address| address.is_link_local())
+        }
+    }
+}
+
+/// The IPv4 address within an IPv6 address: mapped, compatible, of NAT64, or of 6to4.
+fn embedded(address: Ipv6Addr) -> Option<Ipv4Addr> {
+    let of = |high: u16, low: u16| Ipv4Addr::from((u32::from(high) << 16) | u32::from(low));
+    match address.segments() {
+        [0, 0, 0, 0, 0, 0 | 0xffff, high, low] | [0x64, 0xff9b, 0, 0, 0, 0, high, low] => Some(of(high, low)),
+        [0x2002, high, low, _, _, _, _, _] => Some(of(high, low)),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_spelling_of_a_link_local_address_is_refused() {
+        for host in [
+            "169.254.169.254",
+            "169.254.0.1:8080",
+            "2852039166",
+            "0xa9fea9fe",
+            "0251.0376.0251.0376",
+            "169.254.43518",
+            "%31%36%39.254.169.254",
+            "169\u{3002}254.169.254",
+            "[::ffff:169.254.169.254]",
+            "[::ffff:a9fe:a9fe]",
+            "[::a9fe:a9fe]",
+            "[64:ff9b::a9fe:a9fe]",
+            "[2002:a9fe:a9fe::1]",
+            "[fe80::1]",
+            "[febf:ffff::1]",
+            "[fd00:ec2::254]",
+        ] {
+            let url = Url::parse(&format!("http://{host}/latest/meta-data")).expect(host);
+            let error = check_address(&url).expect_err(host);
+            assert!(error.to_string().contains("link-local"), "{error}");
+        }
+    }
+
+    #[test]
+    fn loopback_private_and_public_addresses_are_permitted_as_the_peers_have_it() {
+        for host in [
+            "127.0.0.1",
+            "10.0.0.1",
+            "192.168.1.1:5000",
+            "172.16.0.1",
+            "[::1]",
+            "[fd00::1]",
+            "[fec0::1]",
+            "1.1.1.1",
+            "[2606:4700::1111]",
+            "[::ffff:10.0.0.1]",
+            "169-254-169-254.example",
+        ] {
+            check_address(&Url::parse(&format!("https://{host}/")).expect(host)).expect(host);
+        }
+    }
+
+    #[test]
+    fn a_name_is_connected_to_at_its_other_addresses_alone() {
+        let at = |address: &str| SocketAddr::new(address.parse().expect("an address"), 0);
+        let both = vec![at("169.254.169.254"), at("192.0.2.1"), at("fe80::1")];
+        assert_eq!(permitted("n", both).expect("it has another"), [at("192.0.2.1")]);
+        let error =
+            permitted("metadata.example", vec![at("::ffff:169.254.169.254")]).expect_err("it has none");
+        assert!(error.to_string().contains("metadata.example is link-local"), "{error}");
+        assert_eq!(permitted("nowhere", Vec::new()).expect("as the system says"), []);
+    }
+
+    #[tokio::test]
+    async fn a_refused_name_is_found_behind_a_failed_request() {
+        struct Metadata;
+        impl Resolve for Metadata {
+            fn resolve(&self, name: Name) -> Resolving {
+                let found = vec![SocketAddr::from(([169, 254, 169, 254], 0))];
+                let refused = permitted(name.as_str(), found).expect_err("it is link-local");
+                Box::pin(async move { Err(refused) })
+            }
+        }
+        // The provider of cryptography may have been chosen by another test.
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        let resolver = std::sync::Arc::new(Metadata);
+        let client = reqwest::Client::builder().no_proxy().dns_resolver(resolver).build().expect("a client");
+        let error = client.get("http://metadata.example/").send().await.expect_err("it is refused");
+        assert!(refusal(&error).is_some(), "{error:?}");
+    }
+}
