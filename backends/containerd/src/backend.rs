@@ -35,7 +35,7 @@ use crate::config::{Runtime, Settings};
 use crate::disks::Disks;
 use crate::exec::leftover::PredecessorFifos;
 use crate::health::{Contact, Health};
-use crate::image::{Images, Policy, flush::Flush, lease::Leases};
+use crate::image::{Images, flush::Flush, lease::Leases};
 use crate::layout::Layout;
 use crate::left_groups::LeftGroups;
 use crate::leftovers::Leftovers;
@@ -56,7 +56,7 @@ use crate::volumes::Volumes;
 
 mod setup;
 
-use setup::{cgroup_driver, instance, registry_of, snapshotters};
+use setup::{cgroup_driver, instance, policy_of, registry_of, snapshotters};
 
 /// The shim of runc and what is like it: processes of tasks are processes of the node.
 pub(crate) const RUNC_TYPE: &str = "io.containerd.runc.v2";
@@ -186,7 +186,7 @@ impl Containerd {
                 registry_of(&settings),
                 snapshotters,
                 abilities.clone(),
-                Policy { downloads: config.max_concurrent_downloads, pins: settings.images.pinned.clone() },
+                policy_of(&settings),
                 Leases::new(client.clone(), tracker.clone(), Arc::clone(&leftovers)),
                 Flush::new(client.clone(), &boot, tracker.clone()),
             ),

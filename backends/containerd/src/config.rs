@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
+use switchyard_registry::Limits;
 
 use crate::reserved::is_reserved;
 
@@ -124,7 +125,10 @@ pub struct Devices {
     pub cdi_spec_dirs: Vec<PathBuf>,
 }
 
-/// `[images]`: images that stay, and what they may ask for.
+/// The keys that a refusal of an image by its size names.
+pub const IMAGE_LIMITS: [&str; 4] = Limits::KEYS;
+
+/// `[images]`: images that stay, and what an image may have at most.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Images {
@@ -132,6 +136,16 @@ pub struct Images {
     pub pinned: Vec<String>,
     /// The most volumes that an image may declare: each is a mount of every container of it.
     pub max_volumes: usize,
+    /// Layers of an image.
+    pub max_layers: usize,
+    /// The largest configuration of an image, in bytes.
+    pub max_config_bytes: u64,
+    /// The largest manifest or index, in bytes.
+    pub max_manifest_bytes: u64,
+    /// The sum of an image's layers as they are in the registry, in bytes; 0 for no limit.
+    pub max_image_bytes: u64,
+    /// Whether a pull is refused when there is less space than its layers have.
+    pub check_free_space: bool,
 }
 
 /// `[registry]`: how images are found.
@@ -142,6 +156,8 @@ pub struct Registry {
     pub config_dirs: Vec<PathBuf>,
     /// A download with no byte for this long is broken off and tried again, in seconds.
     pub idle_timeout_seconds: u64,
+    /// Whether a registry that is asked with TLS may redirect what is asked for by digest to plain HTTP.
+    pub allow_http_redirects: bool,
 }
 
 /// `[recovery]`: how long a start after a kill waits for what, and how often what nobody accounts for is looked for.
@@ -304,17 +320,39 @@ impl Default for Devices {
     }
 }
 
-impl Default for Images {
-    fn default() -> Self {
-        Self { pinned: Vec::new(), max_volumes: 64 }
-    }
-}
-
 impl Default for Registry {
     fn default() -> Self {
         Self {
             config_dirs: vec!["/etc/switchyard/certs.d".into(), "/etc/containerd/certs.d".into()],
             idle_timeout_seconds: 60,
+            allow_http_redirects: false,
+        }
+    }
+}
+
+impl Default for Images {
+    fn default() -> Self {
+        let limits = Limits::default();
+        Self {
+            pinned: Vec::new(),
+            max_volumes: 64,
+            max_layers: limits.layers,
+            max_config_bytes: limits.config_bytes,
+            max_manifest_bytes: limits.manifest_bytes,
+            max_image_bytes: limits.image_bytes.unwrap_or(0),
+            check_free_space: true,
+        }
+    }
+}
+
+impl Images {
+    /// The limits of images.
+    pub(crate) fn limits(&self) -> Limits {
+        Limits {
+            manifest_bytes: self.max_manifest_bytes,
+            config_bytes: self.max_config_bytes,
+            layers: self.max_layers,
+            image_bytes: Some(self.max_image_bytes).filter(|bytes| *bytes > 0),
         }
     }
 }

@@ -32,6 +32,7 @@ mod name;
 mod progress;
 mod pull;
 mod recent;
+mod space;
 pub(crate) mod unpack;
 pub(crate) mod usage;
 
@@ -51,6 +52,9 @@ pub(crate) struct Images {
     downloads: usize,
     /// References of images that stay.
     pins: Vec<String>,
+    limits: registry::Limits,
+    /// Looked at before each pull; `None` if the operator does not want it.
+    space: Option<Arc<space::Space>>,
     infos: Arc<InfoCache>,
     recent: recent::Recent,
     pulls: Pulls,
@@ -83,6 +87,10 @@ pub(crate) struct Policy {
     pub(crate) downloads: usize,
     /// Names of images that stay.
     pub(crate) pins: Vec<String>,
+    /// What an image may have at most.
+    pub(crate) limits: registry::Limits,
+    /// Whether a pull is refused when there is less space than its layers have.
+    pub(crate) check_free_space: bool,
 }
 
 /// An image that a task can be made from.
@@ -115,6 +123,8 @@ impl Images {
             abilities,
             downloads: policy.downloads.max(1),
             pins: policy.pins,
+            limits: policy.limits,
+            space: policy.check_free_space.then(Arc::default),
             infos: Arc::default(),
             recent: recent::Recent::default(),
             pulls: Pulls::default(),
@@ -159,7 +169,8 @@ impl Images {
     /// The image that a task of this handler and owner is made from, unpacked for its snapshotter.
     ///
     /// # Errors
-    /// `NotFound` if the node does not have it, or has it by another owner's right alone.
+    /// `NotFound` if the node does not have it, or has it by another owner's right alone; `InvalidArgument` if it has more than an
+    /// image may have, however it came here.
     pub(crate) async fn runnable(&self, reference: &str, handler: &str, owner: Owner) -> Result<Runnable> {
         let snapshotter = self.snapshotters.of(handler);
         let key = recent::Key::new(reference, snapshotter, owner);
@@ -178,6 +189,10 @@ impl Images {
             )));
         }
         let info = Arc::clone(&record.info);
+        let within = self.limits.check_layers(&record.name, &info.layers);
+        within
+            .and_then(|()| self.limits.check_config(&format!("config of {}", record.name), info.config_bytes))
+            .map_err(from_registry)?;
         let image_ref = records
             .iter()
             .filter(|other| other.info.id == info.id)
@@ -292,6 +307,7 @@ impl ImageStore for Images {
             infos: Arc::clone(&self.infos),
             leases: self.leases.clone(),
             downloads: self.downloads,
+            space: self.space.clone(),
             reference,
             credentials: request.credentials.clone(),
             snapshotter,

@@ -7,8 +7,8 @@ use switchyard_registry as registry;
 use switchyard_runtime_spec as runtime_spec;
 
 use crate::config::{Config, Driver, Settings};
-use crate::image::Snapshotters;
 use crate::image::lease::getrandom_fill;
+use crate::image::{Policy, Snapshotters};
 use crate::text::{io_error, write_kept};
 
 /// The name of this gateway among those that may share a containerd: made once, kept in its state directory.
@@ -44,8 +44,20 @@ pub(super) fn registry_of(settings: &Settings) -> registry::Client {
     registry::Client::new(registry::Config {
         hosts_dirs: settings.registry.config_dirs.clone(),
         idle_timeout: Duration::from_secs(settings.registry.idle_timeout_seconds.max(1)),
+        http_redirects: settings.registry.allow_http_redirects,
+        limits: settings.images.limits(),
         ..registry::Config::default()
     })
+}
+
+/// What the settings say of images.
+pub(super) fn policy_of(settings: &Settings) -> Policy {
+    Policy {
+        downloads: settings.containerd.max_concurrent_downloads,
+        pins: settings.images.pinned.clone(),
+        limits: settings.images.limits(),
+        check_free_space: settings.images.check_free_space,
+    }
 }
 
 /// Where the layers of images go, by the handler that runs them.

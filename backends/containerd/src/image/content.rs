@@ -220,7 +220,8 @@ pub(crate) async fn store(client: &Client, file: &Arc<File>, at: u64, descriptor
     }
 }
 
-fn layer_ref(descriptor: &Descriptor) -> String {
+/// The name under which a layer is written.
+pub(crate) fn layer_ref(descriptor: &Descriptor) -> String {
     format!("layer-{}", descriptor.digest)
 }
 

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use switchyard_core::image::{Image, ImageId};
 use switchyard_core::{Error, Result};
-use switchyard_registry::{Descriptor, Digest, ImageConfig, Manifest, Platforms, Reference};
+use switchyard_registry::{Descriptor, Digest, ImageConfig, Manifest, Platforms, Reference, total_bytes};
 
 use super::content;
 use super::holders::Holders;
@@ -19,6 +19,9 @@ pub(crate) struct ImageInfo {
     pub(crate) layers: Vec<Descriptor>,
     pub(crate) config: ImageConfig,
     pub(crate) config_digest: Digest,
+    /// Bytes of the configuration.
+    pub(crate) config_bytes: u64,
+    /// Bytes of all that the registry has of it.
     pub(crate) size_bytes: u64,
 }
 
@@ -98,9 +101,10 @@ async fn read_info(client: &Client, target: &Digest) -> Result<ImageInfo> {
                     id: ImageId::new(image.config.digest.to_string()),
                     config: ImageConfig::parse(&digest.to_string(), &config).map_err(super::from_registry)?,
                     config_digest: image.config.digest,
-                    size_bytes: manifest_size
-                        + image.config.size
-                        + image.layers.iter().map(|layer| layer.size).sum::<u64>(),
+                    config_bytes: u64::try_from(config.len()).unwrap_or(u64::MAX),
+                    size_bytes: total_bytes(&image.layers)
+                        .saturating_add(image.config.size)
+                        .saturating_add(manifest_size),
                     layers: image.layers,
                 });
             }

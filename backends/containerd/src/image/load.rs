@@ -35,6 +35,8 @@ impl Images {
         let image = reading.await.unwrap_or_else(|fault| {
             Err(Error::internal("reading an archive broke off").with_source(fault))
         })?;
+        let config_bytes = u64::try_from(image.config.len()).unwrap_or(u64::MAX);
+        self.limits.check_config("its configuration", config_bytes).map_err(super::from_registry)?;
         let config = ImageConfig::parse("config", &image.config).map_err(super::from_registry)?;
         super::pull::check_platform(&config.platform)?;
         let plan = Plan {
@@ -45,6 +47,7 @@ impl Images {
             source: [0; 32],
             flush: self.flush.clone(),
         };
+        self.limits.check_layers("the image", &plan.layers).map_err(super::from_registry)?;
         let lease = self.leases.take("load").await?;
         reach(Step::PullLeased);
         let client = lease.client()?;

@@ -17,6 +17,7 @@ use super::layers::{Downloads, Layers, Plan, Shares, Source};
 use super::lease::Leases;
 use super::name;
 use super::progress::{Progress, Running};
+use super::space::Space;
 use super::unpack::chain_ids;
 use crate::client::Client;
 
@@ -35,6 +36,8 @@ pub(crate) struct Job {
     pub(crate) infos: Arc<InfoCache>,
     pub(crate) leases: Leases,
     pub(crate) downloads: usize,
+    /// Looked at before anything is downloaded.
+    pub(crate) space: Option<Arc<Space>>,
     pub(crate) reference: Reference,
     pub(crate) credentials: Credentials,
     pub(crate) snapshotter: String,
@@ -127,6 +130,9 @@ impl Job {
         let target = resolved.descriptor.clone();
         let image =
             pull.image(resolved, &Platforms::of_this_machine()).await.map_err(super::from_registry)?;
+        if let Some(space) = &self.space {
+            space.check(&self.client, &image.manifest.layers).await?;
+        }
         let lease = self.leases.take("pull").await?;
         reach(Step::PullLeased);
         let client = lease.client()?;

@@ -39,7 +39,7 @@ impl UsageCache {
         for snapshotter in ordered(snapshotters) {
             let (mut used_bytes, inodes) = snapshots(client, snapshotter).await?;
             if usage.is_empty() {
-                used_bytes += content;
+                used_bytes = used_bytes.saturating_add(content);
             }
             usage.push(DiskUsage {
                 at: SystemTime::now(),
@@ -73,9 +73,10 @@ async fn content_bytes(client: &Client) -> Result<u64> {
     let what = "list content";
     let request = api::ListContentRequest { filters: Vec::new() };
     let mut stream = call(what, QUICK, client.content().list(request)).await?;
-    let mut bytes = 0;
+    let mut bytes: u64 = 0;
     while let Some(message) = next(what, &mut stream).await? {
-        bytes += message.info.iter().map(|info| u64::try_from(info.size).unwrap_or(0)).sum::<u64>();
+        let sizes = message.info.iter().map(|info| u64::try_from(info.size).unwrap_or(0));
+        bytes = sizes.fold(bytes, u64::saturating_add);
     }
     Ok(bytes)
 }
@@ -95,13 +96,13 @@ async fn snapshots(client: &Client, snapshotter: &str) -> Result<(u64, u64)> {
                 .map(|info| info.name),
         );
     }
-    let (mut bytes, mut inodes) = (0, 0);
+    let (mut bytes, mut inodes): (u64, u64) = (0, 0);
     for name in names {
         let request = snap::UsageRequest { snapshotter: snapshotter.to_owned(), key: name.clone() };
         match call(&format!("measure snapshot {name}"), QUICK, client.snapshots().usage(request)).await {
             Ok(usage) => {
-                bytes += u64::try_from(usage.size).unwrap_or(0);
-                inodes += u64::try_from(usage.inodes).unwrap_or(0);
+                bytes = bytes.saturating_add(u64::try_from(usage.size).unwrap_or(0));
+                inodes = inodes.saturating_add(u64::try_from(usage.inodes).unwrap_or(0));
             }
             // Collected since it was listed.
             Err(error) if error.kind() == switchyard_core::ErrorKind::NotFound => {}

@@ -77,6 +77,15 @@ fn every_key_that_the_documentation_leaves_out_is_known() {
 }
 
 #[test]
+fn the_keys_that_refusals_of_images_name_are_documented() {
+    let documented: toml::Table = toml::from_str(DOCUMENTED).unwrap();
+    for key in switchyard_containerd::config::IMAGE_LIMITS {
+        let (section, name) = key.split_once('.').unwrap();
+        assert!(documented[section].as_table().unwrap().contains_key(name), "{key}");
+    }
+}
+
+#[test]
 fn later_layers_win() {
     let etc =
         Etc::new("version = 1\n[log]\nlevel = \"warn\"\nformat = \"json\"\n[paths]\nrun = \"/run/a\"\n");
@@ -195,6 +204,10 @@ fn values_that_cannot_work_are_refused_where_they_stand() {
     assert_eq!(
         message("version = 1\n[containerd]\ndefault_runtime = \"kata\"\n"),
         "config.toml:3: containerd.default_runtime: \"kata\" is none of the runtimes that are configured: crun, runc"
+    );
+    assert_eq!(
+        message("version = 1\n[images]\nmax_config_bytes = 20000000\n"),
+        "config.toml:3: images.max_config_bytes: 20000000 is more than containerd takes at once: at most 15728640"
     );
     assert_eq!(
         message("version = 1\n[paths]\nstate = \"var\"\n"),

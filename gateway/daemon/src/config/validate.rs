@@ -11,6 +11,9 @@ use super::{Config, Mode, Streaming};
 /// The longest path of a unix socket that the kernel takes, without its final NUL.
 const SOCKET_PATH_MAX: usize = 107;
 
+/// The largest document of an image: it is written to containerd in one message, of which it takes 16 MiB.
+const DOCUMENT_MAX: u64 = 15 << 20;
+
 /// The key that is wrong, dotted, and why.
 type Fault = (String, String);
 
@@ -80,6 +83,9 @@ pub(super) fn check(config: &Config) -> Result<(), Fault> {
         ("containerd.shim_timeout_seconds", containerd.shim_timeout_seconds == 0),
         ("network.plugin_timeout_seconds", config.network.plugin_timeout_seconds == 0),
         ("registry.idle_timeout_seconds", config.registry.idle_timeout_seconds == 0),
+        ("images.max_layers", config.images.max_layers == 0),
+        ("images.max_config_bytes", config.images.max_config_bytes == 0),
+        ("images.max_manifest_bytes", config.images.max_manifest_bytes == 0),
         ("cri.max_message_bytes", config.cri.max_message_bytes == 0),
         ("cri.max_connections", config.cri.max_connections == 0),
         ("cri.max_streams", config.cri.max_streams == 0),
@@ -89,6 +95,17 @@ pub(super) fn check(config: &Config) -> Result<(), Fault> {
     ] {
         if is_zero {
             return fault(key, "must be at least 1".into());
+        }
+    }
+    for (key, bytes) in [
+        ("images.max_config_bytes", config.images.max_config_bytes),
+        ("images.max_manifest_bytes", config.images.max_manifest_bytes),
+    ] {
+        if bytes > DOCUMENT_MAX {
+            return fault(
+                key,
+                format!("{bytes} is more than containerd takes at once: at most {DOCUMENT_MAX}"),
+            );
         }
     }
     check_streaming(&config.cri.streaming)?;

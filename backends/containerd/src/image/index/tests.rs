@@ -17,6 +17,7 @@ pub(in crate::image) fn named(name: &str, id: char, target: char) -> Named {
         layers: vec![],
         config,
         config_digest: digest(id),
+        config_bytes: 2,
         size_bytes: 5,
     };
     Named {
