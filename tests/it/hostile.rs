@@ -2,6 +2,7 @@
 //! was not asked for has an effect, and the client is told what is wrong.
 
 mod connections;
+mod images;
 mod labels;
 mod trees;
 

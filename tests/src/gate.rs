@@ -44,6 +44,8 @@ pub enum Fault {
     Status(u16),
     /// It is answered with this status, these headers and this body.
     Answer(u16, Vec<(String, String)>, Vec<u8>),
+    /// It is answered with this status and a body of blanks that never ends.
+    Endless(u16),
     /// This many bytes of the answer come, and then nothing more until [`Gate::release`], or for a minute.
     StallAfter(usize),
     /// The connection ends after this many bytes of the answer.
@@ -218,6 +220,9 @@ impl Shared {
                 "{\"errors\":[{\"code\":\"UNKNOWN\",\"message\":\"a planned fault\"}]}",
             );
         }
+        if let Some(Fault::Endless(status)) = fault {
+            return endless(client, status);
+        }
         if let Some(Fault::Answer(status, headers, body)) = &fault {
             return planned(client, *status, headers, body);
         }
@@ -331,14 +336,26 @@ impl Shared {
                 self.hold(releases);
                 begun.map(drop)
             }
-            Some(Fault::Status(_) | Fault::Answer(..) | Fault::Hold | Fault::HoldThen(_)) | None => {
-                io::copy(&mut upstream, client).map(drop)
-            }
+            Some(
+                Fault::Status(_) | Fault::Answer(..) | Fault::Endless(_) | Fault::Hold | Fault::HoldThen(_),
+            )
+            | None => io::copy(&mut upstream, client).map(drop),
         };
         // The reading half is closed as well, so that the other direction ends.
         let _ = client.shutdown(Shutdown::Both);
         let _ = up.join();
         copied
+    }
+}
+
+/// Answers with blanks until the client goes away.
+fn endless(client: &mut TcpStream, status: u16) -> io::Result<()> {
+    let head =
+        format!("HTTP/1.1 {status} Planned\r\nContent-Type: application/json\r\nConnection: close\r\n\r\n");
+    client.write_all(head.as_bytes())?;
+    let blanks = vec![b' '; 64 << 10];
+    loop {
+        client.write_all(&blanks)?;
     }
 }
 

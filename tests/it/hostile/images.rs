@@ -1,0 +1,360 @@
+//! Hostile registries and images: each attempt is refused or bounded, the client is told why, and daemon and containerd live on.
+
+use std::fs;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use switchyard_tests::gate::{Access, Fault, Gate};
+use switchyard_tests::host::eventually;
+use switchyard_tests::image::{Blob, Image, busybox, random_layer};
+use switchyard_tests::node::Node;
+use switchyard_tests::registry::Registry;
+use tonic::{Code, Status};
+
+/// What a pull may take that is refused after all its tries.
+const SOON: Duration = Duration::from_secs(60);
+/// How often a fault is planned that is to outlast all tries.
+const OFTEN: usize = 8;
+const MIB: u64 = 1 << 20;
+
+/// A node whose daemon and containerd are watched: both must live on as the same processes, and the daemon must not have grown.
+struct Watched {
+    node: Node,
+    daemon: i32,
+    containerd: i32,
+}
+
+impl Watched {
+    fn start(conf: &str) -> Self {
+        let node = Node::start_with(conf, |_| {});
+        let (daemon, containerd) = (node.daemon().pid(), node.containerd().as_raw());
+        // The node's own image has been pulled.
+        node.registry().gate().forget();
+        Self { node, daemon, containerd }
+    }
+
+    /// Does something hostile. While it lasts the daemon may take `most` bytes more than before it.
+    #[track_caller]
+    fn during<T>(&self, most: u64, work: impl FnOnce(&Node) -> T) -> T {
+        // The peak begins anew at what there is now.
+        fs::write(format!("/proc/{}/clear_refs", self.daemon), "5")
+            .expect("the daemon lives, and the test is root");
+        let before = peak(self.daemon);
+        let done = work(&self.node);
+        let grown = peak(self.daemon).saturating_sub(before);
+        assert!(grown <= most, "the daemon took {grown} bytes more, {most} are allowed");
+        assert_eq!(self.node.daemon().pid(), self.daemon, "the daemon is another process");
+        assert_eq!(self.node.containerd().as_raw(), self.containerd, "containerd is another process");
+        assert_eq!(self.node.daemon().get("/readyz").0, 200);
+        done
+    }
+
+    /// Pulls what has to be refused with one of these codes, in at most `most` bytes. Nothing of it is left.
+    #[track_caller]
+    fn refused(&self, most: u64, name: &str, codes: &[Code]) -> Status {
+        let reference = self.node.registry().reference(name);
+        let answer = self.during(most, |node| node.cri().within(SOON).pull(&reference, None));
+        let status = answer.expect_err("it is hostile");
+        assert!(codes.contains(&status.code()), "{name}: {status}");
+        assert!(status.message().len() < 2000, "{name}: {} bytes are told", status.message().len());
+        assert!(!status.message().contains(char::is_control), "{name}: {:?}", status.message());
+        assert_eq!(self.node.cri().image(&reference).expect("it is asked for"), None);
+        let clean = eventually(SOON, || self.node.sweep().findings.is_empty());
+        assert!(clean, "{:#?}", self.node.sweep().findings);
+        self.node.registry().gate().forget_faults();
+        status
+    }
+
+    /// Has the next requests for `part` answered so.
+    fn plan(&self, part: &str, fault: &Fault) {
+        for _ in 0..OFTEN {
+            self.node.registry().gate().fail_next(part, fault.clone());
+        }
+    }
+
+    /// Serves this as the manifest of `hostile:tag`, whatever a registry would have checked of it.
+    fn serve(&self, tag: &str, manifest: &Value) {
+        let kind = "application/vnd.oci.image.manifest.v1+json";
+        let body = manifest.to_string().into_bytes();
+        self.plan(&format!("/manifests/{tag}"), &answer(200, &[("Content-Type", kind)], &body));
+    }
+
+    /// How many blobs were asked for.
+    fn blobs(&self) -> usize {
+        self.node.registry().gate().count("/blobs/")
+    }
+}
+
+/// The most memory that a process has had, in bytes.
+fn peak(pid: i32) -> u64 {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).expect("the process lives");
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).expect("the kernel counts it");
+    let kib: u64 = line.trim().trim_end_matches(" kB").trim().parse().expect("it is a number");
+    kib * 1024
+}
+
+fn answer(status: u16, headers: &[(&str, &str)], body: &[u8]) -> Fault {
+    let headers = headers.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
+    Fault::Answer(status, headers, body.to_vec())
+}
+
+fn conf() -> &'static str {
+    "[registry]\nidle_timeout_seconds = 1\n"
+}
+
+fn unique(seed: u64) -> Image {
+    busybox().layer(random_layer(100_000, 7000 + seed)).build()
+}
+
+/// A manifest with this configuration and these layers.
+fn manifest(config: &Value, layers: &[Value]) -> Value {
+    json!({ "schemaVersion": 2, "config": config, "layers": layers })
+}
+
+/// A layer that nobody has.
+fn layer(size: Value) -> Value {
+    let kind = "application/vnd.oci.image.layer.v1.tar";
+    json!({ "mediaType": kind, "digest": format!("sha256:{}", "5".repeat(64)), "size": size })
+}
+
+#[test]
+fn what_is_beyond_a_limit_is_refused_with_its_size_the_limit_and_the_key() {
+    let watched = Watched::start(&format!("{}[images]\nmax_image_bytes = 10000000\n", conf()));
+    let image = unique(1);
+    let config = image.config.descriptor();
+    watched.serve("layers", &manifest(&config, &vec![layer(json!(1)); 20_000]));
+    let status = watched.refused(64 * MIB, "hostile:layers", &[Code::InvalidArgument]);
+    assert!(
+        status.message().contains("has 20000 layers, more than the limit of 500 (images.max_layers)"),
+        "{status}"
+    );
+
+    let mut large = config.clone();
+    large["size"] = json!(8 << 20);
+    watched.serve("config", &manifest(&large, &[]));
+    let status = watched.refused(16 * MIB, "hostile:config", &[Code::InvalidArgument]);
+    let told = "has 8388608 bytes, more than the limit of 4194304 (images.max_config_bytes)";
+    assert!(status.message().contains(told), "{status}");
+
+    watched.serve("bytes", &manifest(&config, &[layer(json!(4_000_000)), layer(json!(6_000_001))]));
+    let status = watched.refused(16 * MIB, "hostile:bytes", &[Code::InvalidArgument]);
+    let told = "has 10000001 bytes of layers, more than the limit of 10000000 (images.max_image_bytes)";
+    assert!(status.message().contains(told), "{status}");
+
+    watched.plan("/manifests/endless", &Fault::Endless(200));
+    let status = watched.refused(64 * MIB, "hostile:endless", &[Code::InvalidArgument]);
+    let told = "more than the limit of 4393216 (images.max_manifest_bytes)";
+    assert!(status.message().contains(told), "{status}");
+    assert_eq!(watched.blobs(), 0, "something was downloaded");
+}
+
+#[test]
+fn sizes_that_cannot_be_are_refused_before_anything_is_downloaded() {
+    let watched = Watched::start(conf());
+    let config = unique(2).config.descriptor();
+    for (number, size) in [json!(-1), json!(i64::MIN), json!(u64::MAX), json!(1.5), json!("1"), Value::Null]
+        .into_iter()
+        .enumerate()
+    {
+        watched.serve(&format!("s{number}"), &manifest(&config, &[layer(size)]));
+        let status =
+            watched.refused(16 * MIB, &format!("hostile:s{number}"), &[Code::Unknown, Code::Internal]);
+        assert!(status.message().contains("is no valid manifest"), "{status}");
+    }
+    // Two of these do not fit 64 bits as a sum, and none of them a disk.
+    let (mut other, largest) = (layer(json!(i64::MAX)), layer(json!(i64::MAX)));
+    other["digest"] = json!(format!("sha256:{}", "6".repeat(64)));
+    let mut third = other.clone();
+    third["digest"] = json!(format!("sha256:{}", "7".repeat(64)));
+    watched.serve("sum", &manifest(&config, &[largest, other, third]));
+    let status = watched.refused(16 * MIB, "hostile:sum", &[Code::ResourceExhausted]);
+    assert!(status.message().contains(&format!("need {} bytes", u64::MAX)), "{status}");
+    assert!(status.message().contains("images.check_free_space"), "{status}");
+    assert_eq!(watched.blobs(), 0, "something was downloaded");
+}
+
+#[test]
+fn a_layer_that_is_here_needs_no_space_whatever_a_manifest_says_of_its_size() {
+    let watched = Watched::start(conf());
+    let image = busybox().build();
+    let mut here = image.layers[0].descriptor();
+    here["size"] = json!(1_u64 << 50);
+    watched.node.registry().put_blob("hostile", &image.config);
+    watched.serve("here", &manifest(&image.config.descriptor(), &[here]));
+    let reference = watched.node.registry().reference("hostile:here");
+    watched.during(16 * MIB, |node| node.cri().pull(&reference, None)).expect("its layer is here");
+    watched.node.cri().remove_image(&reference).expect("it can be removed");
+}
+
+#[test]
+fn a_configuration_of_the_largest_size_costs_bounded_memory() {
+    let watched = Watched::start(conf());
+    let image = unique(3);
+    let own = String::from_utf8(image.config.bytes.clone()).expect("it is JSON");
+    let fill = |text: &str| text.repeat(4_000_000 / text.len()).trim_end_matches(',').to_owned();
+    let volumes: Vec<String> = (0..100_000).map(|n| format!("\"/v{n}\":{{}}")).collect();
+    for (tag, at, hostile) in [
+        ("volumes", "\"config\":{", format!("\"Volumes\":{{{}}},", volumes.join(","))),
+        ("words", "\"config\":{", format!("\"Entrypoint\":[{}],", fill("\"\","))),
+        ("unknown", "\"config\":{", format!("\"Unknown\":[{}],", fill("[],"))),
+        ("above", "{", format!("\"unknown\":[{}],", fill("[],"))),
+        ("deep", "{", format!("\"unknown\":{}{},", "[".repeat(100), "]".repeat(100))),
+    ] {
+        let mut image = image.clone();
+        let config = own.replacen(at, &format!("{at}{hostile}"), 1);
+        image.config = Blob::new(&image.config.media_type, config.into_bytes());
+        let mut document: Value = serde_json::from_slice(&image.manifest.bytes).expect("it is JSON");
+        document["config"] = image.config.descriptor();
+        image.manifest = Blob::new(&image.manifest.media_type, document.to_string().into_bytes());
+        watched.node.registry().push(&format!("hostile/config:{tag}"), &image);
+        let reference = watched.node.registry().reference(&format!("hostile/config:{tag}"));
+        watched.during(160 * MIB, |node| {
+            node.cri().pull(&reference, None).expect("it is within the limits");
+            assert!(node.cri().image(&reference).expect("it is asked for").is_some());
+            node.cri().remove_image(&reference).expect("it can be removed");
+        });
+    }
+}
+
+#[test]
+fn a_registry_leads_nobody_into_link_local_addresses() {
+    let watched = Watched::start(conf());
+    for (tag, target) in [
+        ("v4", "http://169.254.169.254/latest/meta-data/iam/security-credentials/"),
+        ("number", "http://2852039166/"),
+        ("v6", "http://[fe80::1]:80/"),
+        ("mapped", "http://[::ffff:169.254.169.254]/"),
+    ] {
+        watched.plan(&format!("/manifests/{tag}"), &answer(307, &[("Location", target)], b""));
+        let status = watched.refused(16 * MIB, &format!("hostile:{tag}"), &[Code::Unknown, Code::Internal]);
+        assert!(status.message().contains("is link-local"), "{status}");
+        let asked = watched.node.registry().gate().count(&format!("/manifests/{tag}"));
+        assert_eq!(asked, 1, "a redirect there is no fault to try again after");
+    }
+    let realm = "Bearer realm=\"http://169.254.169.254/latest/api/token\"";
+    watched.plan("/manifests/realm", &answer(401, &[("WWW-Authenticate", realm)], b""));
+    let status = watched.refused(16 * MIB, "hostile:realm", &[Code::Unknown, Code::Internal]);
+    assert!(status.message().contains("is link-local"), "{status}");
+}
+
+#[test]
+fn of_error_bodies_little_is_told_and_of_a_redirects_target_nothing() {
+    let watched = Watched::start(conf());
+    let secret = "AKIAIOSFODNN7EXAMPLE";
+    // Somewhere that the node can reach and whoever made the image cannot.
+    let inner = Registry::start();
+    let elsewhere = Gate::start(inner.upstream(), Access::Open);
+    let location = format!("http://{}/internal", elsewhere.address());
+    let mut large = format!(r#"{{"errors":[{{"code":"{secret}","message":"{secret}"}}],"x":""#).into_bytes();
+    large.resize(100 << 20, b'x');
+    for (status, body) in [
+        (403, large.clone()),
+        (404, format!(r#"{{"errors":[{{"message":"{secret}"}}]}}"#).into_bytes()),
+        (500, secret.as_bytes().to_vec()),
+        (200, secret.as_bytes().to_vec()),
+        (200, format!(r#"{{"schemaVersion":"{secret}","mediaType":"{secret}"}}"#).into_bytes()),
+    ] {
+        for _ in 0..OFTEN {
+            elsewhere.fail_next("/internal", answer(status, &[], &body));
+        }
+        watched.plan("/manifests/led", &answer(307, &[("Location", &location)], b""));
+        let codes = [
+            Code::Unknown,
+            Code::Internal,
+            Code::NotFound,
+            Code::Unauthenticated,
+            Code::Unavailable,
+            Code::InvalidArgument,
+        ];
+        let told = watched.refused(64 * MIB, "hostile:led", &codes);
+        assert!(!told.message().contains(secret), "{told}");
+        elsewhere.forget_faults();
+    }
+    // The registry's own body: code and message, cut, and nothing that a terminal would obey.
+    let message = format!("no\\u001b[2J{}", "y".repeat(10_000));
+    let body = format!(r#"{{"errors":[{{"code":"DENIED","message":"{message}","detail":"{secret}"}}]}}"#);
+    watched.plan("/manifests/own", &answer(403, &[], body.as_bytes()));
+    let told = watched.refused(
+        16 * MIB,
+        "hostile:own",
+        &[Code::Unauthenticated, Code::Unknown, Code::PermissionDenied],
+    );
+    assert!(told.message().contains("DENIED: no\\u{1b}[2Jyyy") && !told.message().contains(secret), "{told}");
+    large.fill(b'z');
+    watched.plan("/manifests/large", &answer(403, &[], &large));
+    let told = watched.refused(
+        64 * MIB,
+        "hostile:large",
+        &[Code::Unauthenticated, Code::Unknown, Code::PermissionDenied],
+    );
+    assert!(!told.message().contains("zzz"), "{told}");
+    watched.plan("/manifests/endless", &Fault::Endless(403));
+    watched.refused(
+        16 * MIB,
+        "hostile:endless",
+        &[Code::Unauthenticated, Code::Unknown, Code::PermissionDenied],
+    );
+}
+
+#[test]
+fn blobs_that_never_end_or_are_not_what_they_should_be_leave_nothing() {
+    let watched = Watched::start(conf());
+    let codes = [Code::Unknown, Code::Internal, Code::FailedPrecondition, Code::Unavailable];
+    for (tag, fault, told) in [
+        ("endless", Fault::Endless(200), "bytes instead of"),
+        ("corrupt", Fault::Corrupt, "digest"),
+        ("silent", Fault::StallAfter(300), "is unavailable"),
+        ("nothing", answer(200, &[], b""), "bytes instead of"),
+        (
+            "part",
+            answer(206, &[("Content-Range", "bytes 0-0/18446744073709551615")], b"x"),
+            "bytes instead of",
+        ),
+    ] {
+        for (kind, seed) in [("config", 20), ("layer", 40)] {
+            let image = unique(seed + tag.len() as u64);
+            watched.node.registry().push(&format!("hostile/{tag}:{kind}"), &image);
+            let blob = if kind == "config" { &image.config } else { &image.layers[1] };
+            watched.plan(&format!("/blobs/{}", blob.digest), &fault);
+            let status = watched.refused(32 * MIB, &format!("hostile/{tag}:{kind}"), &codes);
+            assert!(status.message().contains(told), "{tag} {kind}: {status}");
+        }
+    }
+}
+
+#[test]
+fn names_of_every_length_and_character_are_refused_or_not_found() {
+    let watched = Watched::start(conf());
+    let registry = watched.node.registry().address().to_string();
+    let lengths = [0, 1, 2, 63, 64, 127, 128, 129, 200, 233, 255, 256, 300, 4096, 100_000];
+    let characters = (0..=0x17f).chain([0x202e, 0x2028, 0xfeff, 0xff0f, 0x1_f600]).filter_map(char::from_u32);
+    let mut names: Vec<String> = characters
+        .flat_map(|c| {
+            [format!("{registry}/a{c}b:t"), format!("{registry}/a:t{c}"), format!("{c}{registry}/a")]
+        })
+        .collect();
+    for length in lengths {
+        let long = "a".repeat(length);
+        names.extend([
+            format!("{registry}/{long}:t"),
+            format!("{registry}/a:{long}"),
+            format!("{registry}/{}a", "a/".repeat(length / 2)),
+            format!("{registry}/a@sha256:{long}"),
+            format!("{registry}/a:t@{long}"),
+        ]);
+    }
+    let codes = [Code::InvalidArgument, Code::NotFound, Code::Unavailable, Code::Unknown];
+    watched.during(64 * MIB, |node| {
+        for name in &names {
+            // What does not begin with the test's registry is for another host, which is left in peace.
+            if name.starts_with(&registry) {
+                let status = node.cri().pull(name, None).expect_err(name);
+                assert!(codes.contains(&status.code()), "{name:?}: {status}");
+                assert!(status.message().len() < 4000, "{} bytes are told", status.message().len());
+            }
+            let known = node.cri().image(name);
+            assert!(known.is_ok_and(|image| image.is_none()), "{name:?}");
+            node.cri().remove_image(name).expect(name);
+        }
+    });
+}
