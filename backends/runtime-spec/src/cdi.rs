@@ -5,6 +5,7 @@
 
 mod apply;
 mod file;
+mod yaml;
 
 use std::path::{Path, PathBuf};
 

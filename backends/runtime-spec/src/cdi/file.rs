@@ -3,20 +3,13 @@
 use std::collections::BTreeMap;
 
 use serde::Deserialize;
-use serde_json::Value;
-use yaml_rust2::{Yaml, YamlLoader};
 
-use super::{is_device, is_kind};
+use super::{is_device, is_kind, yaml};
 
 /// The newest version of the interface that is known.
 const NEWEST: Version = Version(1, 1, 0);
 /// The oldest one that anybody wrote files for.
 const OLDEST: Version = Version(0, 3, 0);
-/// How deep a document may nest.
-const MAX_DEPTH: usize = 32;
-/// How many values a document may have, those that it repeats by reference counted each time.
-const MAX_VALUES: usize = 200_000;
-
 /// A version of the interface.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Version(u32, u32, u32);
@@ -147,9 +140,9 @@ struct Device {
 
 impl SpecFile {
     /// Reads a file's content; what is wrong with it if it is no such file.
-    pub(super) fn parse(bytes: &[u8], yaml: bool) -> Result<Self, String> {
-        let value = if yaml {
-            from_yaml(bytes)?
+    pub(super) fn parse(bytes: &[u8], is_yaml: bool) -> Result<Self, String> {
+        let value = if is_yaml {
+            yaml::read(bytes)?
         } else {
             serde_json::from_slice(bytes).map_err(|fault| fault.to_string())?
         };
@@ -293,42 +286,4 @@ impl Version {
         let mut parts = text.strip_prefix('v').unwrap_or(text).splitn(3, '.').map(|part| part.parse().ok());
         Some(Self(parts.next()??, parts.next()??, parts.next()??))
     }
-}
-
-// === YAML ===
-
-fn from_yaml(bytes: &[u8]) -> Result<Value, String> {
-    let text = std::str::from_utf8(bytes).map_err(|fault| fault.to_string())?;
-    let documents = YamlLoader::load_from_str(text).map_err(|fault| fault.to_string())?;
-    match documents.as_slice() {
-        [document] => to_json(document, MAX_DEPTH, &mut { MAX_VALUES }),
-        others => Err(format!("it holds {} documents", others.len())),
-    }
-}
-
-/// The same in JSON; what is wrong if JSON has no such thing.
-fn to_json(yaml: &Yaml, depth: usize, left: &mut usize) -> Result<Value, String> {
-    let (Some(below), Some(rest)) = (depth.checked_sub(1), left.checked_sub(1)) else {
-        return Err("it is too large".to_owned());
-    };
-    *left = rest;
-    Ok(match yaml {
-        Yaml::String(text) => Value::String(text.clone()),
-        Yaml::Integer(number) => Value::from(*number),
-        Yaml::Real(text) => Value::String(text.clone()),
-        Yaml::Boolean(value) => Value::Bool(*value),
-        Yaml::Null => Value::Null,
-        Yaml::Array(items) => {
-            Value::Array(items.iter().map(|item| to_json(item, below, left)).collect::<Result<_, _>>()?)
-        }
-        Yaml::Hash(pairs) => {
-            let mut object = serde_json::Map::new();
-            for (key, value) in pairs {
-                let Yaml::String(key) = key else { return Err(format!("{key:?} is no key")) };
-                object.insert(key.clone(), to_json(value, below, left)?);
-            }
-            Value::Object(object)
-        }
-        Yaml::Alias(_) | Yaml::BadValue => return Err("it has a value that is none".to_owned()),
-    })
 }

@@ -1,0 +1,206 @@
+//! YAML as JSON, within bounds of depth and number of values that hold while the text is read: neither nesting nor references cost
+//! more than they allow.
+
+use std::collections::HashMap;
+use std::str::Chars;
+
+use serde_json::{Map, Value};
+use yaml_rust2::parser::Parser;
+use yaml_rust2::scanner::TScalarStyle;
+use yaml_rust2::{Event, Yaml};
+
+/// How deep a document may nest.
+const MAX_DEPTH: usize = 32;
+/// How many values a document may have, those that it repeats by reference counted each time.
+const MAX_VALUES: usize = 200_000;
+
+/// The one document of a text; what is wrong if there is none, if it is too large, or if JSON has no such thing.
+pub(super) fn read(bytes: &[u8]) -> Result<Value, String> {
+    let text = std::str::from_utf8(bytes).map_err(|fault| fault.to_string())?;
+    let mut parser: Parser<Chars<'_>> = Parser::new_from_str(text);
+    let mut reader = Reader { open: Vec::new(), anchors: HashMap::new(), left: MAX_VALUES, document: None };
+    loop {
+        match parser.next_token().map_err(|fault| fault.to_string())?.0 {
+            Event::Nothing | Event::StreamStart | Event::DocumentEnd => {}
+            Event::StreamEnd => return reader.document.ok_or_else(|| "it holds no document".to_owned()),
+            Event::DocumentStart if reader.document.is_some() => {
+                return Err("it holds several documents".to_owned());
+            }
+            Event::DocumentStart => {}
+            Event::SequenceStart(anchor, _) => reader.open(anchor, Content::List(Vec::new()))?,
+            Event::MappingStart(anchor, _) => reader.open(anchor, Content::Object(Map::new(), None))?,
+            Event::SequenceEnd | Event::MappingEnd => reader.close()?,
+            Event::Scalar(_, _, _, Some(tag)) => {
+                return Err(format!("tag {}{} is not supported", tag.handle, tag.suffix));
+            }
+            Event::Scalar(text, style, anchor, None) => reader.scalar(text, style, anchor)?,
+            Event::Alias(anchor) => reader.alias(anchor)?,
+        }
+    }
+}
+
+/// Puts a document together from the events of a parser.
+struct Reader {
+    /// The lists and objects that are not at their end, the outermost first.
+    open: Vec<Open>,
+    /// Values that can be repeated by reference.
+    anchors: HashMap<usize, Done>,
+    /// How many more values the document may have.
+    left: usize,
+    document: Option<Value>,
+}
+
+struct Open {
+    /// The number by which it can be repeated; 0 for none.
+    anchor: usize,
+    content: Content,
+    /// How many values are in it, and how deep they nest.
+    values: usize,
+    depth: usize,
+}
+
+enum Content {
+    List(Vec<Value>),
+    /// With the key whose value comes next.
+    Object(Map<String, Value>, Option<String>),
+}
+
+/// A value that is whole.
+#[derive(Clone)]
+struct Done {
+    value: Value,
+    /// How many values it is, itself included, and how many levels.
+    values: usize,
+    depth: usize,
+}
+
+// === impl Reader ===
+
+impl Reader {
+    fn open(&mut self, anchor: usize, content: Content) -> Result<(), String> {
+        self.spend(1, 1)?;
+        self.open.push(Open { anchor, content, values: 1, depth: 0 });
+        Ok(())
+    }
+
+    fn close(&mut self) -> Result<(), String> {
+        let Some(Open { anchor, content, values, depth }) = self.open.pop() else {
+            return Err("it ends more than it began".to_owned());
+        };
+        let value = match content {
+            Content::List(items) => Value::Array(items),
+            Content::Object(_, Some(key)) => return Err(format!("key {key:?} has no value")),
+            Content::Object(object, None) => Value::Object(object),
+        };
+        self.put(anchor, Done { value, values, depth: depth + 1 })
+    }
+
+    fn scalar(&mut self, text: String, style: TScalarStyle, anchor: usize) -> Result<(), String> {
+        self.spend(1, 1)?;
+        let value = if style == TScalarStyle::Plain { plain(&text)? } else { Value::String(text) };
+        self.put(anchor, Done { value, values: 1, depth: 1 })
+    }
+
+    fn alias(&mut self, anchor: usize) -> Result<(), String> {
+        // What refers to itself is not whole yet.
+        let done = self.anchors.get(&anchor).cloned().ok_or("it has a value that is none")?;
+        self.spend(done.values, done.depth)?;
+        self.put(0, done)
+    }
+
+    /// Counts values that come below what is open, and nest so deep.
+    fn spend(&mut self, values: usize, depth: usize) -> Result<(), String> {
+        let left = self.left.checked_sub(values).filter(|_| self.open.len() + depth <= MAX_DEPTH);
+        self.left = left.ok_or("it is too large")?;
+        Ok(())
+    }
+
+    /// Puts a value into what is open, or makes it the document.
+    fn put(&mut self, anchor: usize, done: Done) -> Result<(), String> {
+        if anchor > 0 {
+            self.anchors.insert(anchor, done.clone());
+        }
+        let Done { value, values, depth } = done;
+        let Some(open) = self.open.last_mut() else {
+            self.document = Some(value);
+            return Ok(());
+        };
+        (open.values, open.depth) = (open.values + values, open.depth.max(depth));
+        match &mut open.content {
+            Content::List(items) => items.push(value),
+            Content::Object(object, key) => match key.take() {
+                None => match value {
+                    Value::String(text) => *key = Some(text),
+                    other => return Err(format!("{other} is no key")),
+                },
+                Some(key) if object.contains_key(&key) => return Err(format!("key {key:?} is there twice")),
+                Some(key) => drop(object.insert(key, value)),
+            },
+        }
+        Ok(())
+    }
+}
+
+/// What a text without quotes stands for.
+fn plain(text: &str) -> Result<Value, String> {
+    match Yaml::from_str(text) {
+        Yaml::String(text) | Yaml::Real(text) => Ok(Value::String(text)),
+        Yaml::Integer(number) => Ok(Value::from(number)),
+        Yaml::Boolean(value) => Ok(Value::Bool(value)),
+        Yaml::Null => Ok(Value::Null),
+        Yaml::Array(_) | Yaml::Hash(_) | Yaml::Alias(_) | Yaml::BadValue => {
+            Err(format!("{text:?} is no value"))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn references_are_repeated_and_quoted_texts_are_texts() {
+        let text = "a: &x [1, true, ~, 1.5, '2', \"y\"]\nb: *x\nc: {d: &y e, f: *y}\n";
+        let list = json!([1, true, null, "1.5", "2", "y"]);
+        assert_eq!(read(text.as_bytes()), Ok(json!({ "a": list, "b": list, "c": { "d": "e", "f": "e" } })));
+    }
+
+    #[track_caller]
+    fn refused(text: &str, why: &str) {
+        let error = read(text.as_bytes()).expect_err("it cannot be read");
+        assert!(error.contains(why), "{error}");
+    }
+
+    #[test]
+    fn what_json_has_no_word_for_is_refused() {
+        refused("", "no document");
+        refused("a: 1\n---\nb: 2\n", "several documents");
+        refused("1: 2\n", "1 is no key");
+        refused("? [a]\n: b\n", "no key");
+        refused("a: 1\na: 2\n", "\"a\" is there twice");
+        refused("a: &x [*x]\n", "a value that is none");
+        refused("a: !!binary x\n", "is not supported");
+    }
+
+    #[test]
+    fn references_to_references_cost_no_more_than_the_bound() {
+        let mut text = "a0: &a0 [x, x, x, x, x, x, x, x, x]\n".to_owned();
+        for level in 1..30 {
+            let reference = format!("*a{},", level - 1).repeat(9);
+            text.push_str(&format!("a{level}: &a{level} [{reference}]\n"));
+        }
+        refused(&text, "too large");
+    }
+
+    #[test]
+    fn depth_costs_no_stack() {
+        refused(&"- ".repeat(100_000), "too large");
+        refused(&"[".repeat(100_000), "");
+        refused(&format!("{}x", "a:\n ".repeat(100_000)), "");
+        let deepest = format!("{}x{}", "[".repeat(MAX_DEPTH - 1), "]".repeat(MAX_DEPTH - 1));
+        assert!(read(deepest.as_bytes()).is_ok());
+        refused(&format!("[{deepest}]"), "too large");
+    }
+}
