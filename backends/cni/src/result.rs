@@ -140,9 +140,8 @@ impl CniResult {
             start: raw.to_string().chars().take(SHOWN).collect(),
             source,
         };
-        // A derived reader takes a list for an object, field by field; that is no result.
-        if !raw.is_object() {
-            return Err(unreadable(&raw, serde::de::Error::custom("a result is an object")));
+        if !has_objects_only(&raw) {
+            return Err(unreadable(&raw, serde::de::Error::custom("a result and its parts are objects")));
         }
         let wire = WireResult::deserialize(&raw).map_err(|source| unreadable(&raw, source))?;
         let found = match wire.cni_version.as_deref() {
@@ -168,6 +167,14 @@ impl CniResult {
         };
         self.ips.iter().filter(belongs).map(|ip| ip.address.ip).collect()
     }
+}
+
+/// Whether a result and each of its parts are objects. A derived reader takes a list for an object as well, field by field; plugins do not,
+/// and neither does [`convert`].
+fn has_objects_only(raw: &Value) -> bool {
+    let parts = ["interfaces", "ips", "routes"].into_iter().filter_map(|key| raw.get(key)?.as_array());
+    let dns = raw.get("dns").filter(|dns| !dns.is_null());
+    raw.is_object() && parts.flatten().chain(dns).all(Value::is_object)
 }
 
 /// Makes `raw` say `wanted`. The versions differ in one key only: up to 0.4.0 an address carries its family.

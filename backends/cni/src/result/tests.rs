@@ -52,6 +52,23 @@ fn pod_ips_are_those_of_the_interface_in_the_plugins_order() {
 }
 
 #[test]
+fn a_list_in_the_place_of_an_object_is_no_result() {
+    let lists = [
+        json!([{"cniVersion": "1.0.0"}]),
+        json!({"cniVersion": "1.0.0", "ips": [["10.0.0.2/24", null, null]]}),
+        json!({"cniVersion": "1.0.0", "interfaces": [["eth0"]]}),
+        json!({"cniVersion": "1.0.0", "routes": [["::/0", null]]}),
+        json!({"cniVersion": "1.0.0", "dns": [null, null, null, null]}),
+    ];
+    for raw in lists {
+        for wanted in [SpecVersion::V0_4_0, SpecVersion::V1_0_0] {
+            let error = read(&raw, wanted).unwrap_err();
+            assert!(matches!(error, ResultError::Json { .. }), "{raw}: {error}");
+        }
+    }
+}
+
+#[test]
 fn a_result_of_another_version_is_converted() {
     let newer = json!({"cniVersion": "1.0.0", "ips": [{"address": "10.0.0.2/8"}, {"address": "fd00::2/64"}]});
     let result = read(&newer, SpecVersion::V0_4_0).unwrap();
