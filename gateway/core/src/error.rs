@@ -53,6 +53,10 @@ impl ErrorKind {
     }
 }
 
+/// The longest text of a status, in bytes. It goes out as a header, each byte as three at the most, and once more where a protocol has
+/// details; and clients take a connection for broken whose headers are longer than 16 KiB (8 KiB by default in gRPC's C core).
+pub const STATUS_TEXT_MAX: usize = 2048;
+
 /// The result of every operation of the gateway.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
@@ -141,6 +145,21 @@ impl Error {
         }
         text
     }
+
+    /// [`Error::report`] for a status: at most [`STATUS_TEXT_MAX`] bytes. Of a longer one the beginning, which names the object, and the
+    /// end, which says why, are kept.
+    #[must_use]
+    pub fn status_text(&self) -> String {
+        let text = self.report();
+        if text.len() <= STATUS_TEXT_MAX {
+            return text;
+        }
+        const CUT: &str = " … ";
+        const END: usize = STATUS_TEXT_MAX / 4;
+        let begin = text.floor_char_boundary(STATUS_TEXT_MAX - END - CUT.len());
+        let end = text.ceil_char_boundary(text.len() - END);
+        format!("{}{CUT}{}", &text[..begin], &text[end..])
+    }
 }
 
 impl fmt::Display for Error {
@@ -171,5 +190,15 @@ mod tests {
         assert_eq!(error.kind(), ErrorKind::NotFound);
         assert_eq!(error.to_string(), "start pod");
         assert_eq!(error.report(), "start pod: start task 1: snapshot abc");
+    }
+
+    #[test]
+    fn a_text_that_is_too_long_for_a_header_is_cut_between_two_characters() {
+        let error = Error::not_found("no such file").context("ü".repeat(100_000)).context("name");
+        let text = error.status_text();
+        assert!(text.starts_with("name: ü") && text.ends_with("ü: no such file"), "{text}");
+        assert!(text.len() <= STATUS_TEXT_MAX && text.contains("ü … ü"), "{text}");
+        let short = Error::not_found("x".repeat(STATUS_TEXT_MAX));
+        assert_eq!(short.status_text(), short.report());
     }
 }

@@ -32,4 +32,4 @@ pub mod sysctl;
 pub mod table;
 pub mod turns;
 
-pub use error::{Error, ErrorKind, Result};
+pub use error::{Error, ErrorKind, Result, STATUS_TEXT_MAX};

@@ -8,7 +8,7 @@ use tonic::{Code, Status};
 
 /// The status that tells a CRI client of `error`.
 pub(crate) fn status(error: &Error) -> Status {
-    Status::new(code(error.kind()), error.report())
+    Status::new(code(error.kind()), error.status_text())
 }
 
 const fn code(kind: ErrorKind) -> Code {

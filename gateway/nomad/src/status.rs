@@ -14,16 +14,12 @@ use tonic::{Code, Status};
 /// How an agent's own type of a recoverable error is named on the wire.
 const RECOVERABLE: &str = "type.googleapis.com/hashicorp.nomad.plugins.shared.structs.RecoverableError";
 
-/// The longest text of a status, in bytes. It goes out as a header, and once more among the details, each byte as three at the most; and who
-/// reads more than 16 KiB of headers, as the launcher does, takes the whole connection for broken.
-const TEXT_MAX: usize = 2048;
-
 /// What drivers say of a task that they do not know.
 pub(crate) const UNKNOWN_TASK: &str = "task not found for given id";
 
 /// The status that tells an agent of `error`.
 pub(crate) fn status(error: &Error) -> Status {
-    let text = shortened(error.report());
+    let text = error.status_text();
     match code(error.kind()) {
         Some(code) => Status::new(code, text),
         None => {
@@ -31,16 +27,6 @@ pub(crate) fn status(error: &Error) -> Status {
             Status::with_details(Code::FailedPrecondition, text, details.into())
         }
     }
-}
-
-/// A text that fits, with its end left out if it has to be.
-fn shortened(mut text: String) -> String {
-    if text.len() > TEXT_MAX {
-        let end = (0..=TEXT_MAX).rev().find(|end| text.is_char_boundary(*end)).unwrap_or_default();
-        text.truncate(end);
-        text.push('…');
-    }
-    text
 }
 
 /// The status of calls that are cut off because the gateway ends; tasks go on.
@@ -80,6 +66,8 @@ fn details(text: &str) -> Vec<u8> {
 
 #[cfg(test)]
 mod tests {
+    use switchyard_core::STATUS_TEXT_MAX;
+
     use super::*;
 
     #[test]
@@ -112,11 +100,10 @@ mod tests {
     }
 
     #[test]
-    fn a_text_that_is_too_long_for_a_header_is_cut_between_two_characters() {
+    fn a_text_that_is_too_long_for_a_header_is_cut_also_in_the_details() {
         let status = status(&Error::unavailable("ü".repeat(100_000)));
-        assert!(status.message().ends_with("ü…") && status.message().len() <= TEXT_MAX + 3);
-        assert!(status.details().len() < TEXT_MAX + 200);
-        assert_eq!(shortened("short".to_owned()), "short");
+        assert!(status.message().len() <= STATUS_TEXT_MAX);
+        assert!(status.details().len() < STATUS_TEXT_MAX + 200);
     }
 
     #[test]
