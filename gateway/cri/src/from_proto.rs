@@ -23,6 +23,11 @@ pub(crate) use image::pull_request;
 pub(crate) use resources::{check as check_limits, update};
 pub(crate) use sandbox::{ranges, sandbox};
 
+/// The longest name of a file, in bytes.
+const NAME_MAX: usize = 255;
+/// The length from which on the kernel takes no path, in bytes.
+const PATH_MAX: usize = 4096;
+
 /// A part without which a message means nothing.
 fn required<T>(field: impl Display, value: Option<T>) -> Result<T> {
     value.ok_or_else(|| Error::invalid(field, "it is missing"))
@@ -56,6 +61,17 @@ fn without_parents(field: impl Display, path: &Path) -> Result<()> {
     } else {
         Ok(())
     }
+}
+
+/// A path that can be made: no name in it is longer than Linux takes, nor is the whole.
+fn makeable(field: impl Display, path: &Path) -> Result<()> {
+    if path.iter().any(|name| name.len() > NAME_MAX) {
+        return Err(Error::invalid(field, format!("a name in it is longer than {NAME_MAX} bytes")));
+    }
+    if path.as_os_str().len() >= PATH_MAX {
+        return Err(Error::invalid(field, format!("it makes a path of {PATH_MAX} bytes or more")));
+    }
+    Ok(())
 }
 
 /// A number of a user or a group. The largest `u32` means "none" to the kernel.

@@ -10,7 +10,7 @@ use switchyard_core::{Error, Result};
 use switchyard_proto::cri::v1 as cri;
 
 use super::security::ContainerContext;
-use super::{absolute, mount, name, required, resources, security, signal, text, without_parents};
+use super::{absolute, makeable, mount, name, required, resources, security, signal, text, without_parents};
 use crate::config::Config;
 use crate::record::{self, ContainerRecord};
 
@@ -209,7 +209,9 @@ fn output(directory: &str, log_path: &str) -> Result<Output> {
     if log_path.ends_with('/') || path.file_name().is_none() {
         return Err(Error::invalid(field, format!("{path:?} names no file")));
     }
-    Ok(Output::Log(Path::new(directory).join(path)))
+    let path = Path::new(directory).join(path);
+    makeable(field, &path)?;
+    Ok(Output::Log(path))
 }
 
 /// What tools and runtimes look for in a runtime spec.

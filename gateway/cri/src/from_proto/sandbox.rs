@@ -15,7 +15,9 @@ use switchyard_core::{Error, Result};
 use switchyard_proto::cri::v1 as cri;
 
 use super::security::{self, SandboxNamespaces};
-use super::{absolute, known, name, name_or_nothing, numeric_id, quantity, required, text, without_parents};
+use super::{
+    absolute, known, makeable, name, name_or_nothing, numeric_id, quantity, required, text, without_parents,
+};
 use crate::config::Config;
 use crate::record::{self, SandboxRecord};
 
@@ -130,6 +132,7 @@ fn log_dir(directory: &str) -> Result<PathBuf> {
     }
     let path = absolute("config.log_directory", directory)?;
     without_parents("config.log_directory", &path)?;
+    makeable("config.log_directory", &path)?;
     Ok(path)
 }
 
