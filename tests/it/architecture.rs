@@ -34,7 +34,7 @@ struct Package {
 }
 
 /// The root of the repository.
-fn repository() -> &'static Path {
+pub(crate) fn repository() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the crate lies in the repository")
 }
 

@@ -5,6 +5,7 @@ mod breaks;
 mod contract;
 mod cri;
 mod daemon;
+mod fuzzing;
 mod hostile;
 mod images;
 mod kills;

@@ -17,6 +17,8 @@ mod above;
 mod detail;
 mod error;
 mod freezer;
+#[cfg(feature = "fuzzing")]
+pub mod fuzzing;
 mod group;
 mod hierarchy;
 mod leaf;

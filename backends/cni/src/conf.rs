@@ -241,7 +241,7 @@ impl NetworkList {
     }
 
     /// Reads a `.conf` or `.json` file with a single plugin, which becomes a list of one.
-    fn parse_single(source: &Path, raw: &[u8]) -> Result<Self, ConfError> {
+    pub(crate) fn parse_single(source: &Path, raw: &[u8]) -> Result<Self, ConfError> {
         let map = object(raw)?;
         if !map.contains_key("type") && map.contains_key("plugins") {
             return Err(ConfError::ListInSingle);

@@ -19,6 +19,8 @@
 mod attachment;
 mod conf;
 mod error;
+#[cfg(feature = "fuzzing")]
+pub mod fuzzing;
 mod host_local;
 mod journal;
 mod network;

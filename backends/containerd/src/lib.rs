@@ -29,6 +29,8 @@ mod dial;
 mod disks;
 mod error;
 mod exec;
+#[cfg(feature = "fuzzing")]
+pub mod fuzzing;
 mod health;
 mod image;
 mod input;

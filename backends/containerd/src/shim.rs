@@ -18,7 +18,7 @@ use crate::backend::Inner;
 use crate::task::TaskEntry;
 
 mod lifelines;
-mod ttrpc;
+pub(crate) mod ttrpc;
 
 pub(crate) use lifelines::{Holding, Lifelines};
 

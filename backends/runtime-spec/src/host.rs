@@ -264,7 +264,7 @@ fn swap_accounting(root: &Path, version: CgroupVersion) -> bool {
 }
 
 /// A node that can do everything but huge pages and labels.
-#[cfg(test)]
+#[cfg(any(test, feature = "fuzzing"))]
 pub(crate) fn bare_host() -> Host {
     Host {
         arch: Arch::X86_64,

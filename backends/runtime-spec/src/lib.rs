@@ -21,6 +21,8 @@ mod cdi;
 pub mod cgroups_path;
 pub mod devices;
 pub mod environment;
+#[cfg(feature = "fuzzing")]
+pub mod fuzzing;
 pub mod host;
 pub mod infra;
 pub mod input;

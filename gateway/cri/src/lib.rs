@@ -24,6 +24,8 @@ mod deadline;
 mod encoded;
 mod filter;
 mod from_proto;
+#[cfg(feature = "fuzzing")]
+pub mod fuzzing;
 mod image;
 mod record;
 mod runtime;

@@ -250,3 +250,32 @@ async fn remove_volume(
     runtime.scope.remove_volume(volume_name).await?;
     Ok(old::RemoveVolumeResponse {})
 }
+
+/// Reads bytes as the requests that have additions, and as those of v1 with the same bytes; gives the refusals.
+///
+/// # Panics
+/// When a request of this version is none of v1.
+#[cfg(feature = "fuzzing")]
+pub(crate) fn any_bytes(data: &[u8]) -> Vec<Error> {
+    let mut refusals = Vec::new();
+    if let Ok(request) = old::CreateContainerRequest::decode(data) {
+        let v1: Result<cri::CreateContainerRequest> = recoded(&request);
+        v1.expect("a request of this version is one of v1");
+        refusals.extend(additions::of_container(request.config.as_ref()).err());
+        refusals.extend(additions::of_sandbox(request.sandbox_config.as_ref(), "sandbox_config").err());
+    }
+    if let Ok(request) = old::RunPodSandboxRequest::decode(data) {
+        let v1: Result<cri::RunPodSandboxRequest> = recoded(&request);
+        v1.expect("a request of this version is one of v1");
+        refusals.extend(additions::of_sandbox(request.config.as_ref(), "config").err());
+    }
+    if let Ok(request) = old::UpdateContainerResourcesRequest::decode(data) {
+        let v1: Result<cri::UpdateContainerResourcesRequest> = recoded(&request);
+        v1.expect("a request of this version is one of v1");
+        refusals.extend(additions::of_update(request.linux.as_ref()).err());
+    }
+    if let Ok(request) = old::RemoveVolumeRequest::decode(data) {
+        refusals.extend(additions::check_volume(&request.volume_name, "volume_name").err());
+    }
+    refusals
+}

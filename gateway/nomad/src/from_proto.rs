@@ -21,7 +21,7 @@ use crate::plan::Plan;
 use crate::session::Session;
 use crate::task_config::TaskOptions;
 
-#[cfg(any(test, feature = "fuzz"))]
+#[cfg(any(test, feature = "fuzzing"))]
 pub(crate) mod any_bytes;
 mod devices;
 mod image;

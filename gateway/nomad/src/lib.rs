@@ -29,6 +29,8 @@ mod duration;
 mod events;
 mod fingerprint;
 mod from_proto;
+#[cfg(feature = "fuzzing")]
+pub mod fuzzing;
 mod identity;
 mod images;
 pub mod launcher;
@@ -51,12 +53,3 @@ pub use services::{AT_ONCE, Launchers, Services, services, tune};
 
 /// The longest message that is read or written, in bytes: Nomad's own clients know no limit.
 pub(crate) const MAX_MESSAGE: usize = 64 << 20;
-
-/// Reads any bytes as the configuration of the plugin and of a task: what the fuzz target calls.
-///
-/// # Panics
-/// When a task of a strict operator gets more of the host than it may.
-#[cfg(feature = "fuzz")]
-pub fn check_any_config(bytes: &[u8]) {
-    from_proto::any_bytes::check(bytes);
-}

@@ -15,8 +15,6 @@ pub use exec::{Ended, exec};
 pub use spdy::{Event, Receiver, Sender, Spdy};
 pub use websocket::{WebSocket, tunnel, websocket, websocket_over};
 
-pub use crate::spdy::any_bytes::check as check_any_bytes;
-
 /// The answer to a request that was not upgraded.
 #[derive(Debug)]
 pub struct Refused {

@@ -22,6 +22,8 @@ pub mod client;
 mod config;
 mod copy;
 mod ends;
+#[cfg(any(test, feature = "fuzzing"))]
+pub mod fuzzing;
 mod io;
 mod parts;
 mod port_forward;

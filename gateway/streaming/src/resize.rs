@@ -8,7 +8,7 @@ use serde_json::{Deserializer, Value};
 use crate::session::Size;
 
 /// The most bytes of one object. A real one has under 40.
-const LIMIT: usize = 1024;
+pub(crate) const LIMIT: usize = 1024;
 
 /// Reads sizes as their bytes come.
 #[derive(Debug, Default)]
@@ -31,6 +31,12 @@ impl Sizes {
             }
         }
         last
+    }
+
+    /// How many bytes are kept.
+    #[cfg(any(test, feature = "fuzzing"))]
+    pub(crate) fn kept(&self) -> usize {
+        self.buffer.len()
     }
 
     /// Takes the objects that are whole out of the buffer.

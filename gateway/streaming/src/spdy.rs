@@ -1,7 +1,5 @@
 //! SPDY/3.1, the server's side: frames, header compression, streams with flow control, and the connection over them.
 
-#[cfg(any(test, feature = "client"))]
-pub(crate) mod any_bytes;
 mod connection;
 mod dictionary;
 mod flow;

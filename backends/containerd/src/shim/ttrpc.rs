@@ -12,9 +12,9 @@ use tokio::net::UnixStream;
 use tonic::{Code, Status};
 
 /// Before each message.
-const HEAD: usize = 10;
+pub(crate) const HEAD: usize = 10;
 /// The largest message that either side takes.
-const MAX_MESSAGE: usize = 4 << 20;
+pub(crate) const MAX_MESSAGE: usize = 4 << 20;
 /// The kind of a frame that asks.
 const ASKS: u8 = 1;
 /// The kind of a frame that answers.
@@ -112,7 +112,7 @@ impl Connection {
 
 /// The answer to call `latest`, if all of it has come; it is taken away then. Looked at after each piece, `received` never holds more than
 /// one frame and a piece.
-fn take(received: &mut Vec<u8>, latest: u32) -> io::Result<Option<Response>> {
+pub(crate) fn take(received: &mut Vec<u8>, latest: u32) -> io::Result<Option<Response>> {
     let Some(([a, b, c, d, e, f, g, h, kind, _flags], rest)) = received.split_first_chunk::<HEAD>() else {
         return Ok(None);
     };

@@ -5,7 +5,7 @@ use proptest::collection::vec;
 use proptest::prelude::{Strategy, any, prop_assert_eq, prop_oneof, proptest};
 
 use super::{Decoder, Event, FrameError, MAX_CONTROL, Status};
-use crate::spdy::any_bytes::check as any_bytes;
+use crate::fuzzing::frames_in as any_bytes;
 use crate::spdy::header::{Deflater, HeaderError};
 
 /// All events of these bytes, given in pieces of `cut` bytes; data frames are put together again.

@@ -1,0 +1,50 @@
+//! What holds for any bytes that plugins and configuration files give us. Called by fuzz targets and tests alone.
+
+use std::path::Path;
+
+use crate::conf::{NetworkList, is_name, type_of};
+use crate::result::CniResult;
+use crate::version::SpecVersion;
+
+/// Reads bytes as what a plugin wrote: a result that was read is read the same again, and every address is within its bounds.
+///
+/// # Panics
+/// It does not hold.
+pub fn result(data: &[u8]) {
+    for wanted in SpecVersion::ALL {
+        let Ok(result) = CniResult::parse(data, wanted) else { continue };
+        for ip in &result.ips {
+            assert!(ip.address.prefix <= if ip.address.ip.is_ipv4() { 32 } else { 128 }, "{ip:?}");
+            assert!(ip.interface.is_none_or(|index| index < result.interfaces.len()), "{ip:?}");
+        }
+        assert!(result.pod_ips("eth0").len() <= result.ips.len());
+        let again = CniResult::from_value(result.raw.clone(), wanted).expect("it was a result before");
+        assert_eq!(again, result);
+    }
+}
+
+/// Reads bytes as a configuration file, as a list and as a single plugin: no name leads out of a directory, and the document that is
+/// kept for the undoing names the same network and the same plugins.
+///
+/// # Panics
+/// It does not hold.
+pub fn conf(data: &[u8]) {
+    let path = Path::new("/etc/cni/net.d/10-net.conflist");
+    let single = NetworkList::parse_single(path, data).ok();
+    for list in NetworkList::parse(path, data).into_iter().chain(single) {
+        assert!(is_name(&list.name) && !list.name.contains('/'), "{:?}", list.name);
+        assert!(!list.plugins.is_empty());
+        for plugin in &list.plugins {
+            let kind = type_of(plugin);
+            assert!(!kind.is_empty() && !kind.contains(['/', '\0']) && kind != "..", "{kind:?}");
+        }
+        let document = list.to_document().to_string();
+        let again = NetworkList::parse(path, document.as_bytes()).expect("it is our own document");
+        let types = |list: &NetworkList| -> Vec<String> {
+            list.plugins.iter().map(|plugin| type_of(plugin).to_owned()).collect()
+        };
+        assert_eq!(types(&again), types(&list));
+        let head = |list: &NetworkList| (list.name.clone(), list.cni_version, list.disable_check);
+        assert_eq!(head(&again), head(&list));
+    }
+}

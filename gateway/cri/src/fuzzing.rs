@@ -1,0 +1,89 @@
+//! What holds for any bytes that clients of CRI send. Called by fuzz targets and tests alone.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, UNIX_EPOCH};
+
+use prost::Message;
+use switchyard_core::id::{SandboxId, TaskId};
+use switchyard_core::{Error, ErrorKind};
+use switchyard_proto::cri::v1 as cri;
+
+use crate::config::Config;
+use crate::from_proto::{self, Parent};
+use crate::record::SandboxRecord;
+use crate::v1alpha2;
+
+/// Reads bytes as a request for a pod: it is made as it was asked for, or refused as one that is malformed or not served.
+///
+/// # Panics
+/// It does not hold.
+pub fn pod(data: &[u8]) {
+    let Ok(request) = cri::RunPodSandboxRequest::decode(data) else { return };
+    let cri::RunPodSandboxRequest { config, runtime_handler } = request;
+    let labels = config.as_ref().map(|config| (config.labels.clone(), config.annotations.clone()));
+    let record = SandboxRecord { config, runtime_handler };
+    match from_proto::sandbox(record, &Config::default(), UNIX_EPOCH + Duration::from_secs(1)) {
+        Ok(spec) => {
+            let (labels, _) = labels.expect("a pod without a configuration is refused");
+            assert_eq!(spec.meta.labels, labels);
+            assert!(
+                !spec.meta.name.is_empty() && !spec.meta.name.contains(['/', '\0']),
+                "{:?}",
+                spec.meta.name
+            );
+            assert!(spec.hostname.len() <= 64, "{:?}", spec.hostname);
+            assert!(
+                !spec.log_dir.components().any(|part| part.as_os_str() == ".."),
+                "{}",
+                spec.log_dir.display()
+            );
+        }
+        Err(error) => is_refusal(&error),
+    }
+}
+
+/// Reads bytes as a request for a container, likewise.
+///
+/// # Panics
+/// It does not hold.
+pub fn container(data: &[u8]) {
+    let Ok(request) = cri::CreateContainerRequest::decode(data) else { return };
+    let (pod, volumes) = (request.sandbox_config.unwrap_or_default(), BTreeMap::new());
+    let parent =
+        Parent { id: SandboxId::random(), config: &pod, recursive_readonly: true, volumes: &volumes };
+    let target = |_: &str| Ok(TaskId::random());
+    let Some(config) = request.config else { return };
+    let labels = config.labels.clone();
+    match from_proto::container(config, &parent, &Config::default(), &target, UNIX_EPOCH) {
+        Ok(spec) => {
+            assert_eq!(spec.meta.labels, labels);
+            assert!(!spec.image.is_empty());
+            assert!(spec.mounts.iter().all(|mount| mount.destination.is_absolute()), "{:?}", spec.mounts);
+            assert!(spec.cwd.as_ref().is_none_or(|cwd| cwd.is_absolute()), "{:?}", spec.cwd);
+            let privileged = pod
+                .linux
+                .as_ref()
+                .and_then(|linux| linux.security_context.as_ref())
+                .is_some_and(|context| context.privileged);
+            assert!(privileged || !spec.security.privileged, "the pod is not privileged");
+        }
+        Err(error) => is_refusal(&error),
+    }
+}
+
+/// Reads bytes as requests of `v1alpha2`: what is one there is one of v1, and additions are done or refused.
+///
+/// # Panics
+/// It does not hold.
+pub fn old_version(data: &[u8]) {
+    v1alpha2::any_bytes(data).into_iter().for_each(|error| is_refusal(&error));
+}
+
+/// A client's request that cannot be done is the client's fault, and is told so.
+fn is_refusal(error: &Error) {
+    let known = matches!(
+        error.kind(),
+        ErrorKind::InvalidArgument | ErrorKind::Unimplemented | ErrorKind::FailedPrecondition
+    );
+    assert!(known, "{:?}: {}", error.kind(), error.report());
+}

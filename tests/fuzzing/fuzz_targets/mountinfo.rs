@@ -1,0 +1,5 @@
+//! Any bytes as a mount table.
+
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|data: &[u8]| switchyard_namespaces::fuzzing::mountinfo(data));

@@ -1,0 +1,90 @@
+//! The fuzz targets on stable Rust, for a moment: every input that is kept, and some thousand made from them, the same in each run.
+//! `tests/fuzz` runs the same targets for as long as one likes.
+
+mod inputs;
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::panic::catch_unwind;
+use std::path::PathBuf;
+
+use crate::architecture::repository;
+use inputs::Mutator;
+
+/// Declares a test for each target: `name: function, inputs`.
+macro_rules! targets {
+    ($($name:ident: $target:path, $inputs:literal;)*) => {
+        const NAMES: &[&str] = &[$(stringify!($name)),*];
+        $(
+            #[test]
+            fn $name() {
+                holds_for_any_input(stringify!($name), $target, $inputs);
+            }
+        )*
+    };
+}
+
+targets! {
+    accounts: switchyard_runtime_spec::fuzzing::accounts, 4_000;
+    cdi: switchyard_runtime_spec::fuzzing::cdi, 4_000;
+    cgroup_files: switchyard_cgroup::fuzzing::files, 4_000;
+    cni_conf: switchyard_cni::fuzzing::conf, 4_000;
+    cni_result: switchyard_cni::fuzzing::result, 4_000;
+    cri_container: switchyard_cri::fuzzing::container, 4_000;
+    cri_pod: switchyard_cri::fuzzing::pod, 4_000;
+    cri_v1alpha2: switchyard_cri::fuzzing::old_version, 4_000;
+    mountinfo: switchyard_namespaces::fuzzing::mountinfo, 4_000;
+    nomad_configs: switchyard_nomad::fuzzing::configs, 4_000;
+    propagation: switchyard_runtime_spec::fuzzing::propagation, 4_000;
+    seccomp: switchyard_runtime_spec::fuzzing::seccomp, 4_000;
+    spdy_frames: switchyard_streaming::fuzzing::frames, 4_000;
+    streaming_session: switchyard_streaming::fuzzing::session, 1_000;
+    terminal_sizes: switchyard_streaming::fuzzing::resize, 4_000;
+    ttrpc: switchyard_containerd::fuzzing::ttrpc, 4_000;
+}
+
+/// The inputs that are kept for a target, in the order of their names.
+fn kept(target: &str) -> Vec<Vec<u8>> {
+    let dir = repository().join("tests/fuzzing/corpus").join(target);
+    let read = fs::read_dir(&dir).unwrap_or_else(|error| panic!("{}: {error}", dir.display()));
+    let mut paths: Vec<PathBuf> = read.map(|entry| entry.unwrap().path()).collect();
+    paths.sort();
+    paths.iter().map(|path| fs::read(path).unwrap()).collect()
+}
+
+/// Runs a target on what is kept for it and on `count` inputs made from that. One that fails is written below `target/fuzzing`.
+fn holds_for_any_input(name: &str, target: fn(&[u8]), count: usize) {
+    let kept = kept(name);
+    let mut mutator = Mutator::new(&kept);
+    let made = std::iter::repeat_with(|| mutator.next()).take(count);
+    for input in kept.iter().cloned().chain(made) {
+        if catch_unwind(|| target(&input)).is_err() {
+            let dir = repository().join("target/fuzzing/artifacts").join(name);
+            fs::create_dir_all(&dir).unwrap();
+            let path = dir.join("found-by-test");
+            fs::write(&path, &input).unwrap();
+            panic!("{name} does not hold for {}: {}", path.display(), input.escape_ascii());
+        }
+    }
+}
+
+#[test]
+fn every_target_runs_here_and_in_tests_fuzz_and_has_a_few_small_inputs() {
+    let dir = repository().join("tests/fuzzing");
+    let named = |below: &str| -> BTreeSet<String> {
+        let read = fs::read_dir(dir.join(below)).unwrap();
+        read.map(|entry| entry.unwrap().path().file_stem().unwrap().to_str().unwrap().to_owned()).collect()
+    };
+    let here: BTreeSet<String> = NAMES.iter().map(|name| (*name).to_owned()).collect();
+    let manifest: toml::Table = fs::read_to_string(dir.join("Cargo.toml")).unwrap().parse().unwrap();
+    let bins = manifest["bin"].as_array().unwrap().iter();
+    let bins: BTreeSet<String> = bins.map(|bin| bin["name"].as_str().unwrap().to_owned()).collect();
+    assert_eq!(here, bins);
+    assert_eq!(here, named("fuzz_targets"));
+    assert_eq!(here, named("corpus"));
+    for name in here {
+        let kept = kept(&name);
+        assert!((3..=60).contains(&kept.len()), "{name}: {} inputs", kept.len());
+        assert!(kept.iter().all(|input| input.len() <= 16 << 10), "{name}: an input is larger than 16 KiB");
+    }
+}
