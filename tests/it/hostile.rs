@@ -4,6 +4,7 @@
 mod connections;
 mod images;
 mod labels;
+mod names;
 mod trees;
 
 use std::time::Duration;

@@ -1,6 +1,7 @@
 //! The CRI services over a real unix socket, with the generated clients, the gateway, and a backend in memory.
 
 mod containers;
+mod hostile;
 mod images;
 mod node;
 mod pods;

@@ -18,6 +18,7 @@ use crate::session::{Held, Processors, SESSION_KEY};
 
 mod command;
 mod ends;
+mod hostile;
 mod left;
 mod many;
 mod starting;

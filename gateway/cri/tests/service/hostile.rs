@@ -1,0 +1,140 @@
+//! Sequences of calls whose texts are of every length and byte and whose numbers are at every edge, against a model that holds what was
+//! created: no call is answered with a fault of ours or not at all, lists show what the model has, and every label comes back as it went.
+//!
+//! `PROPTEST_CASES` makes it run longer; `tests/fuzz` does.
+
+mod calls;
+mod values;
+
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::time::Duration;
+
+use proptest::prelude::*;
+use switchyard_core::STATUS_TEXT_MAX;
+use switchyard_proto::cri::v1 as cri;
+use tonic::{Code, Status};
+
+use crate::support::Node;
+use calls::call;
+
+/// Every call is answered by then; they take milliseconds.
+const LIMIT: Duration = Duration::from_secs(30);
+
+/// What clients are told whose request cannot be done. `Unknown` and `Internal` are faults of ours, and of the way there.
+const REFUSALS: [Code; 6] = [
+    Code::InvalidArgument,
+    Code::NotFound,
+    Code::AlreadyExists,
+    Code::FailedPrecondition,
+    Code::Unimplemented,
+    Code::ResourceExhausted,
+];
+
+/// What was created, as it was asked for, by id.
+#[derive(Debug, Default)]
+struct Model {
+    pods: BTreeMap<String, cri::PodSandboxConfig>,
+    /// With the id of the pod.
+    containers: BTreeMap<String, (String, cri::ContainerConfig)>,
+}
+
+/// The answer to a call; `None` if it is refused.
+async fn asked<T>(what: &str, answer: impl Future<Output = Result<T, Status>>) -> Option<T> {
+    match tokio::time::timeout(LIMIT, answer).await.unwrap_or_else(|_| panic!("{what} is not answered")) {
+        Ok(answer) => Some(answer),
+        Err(status) => {
+            assert!(REFUSALS.contains(&status.code()), "{what}: {status:?}");
+            let length = status.message().len();
+            assert!((1..=STATUS_TEXT_MAX).contains(&length), "{what}: {:?} in {length} bytes", status.code());
+            assert!(!status.message().contains("h2"), "{what}: {status:?}");
+            None
+        }
+    }
+}
+
+// === impl Model ===
+
+impl Model {
+    /// The id that a number stands for: one of these, or a text that may be none.
+    fn pick<T>(objects: &BTreeMap<String, T>, target: &calls::Target) -> String {
+        match target {
+            calls::Target::Known(number) if !objects.is_empty() => {
+                objects.keys().nth(number % objects.len()).cloned().unwrap_or_default()
+            }
+            calls::Target::Known(_) => "none".to_owned(),
+            calls::Target::Text(text) => text.clone(),
+        }
+    }
+
+    fn made_pod(&mut self, id: String, config: cri::PodSandboxConfig) {
+        let known = self.pods.entry(id).or_insert_with(|| config.clone());
+        assert_eq!(*known, config, "a name stands for one request");
+    }
+
+    fn made_container(&mut self, id: String, pod: String, config: cri::ContainerConfig) {
+        let new = (pod, config);
+        assert_eq!(*self.containers.entry(id).or_insert_with(|| new.clone()), new);
+    }
+
+    fn removed_pod(&mut self, id: &str) {
+        self.pods.remove(id);
+        self.containers.retain(|_, (pod, _)| pod != id);
+    }
+}
+
+/// Lists show what was created, as it was asked for.
+async fn compare(node: &mut Node, model: &Model) {
+    let list = cri::ListPodSandboxRequest::default();
+    let pods = node.runtime.list_pod_sandbox(list).await.expect("pods can be listed").into_inner().items;
+    assert_eq!(sorted(&pods, |pod| &pod.id), model.pods.keys().collect::<Vec<_>>());
+    for pod in &pods {
+        let asked = &model.pods[&pod.id];
+        assert_eq!((&pod.labels, &pod.annotations), (&asked.labels, &asked.annotations));
+        assert_eq!(pod.metadata, asked.metadata);
+    }
+    let list = cri::ListContainersRequest::default();
+    let containers = node.runtime.list_containers(list).await.expect("they can be listed").into_inner();
+    let containers = containers.containers;
+    assert_eq!(sorted(&containers, |container| &container.id), model.containers.keys().collect::<Vec<_>>());
+    for container in &containers {
+        let (pod, asked) = &model.containers[&container.id];
+        assert_eq!((&container.labels, &container.annotations), (&asked.labels, &asked.annotations));
+        assert_eq!((&container.metadata, &container.pod_sandbox_id), (&asked.metadata, pod));
+        let status = node.status(&container.id).await.expect("it is there");
+        assert_eq!((&status.labels, &status.annotations), (&asked.labels, &asked.annotations));
+    }
+}
+
+fn sorted<'a, T>(list: &'a [T], id: impl Fn(&'a T) -> &'a String) -> Vec<&'a String> {
+    let mut ids: Vec<_> = list.iter().map(id).collect();
+    ids.sort();
+    ids
+}
+
+fn cases() -> u32 {
+    std::env::var("PROPTEST_CASES").ok().and_then(|cases| cases.parse().ok()).unwrap_or(48)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: cases(), failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn hostile_calls_are_refused_or_done_and_nothing_else_changes(calls in prop::collection::vec(call(), 1..24)) {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let (mut node, mut model) = (Node::new().await, Model::default());
+            node.pull().await;
+            for call in calls {
+                call.make(&mut node, &mut model).await;
+                compare(&mut node, &model).await;
+            }
+            node.is_sound();
+            for id in model.pods.keys() {
+                let request = cri::RemovePodSandboxRequest { pod_sandbox_id: id.clone() };
+                node.runtime.remove_pod_sandbox(request).await.expect("it can be removed");
+            }
+            assert_eq!(node.fake.leftovers(), Vec::<String>::new());
+        });
+    }
+}
