@@ -61,7 +61,7 @@ fn is_of_reserved_domain(key: &str) -> bool {
     let is_below = |reserved: &&str| {
         domain.strip_suffix(*reserved).is_some_and(|below| below.is_empty() || below.ends_with('.'))
     };
-    DOMAINS.iter().any(|reserved| is_below(&reserved)) || domain.split('.').any(|part| part == "nri")
+    DOMAINS.iter().any(is_below) || domain.split('.').any(|part| part == "nri")
 }
 
 /// Whether a key matches one of these patterns: a whole key, or the beginning of keys with `*` after it. Pure.

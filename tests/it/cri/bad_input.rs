@@ -48,6 +48,13 @@ const PODS: &[Case<PodSandboxConfig>] = &[
     ("config.linux.security_context.selinux_options.level", |pod| {
         security(pod).selinux_options = Some(SeLinuxOption { level: "s0 s1".into(), ..Default::default() });
     }),
+    ("config.linux.security_context.selinux_options.level", |pod| {
+        let level = "s0\",lowerdir=/etc,x=\"".into();
+        security(pod).selinux_options = Some(SeLinuxOption { level, ..Default::default() });
+    }),
+    ("config.linux.security_context.selinux_options.type", |pod| {
+        security(pod).selinux_options = Some(SeLinuxOption { r#type: "a,b".into(), ..Default::default() });
+    }),
     ("config.linux.security_context.seccomp.localhost_ref", |pod| {
         security(pod).seccomp = Some(localhost("relative.json"));
     }),
