@@ -169,8 +169,8 @@ impl Images {
     /// The image that a task of this handler and owner is made from, unpacked for its snapshotter.
     ///
     /// # Errors
-    /// `NotFound` if the node does not have it, or has it by another owner's right alone; `InvalidArgument` if it has more than an
-    /// image may have, however it came here.
+    /// `NotFound` if the node does not have it, or has it by another owner's right alone; `InvalidArgument` if it has more layers or
+    /// a larger configuration than an image may have, however it came here.
     pub(crate) async fn runnable(&self, reference: &str, handler: &str, owner: Owner) -> Result<Runnable> {
         let snapshotter = self.snapshotters.of(handler);
         let key = recent::Key::new(reference, snapshotter, owner);
@@ -189,9 +189,11 @@ impl Images {
             )));
         }
         let info = Arc::clone(&record.info);
-        let within = self.limits.check_layers(&record.name, &info.layers);
+        // Its bytes take no more by being used.
+        let limits = registry::Limits { image_bytes: None, ..self.limits };
+        let within = limits.check_layers(&record.name, &info.layers);
         within
-            .and_then(|()| self.limits.check_config(&format!("config of {}", record.name), info.config_bytes))
+            .and_then(|()| limits.check_config(&format!("config of {}", record.name), info.config_bytes))
             .map_err(from_registry)?;
         let image_ref = records
             .iter()

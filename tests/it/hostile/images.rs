@@ -4,11 +4,13 @@ use std::fs;
 use std::time::Duration;
 
 use serde_json::{Value, json};
+use switchyard_tests::cri::image_spec;
 use switchyard_tests::gate::{Access, Fault, Gate};
 use switchyard_tests::host::eventually;
 use switchyard_tests::image::{Blob, Image, busybox, random_layer};
 use switchyard_tests::node::Node;
 use switchyard_tests::registry::Registry;
+use switchyard_tests::sweep::{NAMESPACE, ctr};
 use tonic::{Code, Status};
 
 /// What a pull may take that is refused after all its tries.
@@ -111,6 +113,17 @@ fn manifest(config: &Value, layers: &[Value]) -> Value {
     json!({ "schemaVersion": 2, "config": config, "layers": layers })
 }
 
+/// The same image with a configuration that has `hostile` after the first `at`.
+fn with_config(image: &Image, at: &str, hostile: &str) -> Image {
+    let own = String::from_utf8(image.config.bytes.clone()).expect("it is JSON");
+    let config = own.replacen(at, &format!("{at}{hostile}"), 1);
+    let config = Blob::new(&image.config.media_type, config.into_bytes());
+    let mut document: Value = serde_json::from_slice(&image.manifest.bytes).expect("it is JSON");
+    document["config"] = config.descriptor();
+    let manifest = Blob::new(&image.manifest.media_type, document.to_string().into_bytes());
+    Image { config, manifest, ..image.clone() }
+}
+
 /// A layer that nobody has.
 fn layer(size: Value) -> Value {
     let kind = "application/vnd.oci.image.layer.v1.tar";
@@ -190,7 +203,6 @@ fn a_layer_that_is_here_needs_no_space_whatever_a_manifest_says_of_its_size() {
 fn a_configuration_of_the_largest_size_costs_bounded_memory() {
     let watched = Watched::start(conf());
     let image = unique(3);
-    let own = String::from_utf8(image.config.bytes.clone()).expect("it is JSON");
     let fill = |text: &str| text.repeat(4_000_000 / text.len()).trim_end_matches(',').to_owned();
     let volumes: Vec<String> = (0..100_000).map(|n| format!("\"/v{n}\":{{}}")).collect();
     for (tag, at, hostile) in [
@@ -200,12 +212,7 @@ fn a_configuration_of_the_largest_size_costs_bounded_memory() {
         ("above", "{", format!("\"unknown\":[{}],", fill("[],"))),
         ("deep", "{", format!("\"unknown\":{}{},", "[".repeat(100), "]".repeat(100))),
     ] {
-        let mut image = image.clone();
-        let config = own.replacen(at, &format!("{at}{hostile}"), 1);
-        image.config = Blob::new(&image.config.media_type, config.into_bytes());
-        let mut document: Value = serde_json::from_slice(&image.manifest.bytes).expect("it is JSON");
-        document["config"] = image.config.descriptor();
-        image.manifest = Blob::new(&image.manifest.media_type, document.to_string().into_bytes());
+        let image = with_config(&image, at, &hostile);
         watched.node.registry().push(&format!("hostile/config:{tag}"), &image);
         let reference = watched.node.registry().reference(&format!("hostile/config:{tag}"));
         watched.during(160 * MIB, |node| {
@@ -213,6 +220,40 @@ fn a_configuration_of_the_largest_size_costs_bounded_memory() {
             assert!(node.cri().image(&reference).expect("it is asked for").is_some());
             node.cri().remove_image(&reference).expect("it can be removed");
         });
+    }
+}
+
+#[test]
+fn an_image_that_came_another_way_makes_no_container_beyond_the_limits() {
+    let watched = Watched::start(&format!("{}[images]\nmax_layers = 2\n", conf()));
+    let layers = (0..2).fold(busybox(), |image, layer| image.layer(random_layer(1000, 9000 + layer))).build();
+    let config = with_config(&unique(4), "{", &format!("\"unknown\":\"{}\",", "x".repeat(4 << 20)));
+    let node = &watched.node;
+    let socket = node.root().containerd_socket().expect("containerd runs");
+    let pod = node.pod("beyond");
+    for (tag, image, told) in [
+        ("layers", &layers, "has 3 layers, more than the limit of 2 (images.max_layers)".to_owned()),
+        (
+            "config",
+            &config,
+            format!(
+                "has {} bytes, more than the limit of 4194304 (images.max_config_bytes)",
+                config.config.bytes.len()
+            ),
+        ),
+    ] {
+        node.registry().push(&format!("hostile/other:{tag}"), image);
+        let reference = node.registry().reference(&format!("hostile/other:{tag}"));
+        let said = ctr(&socket, NAMESPACE, &["images", "pull", "--plain-http", &reference]);
+        let found = node.cri().image(&reference).expect("it is asked for");
+        assert!(found.is_some(), "it is listed, so that it can be removed: {said:?}");
+        let mut container = node.container(tag, &["true"]);
+        container.image = Some(image_spec(&reference));
+        let status =
+            watched.during(64 * MIB, |_| pod.try_create(&container)).expect_err("it is beyond a limit");
+        assert_eq!(status.code(), Code::InvalidArgument, "{status}");
+        assert!(status.message().contains(&told), "{status}");
+        node.cri().remove_image(&reference).expect("it can be removed");
     }
 }
 

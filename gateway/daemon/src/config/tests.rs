@@ -208,6 +208,8 @@ fn values_that_cannot_work_are_refused_where_they_stand() {
     assert_eq!(
         message("version = 1\n[images]\nmax_config_bytes = 20000000\n"),
         "config.toml:3: images.max_config_bytes: 20000000 is more than containerd takes at once: at most 15728640"
+    );
+    assert_eq!(
         message(
             "version = 1\n[containerd.runtimes.runc]\nupdate_annotations = [\"a.example/*\", \"run.oci.handler\"]\n"
         ),

@@ -6,7 +6,7 @@ use switchyard_devices::Group;
 use tracing_subscriber::EnvFilter;
 use url::Url;
 
-use super::{Config, Mode, Streaming};
+use super::{Config, Images, Mode, Streaming};
 
 /// The longest path of a unix socket that the kernel takes, without its final NUL.
 const SOCKET_PATH_MAX: usize = 107;
@@ -83,9 +83,6 @@ pub(super) fn check(config: &Config) -> Result<(), Fault> {
         ("containerd.shim_timeout_seconds", containerd.shim_timeout_seconds == 0),
         ("network.plugin_timeout_seconds", config.network.plugin_timeout_seconds == 0),
         ("registry.idle_timeout_seconds", config.registry.idle_timeout_seconds == 0),
-        ("images.max_layers", config.images.max_layers == 0),
-        ("images.max_config_bytes", config.images.max_config_bytes == 0),
-        ("images.max_manifest_bytes", config.images.max_manifest_bytes == 0),
         ("cri.max_message_bytes", config.cri.max_message_bytes == 0),
         ("cri.max_connections", config.cri.max_connections == 0),
         ("cri.max_streams", config.cri.max_streams == 0),
@@ -97,20 +94,31 @@ pub(super) fn check(config: &Config) -> Result<(), Fault> {
             return fault(key, "must be at least 1".into());
         }
     }
-    for (key, bytes) in [
-        ("images.max_config_bytes", config.images.max_config_bytes),
-        ("images.max_manifest_bytes", config.images.max_manifest_bytes),
-    ] {
-        if bytes > DOCUMENT_MAX {
-            return fault(
-                key,
-                format!("{bytes} is more than containerd takes at once: at most {DOCUMENT_MAX}"),
-            );
-        }
-    }
+    check_images(&config.images)?;
     check_streaming(&config.cri.streaming)?;
     if config.logkeeper.mode == Mode::External && config.logkeeper.state_dir.is_some() {
         return fault("logkeeper.state_dir", "is only used with logkeeper.mode = \"managed\"".into());
+    }
+    Ok(())
+}
+
+/// Checks what an image may have.
+fn check_images(images: &Images) -> Result<(), Fault> {
+    let fault = |key: &str, why: String| Err((key.to_owned(), why));
+    for (key, bytes) in [
+        ("images.max_config_bytes", images.max_config_bytes),
+        ("images.max_manifest_bytes", images.max_manifest_bytes),
+    ] {
+        if bytes == 0 {
+            return fault(key, "must be at least 1".into());
+        }
+        if bytes > DOCUMENT_MAX {
+            let why = format!("{bytes} is more than containerd takes at once: at most {DOCUMENT_MAX}");
+            return fault(key, why);
+        }
+    }
+    if images.max_layers == 0 {
+        return fault("images.max_layers", "must be at least 1".into());
     }
     Ok(())
 }
