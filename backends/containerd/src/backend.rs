@@ -20,7 +20,7 @@ use switchyard_core::spec::{
 use switchyard_core::state::Exit;
 use switchyard_core::stats::{InterfaceStats, TaskMetrics, TaskStats};
 use switchyard_core::stream::{AttachSpec, Attachment, Dialled};
-use switchyard_core::{Error, Result};
+use switchyard_core::{Error, Result, threads};
 use switchyard_runtime_spec::cgroups_path::{CgroupLocation, cgroups_path};
 use switchyard_runtime_spec::{self as runtime_spec, Host};
 use tokio::sync::Semaphore;
@@ -62,8 +62,6 @@ use setup::{cgroup_driver, instance, policy_of, registry_of, snapshotters};
 pub(crate) const RUNC_TYPE: &str = "io.containerd.runc.v2";
 /// Scopes and default slices of ours are called so.
 const CGROUP_PREFIX: &str = "switchyard";
-/// How many threads look at host paths at a time: a half of those that the daemon has, so that the rest of it goes on.
-const LOOKING: usize = 32;
 /// How long recovery waits for containerd before it says that it is away.
 const CONTACT_PATIENCE: Duration = Duration::from_secs(5);
 
@@ -217,7 +215,7 @@ impl Containerd {
             probes: Probes::default(),
             leftovers,
             left_groups: LeftGroups::default(),
-            looks: Looks::new(LOOKING, looks::LIMIT),
+            looks: Looks::new(threads::BACKEND_LOOKS, looks::LIMIT),
             making: Making::default(),
             pod_shims: PodShims::default(),
             silent: Silent::default(),

@@ -106,7 +106,7 @@ pub(crate) async fn make_dir(path: &Path) -> Result<()> {
     blocking(move || make_private(&path)).await
 }
 
-/// Runs file operations on a thread that may block.
+/// Runs short file operations on a thread that may block. What may take long is [`bulk`](switchyard_core::threads::bulk) work.
 pub(crate) async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T> + Send + 'static,
 ) -> Result<T> {

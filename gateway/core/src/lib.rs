@@ -30,6 +30,7 @@ pub mod stats;
 pub mod stream;
 pub mod sysctl;
 pub mod table;
+pub mod threads;
 pub mod turns;
 
 pub use error::{Error, ErrorKind, Result, STATUS_TEXT_MAX};

@@ -26,9 +26,6 @@ const USAGE: u8 = 2;
 /// Threads that run the daemon's tasks: they wait more than they work, and each has memory of its own.
 const WORKERS: usize = 2;
 
-/// Threads for calls that block, at most.
-const BLOCKING: usize = 64;
-
 /// Switchyard runs containers for Nomad, Kubernetes and Docker Swarm on one node.
 #[derive(Debug, Parser)]
 #[command(name = "switchyard", version, propagate_version = false, max_term_width = 110)]
@@ -211,7 +208,7 @@ fn serve_command(args: &ServeArgs) -> Result<(), CliError> {
     let exe = std::env::current_exe().map_err(CliError::Exe)?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(WORKERS)
-        .max_blocking_threads(BLOCKING)
+        .max_blocking_threads(switchyard_core::threads::TOTAL)
         .enable_all()
         .build()
         .map_err(CliError::Runtime)?;

@@ -18,7 +18,7 @@ use switchyard_core::gateway::Scope;
 use switchyard_core::looks::{self, Looks};
 use switchyard_core::table::{Sandbox, Task};
 use switchyard_core::turns::Turns;
-use switchyard_core::{Error, Result};
+use switchyard_core::{Error, Result, threads};
 use switchyard_process::Stat;
 use switchyard_proto::nomad::drivers::proto as nomad;
 use tonic::metadata::MetadataMap;
@@ -59,9 +59,6 @@ struct Shared {
     looks: Arc<Looks>,
 }
 
-/// How many threads look at directories of allocations at a time: few of those that the daemon has.
-const LOOKING: usize = 8;
-
 /// The answers of a stream.
 type Answers<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
 
@@ -81,7 +78,7 @@ impl Driver {
     /// Somebody has to poll [`Driver::tend`] as well.
     pub(crate) fn new(scope: Scope, sessions: Sessions) -> Self {
         let keep = Arc::new(Keep::new(scope.clone(), sessions.clone()));
-        let looks = Arc::new(Looks::new(LOOKING, looks::LIMIT));
+        let looks = Arc::new(Looks::new(threads::FRONTEND_LOOKS, looks::LIMIT));
         let shared = Shared {
             images: Images::new(scope.clone(), Arc::clone(&keep), Arc::clone(&looks)),
             looks,

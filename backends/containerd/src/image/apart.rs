@@ -12,8 +12,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use containerd_client::types::Mount;
-
-use crate::text::blocking;
+use switchyard_core::threads::bulk;
 
 /// File systems stamp with a clock that is coarser than ours.
 const COARSE: Duration = Duration::from_secs(1);
@@ -48,7 +47,7 @@ impl Apart {
     /// Whether the layer lists all its directories. If that cannot be seen, it does not.
     pub(crate) async fn is_whole(&self) -> bool {
         let (upper, began) = (self.upper.clone(), self.began);
-        let doubtful = blocking(move || Ok(has_doubtful_directory(&upper, began))).await;
+        let doubtful = bulk(move || Ok(has_doubtful_directory(&upper, began))).await;
         match doubtful {
             Ok(Ok(doubtful)) => !doubtful,
             Ok(Err(fault)) => {

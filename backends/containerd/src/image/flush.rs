@@ -12,13 +12,13 @@ use std::time::Duration;
 
 use containerd_client::services::v1::snapshots as snap;
 use containerd_client::types::Mount;
+use switchyard_core::threads::bulk;
 use switchyard_core::{Error, Result};
 use switchyard_steps::{Step, reach};
 use tokio::runtime::Handle;
 use tokio_util::task::TaskTracker;
 
 use crate::client::{Client, QUICK, call, gone_is_done, written_dir};
-use crate::text::blocking;
 
 /// The label of a snapshot that may not be on disk; its value is the boot that it was made in.
 pub(crate) const UNSYNCED: &str = "switchyard.io/unsynced";
@@ -119,7 +119,7 @@ impl Drop for Made {
 }
 
 async fn flush(client: &Client, snapshotter: &str, names: &[String], dir: Option<PathBuf>) -> Result<()> {
-    let synced = blocking(move || match dir.as_ref().and_then(|dir| std::fs::File::open(dir).ok()) {
+    let synced = bulk(move || match dir.as_ref().and_then(|dir| std::fs::File::open(dir).ok()) {
         Some(file) => nix::unistd::syncfs(file)
             .map_err(|fault| Error::internal("sync the file system of layers").with_source(fault)),
         // Wherever they are, and if the one that was looked for is gone: they are on disk then.

@@ -16,6 +16,7 @@ use containerd_client::types::Mount;
 use prost_types::Any;
 use switchyard_core::id::TaskId;
 use switchyard_core::spec::CheckpointSpec;
+use switchyard_core::threads::bulk;
 use switchyard_core::{Error, Result};
 use switchyard_proto::containerd::runc::v1 as runc;
 use tokio::time::Instant;
@@ -127,7 +128,7 @@ impl Inner {
         let upper = upper_of(&self.mounts_of(entry).await?)?;
         let users = self.sandbox(entry.sandbox)?.users().map(|users| users.map);
         let until = deadline.into_std();
-        blocking(move || layer::write(&upper, users.as_ref(), &dir.join(LAYER), until)).await?;
+        bulk(move || layer::write(&upper, users.as_ref(), &dir.join(LAYER), until)).await?;
         self.faults.reach(Step::CheckpointLayered)
     }
 
@@ -178,7 +179,7 @@ impl Inner {
         parts.push(Part::IfThere(LAYER.to_owned(), dir.join(LAYER)));
         parts.push(Part::Directory(IMAGES.to_owned(), dir.join(IMAGES)));
         let until = deadline.into_std();
-        blocking(move || draft.fill(&parts, until)?.finish()).await?;
+        bulk(move || draft.fill(&parts, until)?.finish()).await?;
         self.faults.reach(Step::CheckpointNamed)
     }
 }
