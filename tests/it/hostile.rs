@@ -1,6 +1,7 @@
 //! What clients, images, jobs and containers may say and write to do harm: the daemon, the logkeeper and containerd live on, nothing that
 //! was not asked for has an effect, and the client is told what is wrong.
 
+mod archives;
 mod connections;
 mod images;
 mod labels;
@@ -38,4 +39,14 @@ fn assert_alive(node: &Node, before: &Alive) {
         assert!(std::path::Path::new(&format!("/proc/{pid}/exe")).exists(), "{pid} has died");
     }
     assert_eq!(node.pod("after").output("echo served", |_| {}), "served");
+}
+
+/// The most memory that the daemon has had at a time, in bytes.
+#[track_caller]
+fn peak_memory(node: &Node) -> u64 {
+    let path = format!("/proc/{}/status", node.daemon().pid());
+    let status = std::fs::read_to_string(path).expect("the daemon runs");
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).expect("the kernel counts it");
+    let kib = line.trim().trim_end_matches(" kB").parse::<u64>().expect("it is a number");
+    kib << 10
 }

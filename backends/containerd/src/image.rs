@@ -15,6 +15,7 @@ use switchyard_core::stats::DiskUsage;
 use switchyard_core::{Error, ErrorKind, Result};
 use switchyard_registry::{self as registry, Digest, Reference};
 use switchyard_steps::{Step, reach};
+use tokio::sync::Semaphore;
 
 use crate::abilities::Abilities;
 use crate::client::{Client, QUICK, call, gone_is_done};
@@ -61,6 +62,8 @@ pub(crate) struct Images {
     leases: lease::Leases,
     flush: flush::Flush,
     usage: usage::UsageCache,
+    /// Turns of those who load.
+    loads: Arc<Semaphore>,
 }
 
 /// Which snapshotter serves which runtime handler.
@@ -130,6 +133,7 @@ impl Images {
             pulls: Pulls::default(),
             leases,
             usage: usage::UsageCache::default(),
+            loads: Arc::new(Semaphore::new(load::LOADS)),
         }
     }
 

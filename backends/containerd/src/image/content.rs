@@ -11,7 +11,7 @@ use std::time::Duration;
 use bytes::{Bytes, BytesMut};
 use containerd_client::services::v1 as api;
 use futures::StreamExt;
-use switchyard_core::{Error, ErrorKind, Result};
+use switchyard_core::{Error, ErrorKind, Result, threads};
 use switchyard_proto::containerd::services::content::v1::{
     WriteAction, WriteContentRequest, WriteContentResponse,
 };
@@ -201,12 +201,13 @@ pub(crate) async fn store(client: &Client, file: &Arc<File>, at: u64, descriptor
         while writer.offset < descriptor.size {
             let rest = usize::try_from(descriptor.size - writer.offset).unwrap_or(CHUNK);
             let (file, from) = (Arc::clone(file), at + writer.offset);
-            let reading = tokio::task::spawn_blocking(move || {
+            let reading = threads::bulk(move || {
                 let mut piece = vec![0; rest.min(CHUNK)];
-                file.read_exact_at(&mut piece, from).map(|()| Bytes::from(piece))
+                let read = file.read_exact_at(&mut piece, from);
+                read.map_err(|fault| Error::internal("read the archive").with_source(fault))?;
+                Ok(Bytes::from(piece))
             });
-            let piece = reading.await.map_err(std::io::Error::other).flatten();
-            let piece = piece.map_err(|fault| Error::internal(&what).with_source(fault))?;
+            let piece = reading.await.map_err(|error| error.context(&what))?;
             writer.write(piece).await?;
             reach(Step::LayerBegun);
         }

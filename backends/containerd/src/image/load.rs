@@ -3,12 +3,15 @@
 //! Nobody vouches for what an archive says of its names, and the names of the node are everybody's: so a loaded image is named by its
 //! digest, in a domain that no registry has, and belongs to whoever loaded it.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 use serde_json::json;
 use switchyard_core::image::{ImageId, LoadRequest, Right};
-use switchyard_core::{Error, Result};
+use switchyard_core::{Error, Result, threads};
 use switchyard_registry::{Descriptor, Digest, ImageConfig};
 use switchyard_steps::{Step, reach};
+use tokio_util::sync::CancellationToken;
 
 use super::content::{self, Labels};
 use super::layers::{Layers, Plan};
@@ -20,6 +23,9 @@ mod archive;
 
 use archive::Archive;
 
+/// Images that are loaded at a time.
+pub(super) const LOADS: usize = 4;
+
 /// What stands before the digest in the names of loaded images.
 const NAMES: &str = "loaded.switchyard.io/image";
 
@@ -27,14 +33,20 @@ const MANIFEST: &str = "application/vnd.oci.image.manifest.v1+json";
 const CONFIG: &str = "application/vnd.oci.image.config.v1+json";
 
 impl Images {
-    /// Takes an image out of an archive.
+    /// Takes an image out of an archive. Dropping the future is safe: whoever reads the archive stops soon after.
     pub(super) async fn load_from(&self, request: LoadRequest) -> Result<ImageId> {
         let LoadRequest { archive, reference, handler, owner } = request;
-        // It reads and hashes all that the image has.
-        let reading = tokio::task::spawn_blocking(move || Archive::open(archive)?.image(&reference));
-        let image = reading.await.unwrap_or_else(|fault| {
-            Err(Error::internal("reading an archive broke off").with_source(fault))
-        })?;
+        let turn = Arc::clone(&self.loads).acquire_owned().await;
+        let turn = Arc::new(turn.map_err(|closed| Error::internal("wait for a turn").with_source(closed))?);
+        let stop = CancellationToken::new();
+        let _stops_with_us = stop.clone().drop_guard();
+        // It reads and hashes all that the image has. Another load begins when no thread is at this one any more.
+        let until_it_ends = Arc::clone(&turn);
+        let image = threads::bulk(move || {
+            let _until_it_ends = until_it_ends;
+            Archive::open(archive, stop)?.image(&reference)
+        })
+        .await?;
         let config_bytes = u64::try_from(image.config.len()).unwrap_or(u64::MAX);
         self.limits.check_config("its configuration", config_bytes).map_err(super::from_registry)?;
         let config = ImageConfig::parse("config", &image.config).map_err(super::from_registry)?;

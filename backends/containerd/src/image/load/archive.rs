@@ -4,7 +4,6 @@
 
 use std::collections::HashMap;
 use std::fs::File;
-use std::io::Read;
 use std::os::unix::fs::FileExt;
 use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
@@ -14,12 +13,20 @@ use serde::Deserialize;
 use sha2::{Digest as _, Sha256};
 use switchyard_core::{Error, ErrorKind, Result};
 use switchyard_registry::{Descriptor, Reference};
+use tokio_util::sync::CancellationToken;
 
-/// More entries than any image has.
-const MOST_ENTRIES: usize = 100_000;
+mod walk;
 
-/// A document larger than this is none.
+use walk::{Kind, Walk, check};
+
+/// A document larger than this is none, in bytes.
 const DOCUMENT_LIMIT: u64 = 8 << 20;
+
+/// The largest list of images, in bytes: what it is read into takes many times as much.
+const LIST_LIMIT: u64 = 1 << 20;
+
+/// More layers than a kernel puts one over another.
+const MOST_LAYERS: usize = 500;
 
 /// How many links are followed from one entry to the next.
 const MOST_LINKS: usize = 8;
@@ -27,10 +34,16 @@ const MOST_LINKS: usize = 8;
 /// Read at once.
 const CHUNK: usize = 1 << 20;
 
+/// As many names of an archive as an error shows, and as much of each.
+const SHOWN: usize = 8;
+const SHOWN_LENGTH: usize = 200;
+
 /// A tar archive, with where its files are in it.
 pub(super) struct Archive {
     file: Arc<File>,
     entries: HashMap<PathBuf, Entry>,
+    /// Cancelled when nobody waits for it any more.
+    stop: CancellationToken,
 }
 
 enum Entry {
@@ -65,45 +78,53 @@ struct Listed {
 // === impl Archive ===
 
 impl Archive {
-    /// Finds what is in it.
+    /// Finds what is in it. This and all that is done with it ends with an error soon after `stop` is cancelled.
     ///
     /// # Errors
-    /// `InvalidArgument` if it is no tar archive.
-    pub(super) fn open(file: File) -> Result<Self> {
+    /// `InvalidArgument` if it is no tar archive; `Cancelled`.
+    pub(super) fn open(file: File, stop: CancellationToken) -> Result<Self> {
         let mut entries = HashMap::new();
-        let mut reader = tar::Archive::new(&file);
-        for entry in reader.entries().map_err(unreadable)? {
-            let entry = entry.map_err(unreadable)?;
-            if entries.len() == MOST_ENTRIES {
-                return Err(wrong(format!("it has more than {MOST_ENTRIES} entries")));
-            }
-            let path = plain(&entry.path().map_err(unreadable)?);
-            let kind = entry.header().entry_type();
-            let found = if kind.is_file() {
-                Entry::File { at: entry.raw_file_position(), size: entry.size() }
-            } else if kind.is_symlink() || kind.is_hard_link() {
-                let Some(target) = entry.link_name().map_err(unreadable)? else { continue };
-                let base = if kind.is_symlink() { path.parent() } else { None };
-                Entry::Link(plain(&base.unwrap_or(Path::new("")).join(target)))
-            } else {
-                continue;
+        let mut walk = Walk::new(&file, &stop)?;
+        while let Some(entry) = walk.next()? {
+            let path = plain(&entry.path);
+            let found = match entry.kind {
+                Kind::File { at, size } => Entry::File { at, size },
+                Kind::Symlink(target) => {
+                    Entry::Link(plain(&path.parent().unwrap_or(Path::new("")).join(target)))
+                }
+                Kind::HardLink(target) => Entry::Link(plain(&target)),
             };
             entries.insert(path, found);
         }
-        Ok(Self { file: Arc::new(file), entries })
+        Ok(Self { file: Arc::new(file), entries, stop })
     }
 
     /// The image of this name, or the only one.
     ///
     /// # Errors
-    /// `NotFound` if there is none; `InvalidArgument` if a part of it is missing or malformed.
+    /// `NotFound` if there is none; `InvalidArgument` if a part of it is missing, malformed or too much; `Cancelled`.
     pub(super) fn image(&self, reference: &str) -> Result<Found> {
-        let list = self.document(Path::new("manifest.json"))?;
+        let list = self.document(Path::new("manifest.json"), LIST_LIMIT)?;
         let listed: Vec<Listed> = serde_json::from_slice(&list)
             .map_err(|fault| wrong("its manifest.json is no list of images").with_source(fault))?;
         let image = choose(&listed, reference)?;
-        let config = self.document(&image.config)?;
-        let layers = image.layers.iter().flatten().map(|path| self.layer(path)).collect::<Result<_>>()?;
+        let config = self.document(&image.config, DOCUMENT_LIMIT)?;
+        let paths = image.layers.as_deref().unwrap_or_default();
+        if paths.len() > MOST_LAYERS {
+            return Err(wrong(format!("its image has {} layers, and may have {MOST_LAYERS}", paths.len())));
+        }
+        // What is named several times is read once.
+        let mut known: HashMap<u64, Descriptor> = HashMap::new();
+        let mut layers = Vec::with_capacity(paths.len());
+        for path in paths {
+            let (at, size) = self.find(path)?;
+            let descriptor = match known.get(&at) {
+                Some(descriptor) => descriptor.clone(),
+                None => self.layer(at, size)?,
+            };
+            known.insert(at, descriptor.clone());
+            layers.push(Part { at, descriptor });
+        }
         Ok(Found { file: Arc::clone(&self.file), config, layers })
     }
 
@@ -116,31 +137,32 @@ impl Archive {
                 None => break,
             }
         }
-        Err(wrong(format!("{} is not in it", path.display())))
+        Err(wrong(format!("{} is not in it", shown(&path.to_string_lossy()))))
     }
 
-    fn document(&self, path: &Path) -> Result<Bytes> {
+    fn document(&self, path: &Path, limit: u64) -> Result<Bytes> {
         let (at, size) = self.find(path)?;
-        if size > DOCUMENT_LIMIT {
-            return Err(wrong(format!("{} is larger than a document", path.display())));
+        if size > limit {
+            let path = path.to_string_lossy();
+            return Err(wrong(format!("{} has {size} bytes, and may have {limit}", shown(&path))));
         }
         let mut bytes = vec![0; usize::try_from(size).unwrap_or(0)];
         self.file.read_exact_at(&mut bytes, at).map_err(unreadable)?;
         Ok(bytes.into())
     }
 
-    fn layer(&self, path: &Path) -> Result<Part> {
-        let (at, size) = self.find(path)?;
+    fn layer(&self, at: u64, size: u64) -> Result<Descriptor> {
         let mut hash = Sha256::new();
         let mut chunk = vec![0; CHUNK];
         let (mut done, mut magic) = (0, [0; 4]);
         while done < size {
+            check(&self.stop)?;
             let wanted = usize::try_from(size - done).map_or(CHUNK, |rest| rest.min(CHUNK));
             let piece = &mut chunk[..wanted];
             self.file.read_exact_at(piece, at + done).map_err(unreadable)?;
-            if done == 0 {
-                // A short one is no compressed one.
-                let _ = (&*piece).read(&mut magic).map_err(unreadable)?;
+            // A shorter one is no compressed one.
+            if let (0, Some(first)) = (done, piece.first_chunk()) {
+                magic = *first;
             }
             hash.update(&*piece);
             done += u64::try_from(wanted).unwrap_or(u64::MAX);
@@ -148,7 +170,7 @@ impl Archive {
         let digest = format!("sha256:{}", hex::encode(hash.finalize()));
         let digest =
             digest.parse().map_err(|fault| Error::internal("digest of a layer").with_source(fault))?;
-        Ok(Part { at, descriptor: Descriptor::new(media_type(magic), digest, size) })
+        Ok(Descriptor::new(media_type(magic), digest, size))
     }
 }
 
@@ -163,9 +185,11 @@ fn choose<'a>(listed: &'a [Listed], reference: &str) -> Result<&'a Listed> {
         (Some(named), _) => Ok(named),
         (None, [only]) => Ok(only),
         (None, _) => {
-            let tags: Vec<_> = listed.iter().flat_map(|image| image.repo_tags.iter().flatten()).collect();
+            let tags = listed.iter().flat_map(|image| image.repo_tags.iter().flatten());
+            let tags: Vec<_> = tags.take(SHOWN).map(|tag| shown(tag)).collect();
+            let more = if tags.len() == SHOWN { ", the first of them" } else { "" };
             Err(Error::not_found(format!(
-                "the archive has {} images, none of them {reference:?}: {tags:?}",
+                "the archive has {} images, none of them {reference:?}{more}: {tags:?}",
                 listed.len()
             )))
         }
@@ -192,6 +216,11 @@ fn plain(path: &Path) -> PathBuf {
         }
     }
     plain
+}
+
+/// As much of a text from the archive as people need to see.
+fn shown(text: &str) -> String {
+    text.chars().take(SHOWN_LENGTH).collect()
 }
 
 fn unreadable(fault: std::io::Error) -> Error {
