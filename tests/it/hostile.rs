@@ -1,6 +1,7 @@
 //! What clients, images, jobs and containers may say and write to do harm: the daemon, the logkeeper and containerd live on, nothing that
 //! was not asked for has an effect, and the client is told what is wrong.
 
+mod accounts;
 mod archives;
 mod connections;
 mod images;

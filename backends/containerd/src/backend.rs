@@ -188,7 +188,7 @@ impl Containerd {
                 Leases::new(client.clone(), tracker.clone(), Arc::clone(&leftovers)),
                 Flush::new(client.clone(), &boot, tracker.clone()),
             ),
-            rootfs: Rootfs::new(client.clone(), layout.views()),
+            rootfs: Rootfs::new(client.clone(), layout.views(), settings.images.max_account_file_bytes),
             host,
             profile_turn: Semaphore::new(1),
             labels_told: Once::new(),

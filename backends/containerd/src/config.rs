@@ -146,6 +146,8 @@ pub struct Images {
     pub max_image_bytes: u64,
     /// Whether a pull is refused when there is less space than its layers have.
     pub check_free_space: bool,
+    /// The largest `/etc/passwd` or `/etc/group` of an image that is read, in bytes.
+    pub max_account_file_bytes: u64,
 }
 
 /// `[registry]`: how images are found.
@@ -341,6 +343,7 @@ impl Default for Images {
             max_manifest_bytes: limits.manifest_bytes,
             max_image_bytes: limits.image_bytes.unwrap_or(0),
             check_free_space: true,
+            max_account_file_bytes: 10 << 20,
         }
     }
 }

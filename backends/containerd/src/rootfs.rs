@@ -9,14 +9,15 @@ use containerd_client::services::v1::snapshots as snap;
 use containerd_client::types::Mount;
 use switchyard_core::Result;
 use switchyard_core::spec::UserSpec;
+use switchyard_core::threads::bulk;
 use switchyard_runtime_spec::ResolvedUser;
-use switchyard_runtime_spec::user::{self, Accounts};
+use switchyard_runtime_spec::user::{self, AccountFiles, Accounts};
 use switchyard_steps::{Step, reach};
 
 use crate::client::{Client, QUICK, call, gone_is_done};
 use crate::image::lease::getrandom_fill;
 use crate::mount::{mount_all, unmount_all};
-use crate::text::{blocking, io_error, make_dir};
+use crate::text::{io_error, make_dir};
 
 /// Views of images begin so; what a killed predecessor left is found by it.
 pub(crate) fn view_prefix(client: &Client) -> String {
@@ -28,21 +29,34 @@ pub(crate) fn view_prefix(client: &Client) -> String {
 pub(crate) struct Rootfs {
     client: Client,
     views: PathBuf,
+    /// The largest account file that is read, in bytes.
+    largest: u64,
     accounts: Mutex<HashMap<String, Arc<Accounts>>>,
 }
 
 /// How many images' account files are remembered.
 const REMEMBERED: usize = 128;
 
+/// Account files of an image that are larger together, in bytes, are not remembered but read each time.
+const REMEMBERED_BYTES: u64 = 64 << 10;
+
+/// What came of a look at the account files of an image.
+enum Looked {
+    /// They are small.
+    Kept(Accounts),
+    /// They are not.
+    Resolved(ResolvedUser),
+}
+
 impl Rootfs {
-    pub(crate) fn new(client: Client, views: PathBuf) -> Self {
-        Self { client, views, accounts: Mutex::default() }
+    pub(crate) fn new(client: Client, views: PathBuf, largest: u64) -> Self {
+        Self { client, views, largest, accounts: Mutex::default() }
     }
 
     /// The numbers of the user that a task runs as.
     ///
     /// # Errors
-    /// `InvalidArgument` if the image has no such user or group.
+    /// `InvalidArgument` if the image has no such user or group; `FailedPrecondition` if its account files cannot be read or are too large.
     pub(crate) async fn resolve_user(
         &self,
         snapshotter: &str,
@@ -50,25 +64,38 @@ impl Rootfs {
         spec: &UserSpec,
         image_user: &str,
     ) -> Result<ResolvedUser> {
-        let accounts = match top {
-            Some(top) if user::needs_rootfs(spec, image_user) => self.accounts(snapshotter, top).await?,
-            Some(_) | None => Arc::default(),
+        let Some(top) = top.filter(|_| user::needs_rootfs(spec, image_user)) else {
+            return user::resolve(spec, image_user, &Accounts::default());
         };
-        user::resolve(spec, image_user, &accounts)
-    }
-
-    async fn accounts(&self, snapshotter: &str, top: &str) -> Result<Arc<Accounts>> {
         let known = self.accounts.lock().unwrap_or_else(PoisonError::into_inner).get(top).cloned();
         if let Some(accounts) = known {
-            return Ok(accounts);
+            return user::resolve(spec, image_user, &accounts);
         }
-        let accounts = Arc::new(self.with_view(snapshotter, top, Accounts::read).await?);
+        let (asked, by_image, largest) = (spec.clone(), image_user.to_owned(), self.largest);
+        let look = move |root: &Path| {
+            let files = AccountFiles::open(root, largest)?;
+            if files.bytes() <= REMEMBERED_BYTES {
+                return files.read().map(Looked::Kept);
+            }
+            files.resolve(&asked, &by_image).map(Looked::Resolved)
+        };
+        match self.with_view(snapshotter, top, look).await? {
+            Looked::Resolved(user) => Ok(user),
+            Looked::Kept(accounts) => {
+                let accounts = self.remember(top, accounts);
+                user::resolve(spec, image_user, &accounts)
+            }
+        }
+    }
+
+    fn remember(&self, top: &str, accounts: Accounts) -> Arc<Accounts> {
+        let accounts = Arc::new(accounts);
         let mut remembered = self.accounts.lock().unwrap_or_else(PoisonError::into_inner);
         if remembered.len() >= REMEMBERED {
             remembered.clear();
         }
         remembered.insert(top.to_owned(), Arc::clone(&accounts));
-        Ok(accounts)
+        accounts
     }
 
     /// Calls `look` with the root file system of an image, mounted read-only for as long as it takes.
@@ -96,7 +123,7 @@ impl Rootfs {
             reach(Step::ViewMade);
             make_dir(&target).await?;
             let target = target.clone();
-            blocking(move || look_into(mounts, &target, look)).await
+            bulk(move || look_into(mounts, &target, look)).await
         };
         let looked = looked.await;
         // Also after an error: a view that was not answered in time may have been made, and nobody else would collect it.

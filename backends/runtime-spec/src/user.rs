@@ -1,7 +1,7 @@
 //! Looks the user of a task up in the image's own `/etc/passwd` and `/etc/group`.
 
 use std::fs::File;
-use std::io;
+use std::io::{self, BufRead, BufReader, Read};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
@@ -11,11 +11,14 @@ use nix::sys::stat::Mode;
 use switchyard_core::spec::{GroupPolicy, UserRef, UserSpec};
 use switchyard_core::{Error, Result};
 
-use crate::host::read_regular;
 use crate::oci;
 
-/// The largest `/etc/passwd` or `/etc/group` that is read, in bytes.
-pub const MAX_FILE_BYTES: u64 = 16 << 20;
+mod accounts;
+
+use accounts::{Wish, find_account, find_groups};
+
+/// The largest `/etc/passwd` or `/etc/group` that is read if nobody says otherwise, in bytes.
+pub const MAX_FILE_BYTES: u64 = 10 << 20;
 
 /// As many groups as Linux lets a process have.
 const MAX_GROUPS: usize = 65_536;
@@ -57,7 +60,7 @@ pub fn needs_rootfs(spec: &UserSpec, image_user: &str) -> bool {
     }
 }
 
-/// The files of an image that say who its users are.
+/// What is in the files of an image that say who its users are; for files that are small.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Accounts {
     /// What is in `/etc/passwd`.
@@ -66,21 +69,83 @@ pub struct Accounts {
     pub group: Vec<u8>,
 }
 
-impl Accounts {
-    /// Reads them from an image whose root file system is at `rootfs`. No link in it leads out; a file that is missing counts as empty.
+/// The same files, open and of any length that is allowed.
+#[derive(Debug)]
+pub struct AccountFiles {
+    passwd: Option<File>,
+    group: Option<File>,
+    bytes: u64,
+}
+
+impl AccountFiles {
+    /// Opens them in an image whose root file system is at `rootfs`. No link in it leads out; a file that is missing counts as empty.
     /// Blocks on the file system.
     ///
     /// # Errors
-    /// `FailedPrecondition` for a file of the image that cannot be read.
-    pub fn read(rootfs: &Path) -> Result<Self> {
-        let file = |name: &str| {
-            read_in_root(rootfs, Path::new(name)).map_err(|error| {
-                Error::failed_precondition(format!("/{name} of the image cannot be read")).with_source(error)
-            })
+    /// `FailedPrecondition` for a file of the image that cannot be read, or is larger than `limit` bytes.
+    pub fn open(rootfs: &Path, limit: u64) -> Result<Self> {
+        let mut bytes = 0;
+        let mut file = |name: &str| {
+            let Some((file, size)) =
+                open_in_root(rootfs, Path::new(name)).map_err(|fault| unreadable(name, fault))?
+            else {
+                return Ok(None);
+            };
+            if size > limit {
+                return Err(Error::failed_precondition(format!(
+                    "/{name} of the image has {size} bytes, and may have {limit}: see images.max_account_file_bytes"
+                )));
+            }
+            bytes += size;
+            Ok(Some(file))
         };
-        Ok(Self { passwd: file("etc/passwd")?, group: file("etc/group")? })
+        let (passwd, group) = (file(PASSWD)?, file(GROUP)?);
+        Ok(Self { passwd, group, bytes })
+    }
+
+    /// How large they are together, in bytes.
+    #[must_use]
+    pub const fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Reads them whole. Blocks on the file system.
+    ///
+    /// # Errors
+    /// `FailedPrecondition` for a file that cannot be read.
+    pub fn read(self) -> Result<Accounts> {
+        let read = |name: &str, file: Option<File>| {
+            let mut bytes = Vec::new();
+            // No more than it was opened for.
+            let mut file = file.map(|file| file.take(self.bytes));
+            match file.as_mut().map(|file| file.read_to_end(&mut bytes)).transpose() {
+                Ok(_) => Ok(bytes),
+                Err(fault) => Err(unreadable(name, fault)),
+            }
+        };
+        Ok(Accounts { passwd: read(PASSWD, self.passwd)?, group: read(GROUP, self.group)? })
+    }
+
+    /// As [`resolve`], with no more of them in memory than a field. Blocks on the file system.
+    ///
+    /// # Errors
+    /// Those of [`resolve`]; `FailedPrecondition` for a file that cannot be read.
+    pub fn resolve(self, spec: &UserSpec, image_user: &str) -> Result<ResolvedUser> {
+        let reader = |file: Option<File>| -> Box<dyn BufRead> {
+            match file {
+                Some(file) => Box::new(BufReader::with_capacity(BUFFER, file.take(self.bytes))),
+                None => Box::new(io::empty()),
+            }
+        };
+        resolve_from(spec, image_user, reader(self.passwd), reader(self.group))
     }
 }
+
+const PASSWD: &str = "etc/passwd";
+const GROUP: &str = "etc/group";
+
+/// Read at once, in bytes.
+const BUFFER: usize = 64 << 10;
 
 /// Resolves the user with the account files of its image; they may be empty where [`needs_rootfs`] says so.
 ///
@@ -92,24 +157,47 @@ impl Accounts {
 /// # Errors
 /// `InvalidArgument`, naming `user`.
 pub fn resolve(spec: &UserSpec, image_user: &str, files: &Accounts) -> Result<ResolvedUser> {
-    let Accounts { passwd, group } = files;
+    resolve_from(spec, image_user, files.passwd.as_slice(), files.group.as_slice())
+}
+
+fn resolve_from(
+    spec: &UserSpec,
+    image_user: &str,
+    passwd: impl BufRead,
+    group: impl BufRead,
+) -> Result<ResolvedUser> {
     let Wanted { user, group: wanted_group } = wanted(spec, image_user)?;
-    let account = match &user {
-        Id::Number(uid) => accounts(passwd).find(|account| account.uid == *uid),
-        Id::Name(name) => {
-            Some(accounts(passwd).find(|account| account.name == *name).ok_or_else(|| {
-                Error::invalid("user", format!("{name:?} is not in /etc/passwd of the image"))
-            })?)
-        }
-    };
+    let account = find_account(passwd, &user).map_err(|fault| unreadable(PASSWD, fault))?;
     let uid = match (&user, &account) {
         (Id::Number(uid), _) => *uid,
         (Id::Name(_), Some(account)) => account.uid,
-        (Id::Name(name), None) => return Err(Error::invalid("user", format!("{name:?} is unknown"))),
+        (Id::Name(name), None) => {
+            return Err(Error::invalid("user", format!("{name:?} is not in /etc/passwd of the image")));
+        }
     };
-    let gid = match (spec.gid, wanted_group) {
-        (Some(gid), _) | (None, Some(Id::Number(gid))) => gid,
-        (None, Some(Id::Name(name))) => named_group(&name, group)?,
+    let named = spec.named.iter().map(|text| id(text)).collect::<Result<Vec<_>>>()?;
+    let mut wish = Wish::default();
+    if let (None, Some(Id::Name(name))) = (spec.gid, &wanted_group) {
+        wish.names.insert(name);
+    }
+    for group in &named {
+        if let Id::Name(name) = group {
+            wish.names.insert(name);
+        }
+    }
+    if let (GroupPolicy::Merge, Some(account)) = (spec.policy, &account) {
+        wish.member = Some(&account.name);
+    }
+    let groups = find_groups(group, &wish).map_err(|fault| unreadable(GROUP, fault))?;
+    let number = |group: &Id| match group {
+        Id::Number(gid) => Ok(*gid),
+        Id::Name(name) => groups.numbers.get(name).copied().ok_or_else(|| {
+            Error::invalid("user", format!("group {name:?} is not in /etc/group of the image"))
+        }),
+    };
+    let gid = match (spec.gid, &wanted_group) {
+        (Some(gid), _) => gid,
+        (None, Some(group)) => number(group)?,
         (None, None) => account.as_ref().map_or(0, |account| account.gid),
     };
     let mut all = vec![gid];
@@ -119,15 +207,10 @@ pub fn resolve(spec: &UserSpec, image_user: &str, files: &Accounts) -> Result<Re
             all.push(gid);
         }
     };
-    if let (GroupPolicy::Merge, Some(account)) = (spec.policy, &account) {
-        groups(group).filter(|entry| entry.members.contains(&account.name)).for_each(|entry| add(entry.gid));
-    }
+    groups.of_member.iter().copied().for_each(&mut add);
     spec.supplemental.iter().copied().for_each(&mut add);
-    for text in &spec.named {
-        add(match id(text)? {
-            Id::Number(gid) => gid,
-            Id::Name(name) => named_group(&name, group)?,
-        });
+    for group in &named {
+        add(number(group)?);
     }
     if all.len() > MAX_GROUPS {
         return Err(Error::invalid(
@@ -136,6 +219,10 @@ pub fn resolve(spec: &UserSpec, image_user: &str, files: &Accounts) -> Result<Re
         ));
     }
     Ok(ResolvedUser { uid, gid, additional_gids: all })
+}
+
+fn unreadable(name: &str, fault: io::Error) -> Error {
+    Error::failed_precondition(format!("/{name} of the image cannot be read")).with_source(fault)
 }
 
 /// A user or group as it is written.
@@ -178,68 +265,17 @@ fn id(text: &str) -> Result<Id> {
     }
 }
 
-/// The number of a group that `/etc/group` names.
-fn named_group(name: &str, group: &[u8]) -> Result<u32> {
-    let found = groups(group).find(|entry| entry.name == name).map(|entry| entry.gid);
-    found.ok_or_else(|| Error::invalid("user", format!("group {name:?} is not in /etc/group of the image")))
-}
-
-/// A line of `/etc/passwd`.
-struct Account {
-    name: String,
-    uid: u32,
-    gid: u32,
-}
-
-fn accounts(passwd: &[u8]) -> impl Iterator<Item = Account> {
-    lines(passwd).filter_map(|line| {
-        let mut fields = line.split(':');
-        let name = fields.next().filter(|name| !name.is_empty())?.to_owned();
-        fields.next()?;
-        Some(Account { name, uid: number(fields.next()?)?, gid: number(fields.next()?)? })
-    })
-}
-
-/// A line of `/etc/group`.
-struct Group {
-    name: String,
-    gid: u32,
-    members: Vec<String>,
-}
-
-fn groups(group: &[u8]) -> impl Iterator<Item = Group> {
-    lines(group).filter_map(|line| {
-        let mut fields = line.split(':');
-        let name = fields.next().filter(|name| !name.is_empty())?.to_owned();
-        fields.next()?;
-        let gid = number(fields.next()?)?;
-        let members =
-            fields.next().unwrap_or_default().split(',').map(|name| name.trim().to_owned()).collect();
-        Some(Group { name, gid, members })
-    })
-}
-
-fn lines(bytes: &[u8]) -> impl Iterator<Item = String> {
-    bytes
-        .split(|byte| *byte == b'\n')
-        .map(|line| String::from_utf8_lossy(line).trim().to_owned())
-        .filter(|line| !line.is_empty() && !line.starts_with('#'))
-}
-
-fn number(text: &str) -> Option<u32> {
-    text.trim().parse().ok().filter(|number| *number != u32::MAX)
-}
-
-/// The content of a file below `rootfs`, every link taken as inside it; empty if there is none.
-fn read_in_root(rootfs: &Path, path: &Path) -> io::Result<Vec<u8>> {
+/// A regular file below `rootfs`, every link taken as inside it, and its size in bytes; `None` if there is none.
+fn open_in_root(rootfs: &Path, path: &Path) -> io::Result<Option<(File, u64)>> {
     let root = open(rootfs, OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC, Mode::empty())?;
-    let Some(place) = place_in_root(&root, path)? else { return Ok(Vec::new()) };
+    let Some(place) = place_in_root(&root, path)? else { return Ok(None) };
     // The image may have put a device or a FIFO there: look before it is opened for reading.
     let link = format!("/proc/self/fd/{}", place.as_raw_fd());
-    if !std::fs::metadata(&link)?.is_file() {
+    let found = std::fs::metadata(&link)?;
+    if !found.is_file() {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is no regular file"));
     }
-    read_regular(File::open(link)?, MAX_FILE_BYTES)
+    Ok(Some((File::open(link)?, found.len())))
 }
 
 /// The directory that `path` leads to below `rootfs`, every link taken as inside it, relative to `rootfs`; `None` if there is none.

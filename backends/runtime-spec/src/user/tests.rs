@@ -35,9 +35,16 @@ fn accounts() -> Accounts {
     Accounts { passwd: PASSWD.to_vec(), group: GROUP.to_vec() }
 }
 
+fn read(rootfs: &Path) -> Result<Accounts> {
+    AccountFiles::open(rootfs, MAX_FILE_BYTES)?.read()
+}
+
 #[track_caller]
 fn check(spec: &UserSpec, image: &str, uid: u32, gid: u32, groups: &[u32]) {
     let user = resolve(spec, image, &accounts()).unwrap();
+    // However little of them is read at a time.
+    let slow = |bytes: &'static [u8]| BufReader::with_capacity(1, bytes);
+    assert_eq!(resolve_from(spec, image, slow(PASSWD), slow(GROUP)).unwrap(), user);
     assert_eq!((user.uid, user.gid, user.additional_gids.as_slice()), (uid, gid, groups));
 }
 
@@ -105,16 +112,16 @@ fn links_of_the_image_do_not_lead_out_of_it() {
     symlink("/real", etc.join("passwd")).unwrap();
     symlink("../../../../../../etc/group", etc.join("group")).unwrap();
     // The second link leads to itself inside, which is an error and not the host's file.
-    assert!(Accounts::read(dir.path()).is_err());
+    assert!(read(dir.path()).is_err());
     std::fs::remove_file(etc.join("group")).unwrap();
-    let user = resolve(&spec(name("web")), "", &Accounts::read(dir.path()).unwrap()).unwrap();
+    let user = resolve(&spec(name("web")), "", &read(dir.path()).unwrap()).unwrap();
     assert_eq!((user.uid, user.gid), (77, 78));
 }
 
 #[test]
 fn an_image_without_the_files_still_runs_by_number() {
     let dir = tempfile::tempdir().unwrap();
-    let none = Accounts::read(dir.path()).unwrap();
+    let none = read(dir.path()).unwrap();
     assert_eq!(none, Accounts::default());
     assert_eq!(resolve(&spec(None), "5:6", &none).unwrap().gid, 6);
     assert!(resolve(&spec(name("web")), "", &none).is_err());
@@ -126,11 +133,46 @@ fn a_fifo_or_a_huge_file_in_the_image_holds_nobody_up() {
     std::fs::create_dir(dir.path().join("etc")).unwrap();
     let passwd = dir.path().join("etc/passwd");
     nix::unistd::mkfifo(&passwd, Mode::S_IRWXU).unwrap();
-    let error = Accounts::read(dir.path()).unwrap_err();
+    let error = read(dir.path()).unwrap_err();
     assert!(error.report().contains("/etc/passwd of the image cannot be read"), "{error:?}");
     std::fs::remove_file(&passwd).unwrap();
     File::create(&passwd).unwrap().set_len(MAX_FILE_BYTES + 1).unwrap();
-    assert!(Accounts::read(dir.path()).unwrap_err().report().contains("larger"));
+    let error = read(dir.path()).unwrap_err().report();
+    assert_eq!(
+        error,
+        "/etc/passwd of the image has 10485761 bytes, and may have 10485760: see images.max_account_file_bytes"
+    );
+}
+
+#[test]
+fn fields_and_lists_of_any_length_are_read_and_what_no_name_can_be_is_passed_over() {
+    let dir = tempfile::tempdir().unwrap();
+    let etc = dir.path().join("etc");
+    std::fs::create_dir(&etc).unwrap();
+    let long = "x".repeat(1 << 20);
+    std::fs::write(etc.join("passwd"), format!("{long}:x:1:1::/:\nweb:{long}:33:34:{long}:/:/bin/sh\r\n"))
+        .unwrap();
+    let group = format!(
+        "{long}:x:5:web\nmany:x:6:{}web\nlong:x:7:{long}, web ,b\nlast:x:8:web",
+        "a,".repeat(1 << 20)
+    );
+    std::fs::write(etc.join("group"), group).unwrap();
+    let files = || AccountFiles::open(dir.path(), MAX_FILE_BYTES).unwrap();
+    let found = files().resolve(&spec(name("web:last")), "").unwrap();
+    assert_eq!((found.uid, found.gid, found.additional_gids), (33, 8, vec![8, 6, 7]));
+    assert_eq!(
+        files().bytes(),
+        files().read().map(|all| (all.passwd.len() + all.group.len()) as u64).unwrap()
+    );
+    assert!(files().resolve(&spec(Some(UserRef::Name(long))), "").is_err());
+}
+
+#[test]
+fn a_user_in_more_groups_than_linux_has_is_refused() {
+    let group: String = (0..70_000).map(|gid| format!("g{gid}:x:{gid}:web\n")).collect();
+    let accounts = Accounts { passwd: PASSWD.to_vec(), group: group.into_bytes() };
+    let error = resolve(&spec(name("web")), "", &accounts).unwrap_err().to_string();
+    assert_eq!(error, "user: 65537 groups are more than the 65536 of Linux");
 }
 
 proptest! {

@@ -15,7 +15,7 @@ use switchyard_core::spec::{
 };
 use switchyard_runtime_spec::infra::{self, InfraInput};
 use switchyard_runtime_spec::process::exec_process;
-use switchyard_runtime_spec::user::{self, Accounts};
+use switchyard_runtime_spec::user::{self, AccountFiles};
 use switchyard_runtime_spec::{
     CgroupDriver, DEFAULT_MASKED_PATHS, DEFAULT_READONLY_PATHS, Host, Namespace, RealHost, ResolvedUser,
 };
@@ -209,8 +209,8 @@ fn users_groups_and_ambient_capabilities_reach_the_process() {
         named: vec!["7".to_owned()],
         policy: GroupPolicy::Merge,
     };
-    let accounts = Accounts::read(&bundle.path("rootfs")).unwrap();
-    case.user = user::resolve(&asked, "", &accounts).unwrap();
+    let files = AccountFiles::open(&bundle.path("rootfs"), user::MAX_FILE_BYTES).unwrap();
+    case.user = files.resolve(&asked, "").unwrap();
     case.task.security.capabilities.add_ambient = words(&["NET_BIND_SERVICE"]);
     case.task.security.no_new_privileges = true;
     let text = bundle.run(&case);

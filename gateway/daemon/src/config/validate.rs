@@ -83,6 +83,7 @@ pub(super) fn check(config: &Config) -> Result<(), Fault> {
         ("containerd.shim_timeout_seconds", containerd.shim_timeout_seconds == 0),
         ("network.plugin_timeout_seconds", config.network.plugin_timeout_seconds == 0),
         ("registry.idle_timeout_seconds", config.registry.idle_timeout_seconds == 0),
+        ("images.max_account_file_bytes", config.images.max_account_file_bytes == 0),
         ("cri.max_message_bytes", config.cri.max_message_bytes == 0),
         ("cri.max_connections", config.cri.max_connections == 0),
         ("cri.max_streams", config.cri.max_streams == 0),
