@@ -3,6 +3,7 @@
 
 mod accounts;
 mod archives;
+mod commands;
 mod connections;
 mod images;
 mod labels;

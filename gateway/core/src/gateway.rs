@@ -35,7 +35,7 @@ mod task;
 
 pub use exec::ExecOutput;
 
-/// How long the gateway waits for things that ought to be quick.
+/// How long the gateway waits for things that ought to be quick, and how much it takes on at a time.
 #[derive(Debug, Clone)]
 pub struct Limits {
     /// For a task to end after SIGKILL.
@@ -46,6 +46,10 @@ pub struct Limits {
     pub retry_min: Duration,
     /// The same, at most.
     pub retry_max: Duration,
+    /// How much output of commands is collected at a time, of all commands together, in bytes.
+    pub exec_output_bytes: usize,
+    /// How many commands run in one task at a time.
+    pub exec_per_task: usize,
 }
 
 impl Default for Limits {
@@ -55,6 +59,8 @@ impl Default for Limits {
             away: Duration::from_secs(1),
             retry_min: Duration::from_millis(100),
             retry_max: Duration::from_secs(5),
+            exec_output_bytes: 256 << 20,
+            exec_per_task: 1024,
         }
     }
 }
@@ -83,6 +89,9 @@ struct Shared {
     sandbox_ops: Flights<Op<SandboxId>, ()>,
     task_ops: Flights<Op<TaskId>, ()>,
     lost: sight::Lost,
+    commands: exec::Commands,
+    /// What commands have written that is being collected for their callers.
+    output: exec::Budget,
     /// Starts, updates and removals of one task come one after the other.
     task_turns: Turns<TaskId>,
     /// A note, a start, a stop and the word that it is to be removed come one after the other for one sandbox.
@@ -157,6 +166,8 @@ impl Gateway {
             sandbox_ops: Flights::new(operations.clone()),
             task_ops: Flights::new(operations.clone()),
             lost: sight::Lost::default(),
+            commands: exec::Commands::default(),
+            output: exec::Budget::default(),
             task_turns: Turns::default(),
             sandbox_turns: Turns::default(),
             operations,

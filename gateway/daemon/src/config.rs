@@ -56,8 +56,10 @@ pub struct Config {
     pub network: Network,
     /// Which devices there are, and where they are described.
     pub devices: Devices,
-    /// Images that stay.
+    /// Images that stay, and what is read of images.
     pub images: Images,
+    /// Commands in containers.
+    pub exec: Exec,
     /// Image registries.
     pub registry: Registry,
     /// Cgroups.
@@ -148,6 +150,16 @@ pub struct Cri {
     pub streaming: Streaming,
 }
 
+/// Commands in containers, whoever asks for them.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Exec {
+    /// How much output is collected at a time for answers, of all commands together, in bytes.
+    pub max_output_bytes: usize,
+    /// How many run in one container at a time.
+    pub max_per_container: usize,
+}
+
 /// The server that clients of exec, attach and port-forward are sent to.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -219,6 +231,7 @@ impl Default for Config {
             network: Network::default(),
             devices: Devices::default(),
             images: Images::default(),
+            exec: Exec::default(),
             registry: Registry::default(),
             cgroup: Cgroup::default(),
             recovery: Recovery::default(),
@@ -274,6 +287,13 @@ impl Default for Cri {
             max_streams: 10_000,
             streaming: Streaming::default(),
         }
+    }
+}
+
+impl Default for Exec {
+    fn default() -> Self {
+        let limits = switchyard_core::gateway::Limits::default();
+        Self { max_output_bytes: limits.exec_output_bytes, max_per_container: limits.exec_per_task }
     }
 }
 

@@ -291,7 +291,12 @@ impl Daemon {
 }
 
 fn limits(config: &Config) -> Limits {
-    Limits { kill: Duration::from_secs(config.containerd.shim_timeout_seconds), ..Limits::default() }
+    Limits {
+        kill: Duration::from_secs(config.containerd.shim_timeout_seconds),
+        exec_output_bytes: config.exec.max_output_bytes,
+        exec_per_task: config.exec.max_per_container,
+        ..Limits::default()
+    }
 }
 
 const fn is_up(state: &State) -> bool {

@@ -58,6 +58,7 @@ impl Node {
             away: Duration::from_millis(20),
             retry_min: Duration::from_millis(1),
             retry_max: Duration::from_millis(5),
+            ..Limits::default()
         };
         let gateway = Gateway::new(Arc::new(fake.clone()), limits);
         let scope = gateway.scope(Owner::Kubernetes);

@@ -11,6 +11,11 @@ use crate::error::{Error, Result};
 use crate::spec::{ExecSpec, Signal};
 use crate::stream::Source;
 
+mod bounds;
+
+pub(super) use bounds::{Budget, Commands};
+use bounds::{Counted, Taken};
+
 /// How much of each stream [`Scope::exec_sync`] keeps; the rest is read and dropped.
 pub(crate) const OUTPUT_LIMIT: usize = 16 << 20;
 
@@ -41,13 +46,18 @@ impl Scope {
     /// Starts a further process in a running task, with its streams. Dropping what it gives kills the process.
     ///
     /// # Errors
-    /// `NotFound`; `FailedPrecondition` if the task does not run; those of [`Backend::exec`](crate::backend::Backend::exec).
+    /// `NotFound`; `FailedPrecondition` if the task does not run; `ResourceExhausted` if too many run in it already; those of
+    /// [`Backend::exec`](crate::backend::Backend::exec).
     pub async fn exec(&self, id: &str, spec: &ExecSpec) -> Result<ExecProcess> {
         if spec.command.is_empty() {
             return Err(Error::invalid("cmd", "a command is needed"));
         }
         let task = self.running_task(id)?;
-        self.gateway.shared.backend.exec(task.id, spec).await
+        let shared = &self.gateway.shared;
+        let place = shared.commands.place(task.id, shared.limits.exec_per_task)?;
+        let process = shared.backend.exec(task.id, spec).await?;
+        let ExecProcess { stdin, stdout, stderr, control } = process;
+        Ok(ExecProcess { stdin, stdout, stderr, control: Box::new(Counted::new(control, place)) })
     }
 
     /// Runs a command in a running task to its end, and keeps the first 16 MiB of each stream. `timeout` of `None` waits for ever.
@@ -55,7 +65,8 @@ impl Scope {
     ///
     /// # Errors
     /// Those of [`Scope::exec`]; `DeadlineExceeded` if it did not end in time: it has been killed; `Unavailable` if it was not started in
-    /// time because the task stands still, which says nothing of the command.
+    /// time because the task stands still, which says nothing of the command; `ResourceExhausted` if it writes more than the node can
+    /// collect for it now: it has been killed.
     pub async fn exec_sync(
         &self,
         id: &str,
@@ -101,23 +112,27 @@ impl Scope {
         let (stdout, stderr) = (process.stdout.take(), process.stderr.take());
         let control = process.control;
         let run = async {
-            let collected = async { tokio::join!(collect(stdout, keep), collect(stderr, keep)) };
+            let collected =
+                async { tokio::try_join!(self.collect(stdout, keep), self.collect(stderr, keep)) };
             let exit = control.wait();
             tokio::pin!(collected, exit);
             let code = tokio::select! {
                 code = &mut exit => code?,
                 // Both streams have ended: only the exit is missing.
-                output = &mut collected => return finish(exit.await?, output),
+                output = &mut collected => {
+                    let output = output?;
+                    return Ok(finish(exit.await?, output));
+                }
             };
             // A child may hold the pipes for ever: the process itself has ended, so wait a while and go.
             if matches!(keep, Keep::Last(_)) {
                 return tokio::select! {
-                    output = &mut collected => finish(code, output),
-                    () = control.cut_output(spec.drain) => finish(code, collected.await),
+                    output = &mut collected => Ok(finish(code, output?)),
+                    () = control.cut_output(spec.drain) => Ok(finish(code, collected.await?)),
                 };
             }
             match tokio::time::timeout(spec.drain, &mut collected).await {
-                Ok(output) => finish(code, output),
+                Ok(output) => Ok(finish(code, output?)),
                 Err(_) => Err(Error::deadline(format!(
                     "the command has ended with code {code}, but a child of it kept its output open for {:?}",
                     spec.drain
@@ -163,34 +178,45 @@ async fn kill(control: &dyn ExecControl) -> Result<()> {
     }
 }
 
-fn finish(code: i32, (stdout, stderr): (Result<Bytes>, Result<Bytes>)) -> Result<ExecOutput> {
-    Ok(ExecOutput { code, stdout: stdout?, stderr: stderr? })
+/// What has been read of a stream. Its bytes are the caller's to give back with the answer.
+struct Collected<'a> {
+    bytes: BytesMut,
+    _taken: Taken<'a>,
 }
 
-async fn collect(stream: Option<Source>, keep: Keep) -> Result<Bytes> {
-    let Some(mut stream) = stream else {
-        return Ok(Bytes::new());
-    };
-    let mut kept = BytesMut::new();
-    let mut chunk = BytesMut::with_capacity(64 << 10);
-    loop {
-        chunk.clear();
-        let read = stream
-            .read_buf(&mut chunk)
-            .await
-            .map_err(|error| Error::internal("read the output of a command").with_source(error))?;
-        if read == 0 {
-            return Ok(kept.freeze());
-        }
-        match keep {
-            Keep::First(limit) => {
-                let room = limit - kept.len();
-                kept.extend_from_slice(&chunk[..read.min(room)]);
+fn finish(code: i32, (stdout, stderr): (Collected<'_>, Collected<'_>)) -> ExecOutput {
+    ExecOutput { code, stdout: stdout.bytes.freeze(), stderr: stderr.bytes.freeze() }
+}
+
+impl Scope {
+    async fn collect(&self, stream: Option<Source>, keep: Keep) -> Result<Collected<'_>> {
+        let shared = &self.gateway.shared;
+        let mut taken = shared.output.none(shared.limits.exec_output_bytes);
+        let mut kept = BytesMut::new();
+        let Some(mut stream) = stream else { return Ok(Collected { bytes: kept, _taken: taken }) };
+        let mut chunk = BytesMut::with_capacity(64 << 10);
+        loop {
+            chunk.clear();
+            let read = stream
+                .read_buf(&mut chunk)
+                .await
+                .map_err(|error| Error::internal("read the output of a command").with_source(error))?;
+            if read == 0 {
+                return Ok(Collected { bytes: kept, _taken: taken });
             }
-            Keep::Last(limit) => {
-                kept.extend_from_slice(&chunk);
-                let surplus = kept.len().saturating_sub(limit);
-                kept.advance(surplus);
+            match keep {
+                Keep::First(limit) => {
+                    let room = limit - kept.len();
+                    chunk.truncate(room);
+                    taken.set(kept.len() + chunk.len())?;
+                    kept.extend_from_slice(&chunk);
+                }
+                Keep::Last(limit) => {
+                    taken.set(kept.len() + chunk.len())?;
+                    kept.extend_from_slice(&chunk);
+                    kept.advance(kept.len().saturating_sub(limit));
+                    taken.set(kept.len())?;
+                }
             }
         }
     }

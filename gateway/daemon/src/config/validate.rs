@@ -84,6 +84,8 @@ pub(super) fn check(config: &Config) -> Result<(), Fault> {
         ("network.plugin_timeout_seconds", config.network.plugin_timeout_seconds == 0),
         ("registry.idle_timeout_seconds", config.registry.idle_timeout_seconds == 0),
         ("images.max_account_file_bytes", config.images.max_account_file_bytes == 0),
+        ("exec.max_output_bytes", config.exec.max_output_bytes == 0),
+        ("exec.max_per_container", config.exec.max_per_container == 0),
         ("cri.max_message_bytes", config.cri.max_message_bytes == 0),
         ("cri.max_connections", config.cri.max_connections == 0),
         ("cri.max_streams", config.cri.max_streams == 0),

@@ -1,0 +1,175 @@
+//! Bounds of commands in tasks: how many run in one, and how much of what all of them write is held for their callers.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use async_trait::async_trait;
+
+use crate::backend::ExecControl;
+use crate::error::{Error, ErrorKind, Result};
+use crate::id::TaskId;
+use crate::spec::Signal;
+
+/// How many commands run in each task.
+#[derive(Debug, Clone, Default)]
+pub(in crate::gateway) struct Commands(Arc<Mutex<HashMap<TaskId, usize>>>);
+
+/// A command that runs in a task; it counts until this is dropped.
+#[derive(Debug)]
+pub(super) struct Place {
+    commands: Commands,
+    task: TaskId,
+}
+
+/// Control over a command that counts.
+pub(super) struct Counted {
+    control: Box<dyn ExecControl>,
+    _place: Place,
+}
+
+/// How many bytes of output are held for callers.
+#[derive(Debug, Default)]
+pub(in crate::gateway) struct Budget(AtomicUsize);
+
+/// What one stream has of the budget; given back when this is dropped.
+#[derive(Debug)]
+pub(super) struct Taken<'a> {
+    budget: &'a Budget,
+    limit: usize,
+    bytes: usize,
+}
+
+// === impl Commands ===
+
+impl Commands {
+    /// A place for one more command in a task.
+    ///
+    /// # Errors
+    /// `ResourceExhausted` if there are as many as may be.
+    pub(super) fn place(&self, task: TaskId, limit: usize) -> Result<Place> {
+        let mut running = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let count = running.entry(task).or_default();
+        if *count >= limit {
+            let text =
+                format!("{count} commands run in the container, and no more may: see exec.max_per_container");
+            return Err(Error::new(ErrorKind::ResourceExhausted, text));
+        }
+        *count += 1;
+        Ok(Place { commands: self.clone(), task })
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let mut running = self.commands.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(count) = running.get_mut(&self.task) {
+            *count -= 1;
+            if *count == 0 {
+                running.remove(&self.task);
+            }
+        }
+    }
+}
+
+// === impl Counted ===
+
+impl Counted {
+    pub(super) fn new(control: Box<dyn ExecControl>, place: Place) -> Self {
+        Self { control, _place: place }
+    }
+}
+
+#[async_trait]
+impl ExecControl for Counted {
+    async fn wait(&self) -> Result<i32> {
+        self.control.wait().await
+    }
+
+    async fn signal(&self, signal: Signal) -> Result<()> {
+        self.control.signal(signal).await
+    }
+
+    async fn resize(&self, width: u16, height: u16) -> Result<()> {
+        self.control.resize(width, height).await
+    }
+
+    async fn cut_output(&self, after: Duration) {
+        self.control.cut_output(after).await;
+    }
+
+    async fn delete(&self) -> Result<()> {
+        self.control.delete().await
+    }
+}
+
+// === impl Budget ===
+
+impl Budget {
+    /// Nothing, to be grown.
+    pub(super) const fn none(&self, limit: usize) -> Taken<'_> {
+        Taken { budget: self, limit, bytes: 0 }
+    }
+}
+
+impl Taken<'_> {
+    /// Takes this much instead of what was taken before.
+    ///
+    /// # Errors
+    /// `ResourceExhausted` if that is more than all may have together; then nothing has changed.
+    pub(super) fn set(&mut self, bytes: usize) -> Result<()> {
+        let (limit, before) = (self.limit, self.bytes);
+        let change = |all: usize| {
+            let all = all.saturating_sub(before).saturating_add(bytes);
+            (bytes <= before || all <= limit).then_some(all)
+        };
+        if self.budget.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, change).is_err() {
+            let text = format!(
+                "the command has written {bytes} bytes, and with those of others that is more than the {limit} that are \
+                 collected at a time: it was killed; see exec.max_output_bytes"
+            );
+            return Err(Error::new(ErrorKind::ResourceExhausted, text));
+        }
+        self.bytes = bytes;
+        Ok(())
+    }
+}
+
+impl Drop for Taken<'_> {
+    fn drop(&mut self) {
+        self.budget.0.fetch_sub(self.bytes, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_budget_is_shared_and_what_was_taken_comes_back() {
+        let budget = Budget::default();
+        let (mut one, mut other) = (budget.none(10), budget.none(10));
+        one.set(6).unwrap();
+        other.set(4).unwrap();
+        assert_eq!(other.set(5).unwrap_err().kind(), ErrorKind::ResourceExhausted);
+        one.set(3).unwrap();
+        other.set(7).unwrap();
+        drop(one);
+        other.set(10).unwrap();
+        drop(other);
+        assert_eq!(budget.0.into_inner(), 0);
+    }
+
+    #[test]
+    fn commands_count_for_their_task_until_they_are_dropped() {
+        let commands = Commands::default();
+        let [one, other] = [1, 2].map(|byte| TaskId::from_bytes([byte; 32]));
+        let places: Vec<_> = (0..2).map(|_| commands.place(one, 2).unwrap()).collect();
+        assert_eq!(commands.place(one, 2).unwrap_err().kind(), ErrorKind::ResourceExhausted);
+        drop(commands.place(other, 2).unwrap());
+        drop(places);
+        drop(commands.place(one, 2).unwrap());
+        assert!(commands.0.lock().unwrap().is_empty());
+    }
+}

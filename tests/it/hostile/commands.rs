@@ -1,0 +1,42 @@
+//! Commands in containers, which write what they like.
+
+use std::thread;
+
+use switchyard_tests::node::Node;
+use tonic::Code;
+
+const LIMITS: &str = "[exec]\nmax_output_bytes = 2097152\nmax_per_container = 3\n";
+
+#[test]
+fn output_beyond_the_nodes_budget_and_commands_beyond_the_containers_are_refused_by_their_keys() {
+    let node = Node::start_with(LIMITS, |_| {});
+    let pod = node.pod("commands");
+    let wait = "until [ $(cat /dev/shm/begun | wc -l) = 3 ]; do sleep 0.1; done; echo full; sleep 1000";
+    let id = pod.shell("main", &format!("touch /dev/shm/begun; {wait}"));
+    let cri = node.cri();
+    let status =
+        cri.exec(&id, &["head", "-c", "3000000", "/dev/zero"], 20).expect_err("it is more than there may be");
+    assert_eq!(status.code(), Code::ResourceExhausted, "{status}");
+    assert!(
+        status.message().contains("2097152") && status.message().contains("exec.max_output_bytes"),
+        "{status}"
+    );
+    // What was refused has been given back, and what fits is had.
+    for _ in 0..3 {
+        let answer = cri.exec(&id, &["head", "-c", "1500000", "/dev/zero"], 20).expect("it fits");
+        assert_eq!(answer.stdout.len(), 1_500_000);
+    }
+    let id = &id;
+    thread::scope(|scope| {
+        let sleep = ["sh", "-c", "echo >>/dev/shm/begun; sleep 3"];
+        let sleeps: Vec<_> = (0..3).map(|_| scope.spawn(move || cri.exec(id, &sleep, 20))).collect();
+        pod.wait_log("main", |lines| !lines.is_empty());
+        let status = cri.exec(id, &["true"], 20).expect_err("three run");
+        assert_eq!(status.code(), Code::ResourceExhausted, "{status}");
+        assert!(status.message().contains("exec.max_per_container"), "{status}");
+        for sleep in sleeps {
+            assert_eq!(sleep.join().expect("it is answered").expect("it runs").exit_code, 0);
+        }
+    });
+    assert_eq!(cri.exec(id, &["true"], 20).expect("there is room again").exit_code, 0);
+}
