@@ -6,6 +6,7 @@ mod archives;
 mod commands;
 mod connections;
 mod images;
+mod jobs;
 mod labels;
 mod names;
 mod trees;

@@ -216,6 +216,17 @@ fn disk_limits(options: &TaskOptions) -> Vec<DiskLimit> {
 
 // === what fields have in common ===
 
+/// As many mounts, devices and ports as a task may have, of each. They are told apart one by one, and each costs the kernel something.
+const MOST: usize = 1024;
+
+/// Refuses one more of what there is this much of already.
+fn one_more(field: &str, of: &str, count: usize) -> Result<()> {
+    if count < MOST {
+        return Ok(());
+    }
+    Err(Error::invalid(field, format!("the task has {count} {of} without it, and may have {MOST}")))
+}
+
 /// A text that can be a name, an argument or a part of a path.
 fn text(field: impl std::fmt::Display, text: &str) -> Result<()> {
     if text.contains('\0') { Err(Error::invalid(field, "it contains a NUL byte")) } else { Ok(()) }

@@ -13,6 +13,10 @@ pub struct PluginConfig {
     pub allow_privileged: bool,
     /// Capabilities that tasks may add, without `CAP_`; `ALL` allows every one.
     pub allow_caps: Vec<String>,
+    /// Tasks may have devices of the host that no agent gives them, by path or by name in the Container Device Interface.
+    pub allow_devices: bool,
+    /// Which `security_opt` tasks may have: globs over `key=value`. Those that only confine a task further need no leave.
+    pub allow_security_opt: Vec<String>,
     /// Runtime handlers that tasks may name; empty allows all that the node has. (Docker's: runc and nvidia.)
     pub allow_runtimes: Vec<String>,
     /// The runtime handler of tasks that Nomad gave GPUs of NVIDIA; empty if they get them by name in the Container Device Interface.
@@ -43,7 +47,7 @@ pub struct PluginConfig {
 }
 
 /// Namespaces of the host that tasks may have.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AllowedModes {
     /// Values of `pid_mode`.
     pub pid: Vec<String>,
@@ -53,6 +57,10 @@ pub struct AllowedModes {
     pub userns: Vec<String>,
     /// Values of `uts_mode`.
     pub uts: Vec<String>,
+    /// Values of `network_mode`; the other ones need no leave. (Docker's driver has no such list, and lets all have the host's.)
+    pub network: Vec<String>,
+    /// Values of `cgroupns`; as `network`.
+    pub cgroupns: Vec<String>,
 }
 
 /// Where credentials come from.
@@ -123,6 +131,8 @@ impl Default for PluginConfig {
         Self {
             allow_privileged: false,
             allow_caps: DEFAULT_CAPS.map(str::to_owned).to_vec(),
+            allow_devices: true,
+            allow_security_opt: vec!["*".to_owned()],
             allow_runtimes: Vec::new(),
             nvidia_runtime: String::new(),
             allowed_modes: AllowedModes::default(),
@@ -136,6 +146,22 @@ impl Default for PluginConfig {
             pids_limit: None,
             oom_score_adj: 0,
             must_create_network: false,
+        }
+    }
+}
+
+// === impl AllowedModes ===
+
+impl Default for AllowedModes {
+    fn default() -> Self {
+        let host = || vec!["host".to_owned()];
+        Self {
+            pid: Vec::new(),
+            ipc: Vec::new(),
+            userns: Vec::new(),
+            uts: Vec::new(),
+            network: host(),
+            cgroupns: host(),
         }
     }
 }

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use switchyard_core::spec::DeviceNode;
 use switchyard_core::{Error, Result};
 
-use super::{Asked, absolute, text};
+use super::{Asked, absolute, one_more, text};
 
 /// The variable by which Nomad's plugin for GPUs says which ones a task has.
 const NVIDIA: &str = "NVIDIA_VISIBLE_DEVICES";
@@ -22,8 +22,13 @@ pub(super) struct Devices {
 /// The devices that a task has.
 pub(super) fn devices(asked: &Asked<'_>) -> Result<Devices> {
     let mut devices = Devices::default();
+    if let Some(device) = asked.options.devices.first().filter(|_| !asked.session.config.allow_devices) {
+        let why = "jobs may name no devices of the host on this Nomad agent: allow_devices of the plugin's configuration is false";
+        return Err(Error::invalid(&device.field, why));
+    }
     for device in &asked.options.devices {
         let field = &device.field;
+        one_more(field, "devices", devices.nodes.len() + devices.cdi.len())?;
         if is_cdi(&device.host_path) {
             devices.name(device.host_path.clone());
             continue;
@@ -36,6 +41,7 @@ pub(super) fn devices(asked: &Asked<'_>) -> Result<Devices> {
     }
     for (index, device) in asked.task.devices.iter().enumerate() {
         let field = format!("task.devices[{index}]");
+        one_more(&field, "devices", devices.nodes.len() + devices.cdi.len())?;
         let host = absolute(format_args!("{field}.host_path"), &device.host_path)?;
         let inside = place(&format!("{field}.task_path"), &device.task_path)?;
         devices.add(host, inside, permissions(&field, &device.cgroup_permissions)?);

@@ -6,7 +6,7 @@ use switchyard_core::spec::{MissingSource, Mount, MountSource, Propagation, is_v
 use switchyard_core::{Error, Result};
 use switchyard_proto::nomad::drivers::proto as nomad;
 
-use super::{Asked, absolute, clean};
+use super::{Asked, absolute, clean, one_more};
 use crate::plan::Within;
 use crate::task_config::{MountKind, MountOptions, Tmpfs, Volume};
 
@@ -226,6 +226,7 @@ impl Mounts {
     }
 
     fn push(&mut self, field: &str, mount: Mount) -> Result<()> {
+        one_more(field, "mounts", self.mounts.len())?;
         if self.mounts.iter().any(|known| known.destination == mount.destination) {
             let at = mount.destination.display();
             return Err(Error::invalid(field, format!("Duplicate mount point: {at}")));

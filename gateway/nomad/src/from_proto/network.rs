@@ -7,7 +7,7 @@ use switchyard_core::spec::{Link, MacAddress, PodNetwork, PortMapping, Protocol,
 use switchyard_core::{Error, Result};
 use switchyard_proto::nomad::drivers::proto as nomad;
 
-use super::{Asked, absolute};
+use super::{Asked, MOST, absolute, security};
 use crate::plan::NamedPort;
 
 /// The network of a task, and what the agent is told of it.
@@ -35,6 +35,11 @@ struct Given<'a> {
 /// made for its group, or, if it made none, on the gateway's bridge.
 pub(super) fn network(asked: &Asked<'_>) -> Result<Network> {
     let options = asked.options;
+    for (field, count) in [("ports", options.ports.len()), ("port_map", options.port_map.len())] {
+        if count > MOST {
+            return Err(Error::invalid(field, format!("it has {count} entries, and may have {MOST}")));
+        }
+    }
     let mut warnings = Vec::new();
     let network = match options.network_mode.as_str() {
         "" => match group_namespace(asked)? {
@@ -42,7 +47,10 @@ pub(super) fn network(asked: &Asked<'_>) -> Result<Network> {
             None => own(asked, &mut warnings)?,
         },
         "bridge" | "default" => own(asked, &mut warnings)?,
-        "host" => SandboxNetwork::Host,
+        "host" => {
+            security::leave_for_host(asked, "network_mode", &asked.session.config.allowed_modes.network)?;
+            SandboxNetwork::Host
+        }
         "none" => SandboxNetwork::Isolated,
         other => {
             let why = match other.split_once(':') {
@@ -66,8 +74,12 @@ pub(super) fn network(asked: &Asked<'_>) -> Result<Network> {
                     return Err(Error::invalid(name, "the task has no network interface of its own"));
                 }
             }
-            // Labels that are not there are wrong in any network.
-            named_ports(asked)?;
+            if matches!(network, SandboxNetwork::Joined(_)) && !options.ports.is_empty() {
+                // They are the agent's to publish, whatever the task says of them.
+                warnings.extend(unknown_ports(asked));
+            } else {
+                named_ports(asked)?;
+            }
             Vec::new()
         }
     };
@@ -128,6 +140,17 @@ fn own(asked: &Asked<'_>, warnings: &mut Vec<String>) -> Result<SandboxNetwork> 
         args,
         capabilities: BTreeMap::new(),
     }))
+}
+
+/// What there is to say about labels that are not there.
+fn unknown_ports<'a>(asked: &Asked<'a>) -> impl Iterator<Item = String> + use<'a> {
+    let (task, ports) = (asked.task, &asked.options.ports);
+    ports.iter().enumerate().filter_map(move |(index, label)| {
+        let mut known = task.resources.iter().flat_map(|resources| &resources.ports);
+        let there = known.any(|port| port.label == *label);
+        (!there)
+            .then(|| format!("ports[{index}] has no effect: the network of the group has no port {label:?}"))
+    })
 }
 
 /// The ports of a task by label: those of its group that it names, or, in a job of the old form, all of its own.

@@ -146,16 +146,15 @@ fn memory(
 }
 
 fn pids(asked: &Asked<'_>) -> Result<Option<i64>> {
-    let (own, most) = (asked.options.pids_limit, asked.session.config.pids_limit.filter(|most| *most > 0));
-    match (own, most) {
-        (Some(own), _) if own < -1 => {
-            Err(Error::invalid("pids_limit", format!("{own} is no number of processes")))
-        }
-        (Some(own), Some(most)) if own > most || own < 0 => {
+    let (own, most) = (asked.options.pids_limit, asked.session.config.pids_limit);
+    match (own.filter(|own| *own > 0), most) {
+        (Some(own), Some(most)) if own > most => {
             let why = format!("pids_limit cannot be greater than nomad plugin config pids_limit: {most}");
             Err(Error::invalid("pids_limit", why))
         }
-        (own, most) => Ok(own.or(most)),
+        (Some(own), _) => Ok(Some(own)),
+        // As with Docker, one below 0 is none of the task's own, and the plugin's counts.
+        (None, most) => Ok(most.or(own.map(|_| -1))),
     }
 }
 

@@ -10,7 +10,7 @@ use switchyard_core::{Error, ErrorKind, Result};
 
 use super::{Asked, absolute, devices, names};
 use crate::capability;
-use crate::plugin_config::DEFAULT_CAPS;
+use crate::plugin_config::{DEFAULT_CAPS, PluginConfig, matches};
 
 /// What Docker hides.
 const MASKED: [&str; 12] = [
@@ -69,7 +69,10 @@ pub(super) fn namespaces(asked: &Asked<'_>, network: &SandboxNetwork) -> Result<
     let cgroup = match options.cgroupns.as_str() {
         "" => None,
         "private" => Some(CgroupNamespace::Private),
-        "host" => Some(CgroupNamespace::Host),
+        "host" => {
+            leave_for_host(asked, "cgroupns", &modes.cgroupns)?;
+            Some(CgroupNamespace::Host)
+        }
         other => {
             return Err(Error::invalid("cgroupns", format!("{other:?} is neither \"private\" nor \"host\"")));
         }
@@ -82,25 +85,26 @@ pub(super) fn namespaces(asked: &Asked<'_>, network: &SandboxNetwork) -> Result<
 fn host_or_own(asked: &Asked<'_>, field: &str, mode: &str, own: &[&str], allowed: &[String]) -> Result<bool> {
     match mode {
         "" => Ok(false),
-        "host"
-            if asked.session.config.allow_privileged || allowed.iter().any(|allowed| allowed == "host") =>
-        {
-            Ok(true)
-        }
-        "host" => {
-            let kind = field.trim_end_matches("_mode");
-            Err(Error::invalid(
-                field,
-                format!(
-                    "\"host\" is not allowed on this Nomad agent: have allowed_modes.{kind} of the plugin's configuration name it"
-                ),
-            ))
-        }
+        "host" => leave_for_host(asked, field, allowed).map(|()| true),
         mode if own.contains(&mode) => Ok(false),
         other => Err(Error::unimplemented(format!(
             "{field}: {other:?} cannot be had, only \"host\" or the task's own"
         ))),
     }
+}
+
+/// Refuses a namespace of the host that the operator has not allowed.
+pub(super) fn leave_for_host(asked: &Asked<'_>, field: &str, allowed: &[String]) -> Result<()> {
+    if asked.session.config.allow_privileged || allowed.iter().any(|allowed| allowed == "host") {
+        return Ok(());
+    }
+    let kind = field.trim_end_matches("_mode");
+    Err(Error::invalid(
+        field,
+        format!(
+            "\"host\" is not allowed on this Nomad agent: have allowed_modes.{kind} of the plugin's configuration name it"
+        ),
+    ))
 }
 
 /// The runtime handler of a task; empty for the node's default.
@@ -147,17 +151,18 @@ pub(super) fn security(asked: &Asked<'_>) -> Result<Security> {
         (security.masked_paths, security.readonly_paths) = (Vec::new(), Vec::new());
     }
     for (index, option) in options.security_opt.iter().enumerate() {
-        apply(&format!("security_opt[{index}]"), option, &mut security)?;
+        apply(&format!("security_opt[{index}]"), option, config, &mut security)?;
     }
     Ok(security)
 }
 
 /// Does what a `security_opt` says: `key`, `key=value`, or in the old spelling `key:value`.
-fn apply(field: &str, option: &str, security: &mut Security) -> Result<()> {
+fn apply(field: &str, option: &str, config: &PluginConfig, security: &mut Security) -> Result<()> {
     let (key, value) = match option.split_once('=').or_else(|| option.split_once(':')) {
         Some((key, value)) => (key, value),
         None => (option, ""),
     };
+    leave_for_option(field, (key, value), config)?;
     match (key, value) {
         ("no-new-privileges", "" | "true") => security.no_new_privileges = true,
         ("no-new-privileges", "false") => security.no_new_privileges = false,
@@ -185,6 +190,27 @@ fn apply(field: &str, option: &str, security: &mut Security) -> Result<()> {
                 format!("{option:?} is no security option that can be set here"),
             ));
         }
+    }
+    Ok(())
+}
+
+/// Refuses a `security_opt` that the operator has not allowed. What confines a task as it is confined anyway, or further, needs no leave.
+fn leave_for_option(field: &str, (key, value): (&str, &str), config: &PluginConfig) -> Result<()> {
+    if matches!(
+        (key, value),
+        ("no-new-privileges", _) | ("seccomp", "builtin") | ("apparmor", "docker-default")
+    ) {
+        return Ok(());
+    }
+    let option = format!("{key}={value}");
+    if !config.allow_security_opt.iter().any(|pattern| matches(pattern, &option)) {
+        let why = "is not allowed on this Nomad agent: have allow_security_opt of the plugin's configuration name it";
+        return Err(Error::invalid(field, format!("{option:?} {why}")));
+    }
+    // It leaves /proc/sys writable, and in that the way to a program that the kernel starts as root of the host.
+    if key == "systempaths" && !config.allow_privileged {
+        let why = "is as good as privileged, and allow_privileged of the plugin's configuration is false";
+        return Err(Error::invalid(field, format!("{option:?} {why}")));
     }
     Ok(())
 }

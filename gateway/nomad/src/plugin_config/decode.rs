@@ -48,6 +48,8 @@ impl PluginConfig {
         let config = Self {
             allow_privileged: block.flag("allow_privileged")?.unwrap_or(defaults.allow_privileged),
             allow_caps: allowed_caps(&mut block)?,
+            allow_devices: block.flag("allow_devices")?.unwrap_or(defaults.allow_devices),
+            allow_security_opt: listed(&mut block, "allow_security_opt", defaults.allow_security_opt)?,
             allow_runtimes: block.texts("allow_runtimes")?,
             nvidia_runtime: block.text("nvidia_runtime")?,
             allowed_modes: allowed_modes(block.block("allowed_modes")?)?,
@@ -62,13 +64,10 @@ impl PluginConfig {
                 defaults.pull_activity_timeout,
             )?,
             extra_labels: extra_labels(&mut block)?,
-            pids_limit: block.number("pids_limit")?.filter(|limit| *limit != 0),
+            pids_limit: block.number("pids_limit")?.filter(|limit| *limit > 0),
             oom_score_adj: oom_score(&mut block)?,
             must_create_network: block.flag("must_create_network")?.unwrap_or(defaults.must_create_network),
         };
-        if let Some(limit) = config.pids_limit.filter(|limit| *limit < -1) {
-            return Err(Error::invalid("pids_limit", format!("{limit} is no number of processes")));
-        }
         Ok((config, warnings))
     }
 }
@@ -81,12 +80,20 @@ fn allowed_caps(block: &mut Block) -> Result<Vec<String>> {
 }
 
 fn allowed_modes(mut block: Block) -> Result<AllowedModes> {
+    let defaults = AllowedModes::default();
     Ok(AllowedModes {
-        pid: block.texts("pid")?,
-        ipc: block.texts("ipc")?,
-        userns: block.texts("userns")?,
-        uts: block.texts("uts")?,
+        pid: listed(&mut block, "pid", defaults.pid)?,
+        ipc: listed(&mut block, "ipc", defaults.ipc)?,
+        userns: listed(&mut block, "userns", defaults.userns)?,
+        uts: listed(&mut block, "uts", defaults.uts)?,
+        network: listed(&mut block, "network", defaults.network)?,
+        cgroupns: listed(&mut block, "cgroupns", defaults.cgroupns)?,
     })
+}
+
+/// Texts; an empty list is one, and no list is the default.
+fn listed(block: &mut Block, key: &str, default: Vec<String>) -> Result<Vec<String>> {
+    if block.has(key) { block.texts(key) } else { Ok(default) }
 }
 
 fn auth(mut block: Block) -> Result<AuthConfig> {

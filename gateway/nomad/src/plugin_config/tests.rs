@@ -40,10 +40,17 @@ fn every_key_is_taken() {
         ("allow_privileged", true.into()),
         ("allow_caps", texts(&["cap_net_admin", "ALL"])),
         ("allow_runtimes", texts(&["runc", "kata"])),
+        ("allow_devices", false.into()),
+        ("allow_security_opt", texts(&["seccomp=*"])),
         ("nvidia_runtime", "nvidia".into()),
         (
             "allowed_modes",
-            map([("pid", texts(&["host"])), ("ipc", texts(&["host"])), ("uts", texts(&["host"]))]),
+            map([
+                ("pid", texts(&["host"])),
+                ("ipc", texts(&["host"])),
+                ("uts", texts(&["host"])),
+                ("network", texts(&[])),
+            ]),
         ),
         ("auth", map([("config", "/etc/docker.json".into()), ("helper", "ecr-login".into())])),
         ("volumes", map([("enabled", true.into()), ("selinuxlabel", "z".into())])),
@@ -70,7 +77,16 @@ fn every_key_is_taken() {
         allow_caps: vec!["NET_ADMIN".to_owned(), "ALL".to_owned()],
         allow_runtimes: vec!["runc".to_owned(), "kata".to_owned()],
         nvidia_runtime: "nvidia".to_owned(),
-        allowed_modes: AllowedModes { pid: host(), ipc: host(), userns: Vec::new(), uts: host() },
+        allow_devices: false,
+        allow_security_opt: vec!["seccomp=*".to_owned()],
+        allowed_modes: AllowedModes {
+            pid: host(),
+            ipc: host(),
+            userns: Vec::new(),
+            uts: host(),
+            network: Vec::new(),
+            cgroupns: host(),
+        },
         auth: AuthConfig { config: "/etc/docker.json".to_owned(), helper: "ecr-login".to_owned() },
         volumes: VolumesConfig { enabled: true, selinuxlabel: "z".to_owned() },
         gc: GcConfig {
@@ -93,6 +109,13 @@ fn every_key_is_taken() {
         must_create_network: true,
     };
     assert_eq!((config, warnings), (expected, Vec::new()));
+}
+
+#[test]
+fn a_limit_of_processes_of_0_or_less_is_none() {
+    for limit in [0, -1, -2] {
+        assert_eq!(decode([("pids_limit", limit.into())]).0.pids_limit, None, "{limit}");
+    }
 }
 
 #[test]
@@ -140,7 +163,6 @@ fn what_cannot_be_is_refused_by_its_key() {
         [("auth", map([("helper", "../sh".into())]))],
         "auth.helper: \"../sh\" is no end of a name docker-credential-…",
     );
-    refused([("pids_limit", (-2).into())], "pids_limit: -2 is no number of processes");
     refused([("oom_score_adj", 1001.into())], "oom_score_adj: 1001 is not between -1000 and 1000");
     refused(
         [("allow_privileged", "yes".into())],

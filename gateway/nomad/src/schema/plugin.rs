@@ -10,11 +10,20 @@ pub(crate) fn plugin_schema() -> hclspec::Spec {
         // Who may do what.
         attr("allow_privileged", FLAG),
         attr("allow_caps", TEXTS),
+        attr("allow_devices", FLAG),
+        attr("allow_security_opt", TEXTS),
         attr("allow_runtimes", TEXTS),
         attr("nvidia_runtime", TEXT),
         block(
             "allowed_modes",
-            [attr("pid", TEXTS), attr("ipc", TEXTS), attr("userns", TEXTS), attr("uts", TEXTS)],
+            [
+                attr("pid", TEXTS),
+                attr("ipc", TEXTS),
+                attr("userns", TEXTS),
+                attr("uts", TEXTS),
+                attr("network", TEXTS),
+                attr("cgroupns", TEXTS),
+            ],
         ),
         block("volumes", [attr("enabled", FLAG), attr("selinuxlabel", TEXT)]),
         // Images.

@@ -112,17 +112,14 @@ fn limits_that_cannot_be_are_refused_by_their_name() {
         let text = format!("cpu_cfs_period: {period} is not between 1000 and 1000000");
         refused(&task([("cpu_cfs_period", period.into())]), &plain, &text);
     }
-    refused(&task([("pids_limit", (-2).into())]), &plain, "pids_limit: -2 is no number of processes");
     refused(
         &task([("oom_score_adj", (-5).into())]),
         &plain,
         "oom_score_adj: a negative one needs allow_privileged in the plugin's configuration",
     );
     let limited = session(PluginConfig { pids_limit: Some(100), ..PluginConfig::default() });
-    for own in [101, -1] {
-        let text = "pids_limit: pids_limit cannot be greater than nomad plugin config pids_limit: 100";
-        refused(&task([("pids_limit", own.into())]), &limited, text);
-    }
+    let text = "pids_limit: pids_limit cannot be greater than nomad plugin config pids_limit: 100";
+    refused(&task([("pids_limit", 101.into())]), &limited, text);
 }
 
 #[test]
@@ -138,6 +135,16 @@ fn the_operators_limits_stand_where_the_task_has_none() {
     let limits =
         limited(&task([("oom_score_adj", (-9).into()), ("pids_limit", (-1).into())]), &session(privileged));
     assert_eq!((limits.pids_limit, limits.oom_score_adj), (Some(-1), Some(-9)));
+}
+
+#[test]
+fn a_limit_of_processes_below_0_is_none_and_leaves_the_operators() {
+    let config = PluginConfig { pids_limit: Some(100), ..PluginConfig::default() };
+    for own in [-1, -2, i64::MIN] {
+        let asked = || task([("pids_limit", own.into())]);
+        assert_eq!(limited(&asked(), &session(PluginConfig::default())).pids_limit, Some(-1), "{own}");
+        assert_eq!(limited(&asked(), &session(config.clone())).pids_limit, Some(100), "{own}");
+    }
 }
 
 #[test]

@@ -59,10 +59,8 @@ fn security_options_are_dockers() {
     assert_eq!(security(&["apparmor=unconfined"]).apparmor, Some(AppArmorProfile::Unconfined));
     assert_eq!(security(&["apparmor=docker-default"]).apparmor, Some(AppArmorProfile::RuntimeDefault));
     assert_eq!(security(&["apparmor=mine"]).apparmor, Some(AppArmorProfile::Localhost("mine".to_owned())));
-    let made = planned([(
-        "security_opt",
-        texts(&["label=type:my_t", "label=level:s0:c1,c2", "systempaths=unconfined"]),
-    )]);
+    let options = texts(&["label=type:my_t", "label=level:s0:c1,c2", "systempaths=unconfined"]);
+    let made = planned_for(generous(), [("security_opt", options)]);
     let label =
         SelinuxLabel { type_: "my_t".to_owned(), level: "s0:c1,c2".to_owned(), ..SelinuxLabel::default() };
     assert_eq!(
@@ -147,4 +145,83 @@ fn runtimes_are_those_that_the_operator_names_if_any() {
     assert_eq!(planned_for(config(), [("runtime", "runc".into())]).sandbox.handler, "runc");
     let text = "runtime: requested runtime \"kata\" is not allowed: have allow_runtimes of the plugin's configuration name it";
     refused_task(&task([("runtime", "kata".into())]), config(), ErrorKind::InvalidArgument, text);
+}
+
+#[test]
+fn the_systems_paths_are_open_to_who_may_be_privileged_alone() {
+    for option in ["systempaths=unconfined", "systempaths:unconfined"] {
+        let text = "security_opt[0]: \"systempaths=unconfined\" is as good as privileged, and allow_privileged of the plugin's \
+                    configuration is false";
+        invalid("security_opt", texts(&[option]), text);
+        let made = planned_for(generous(), [("security_opt", texts(&[option]))]).task.security;
+        assert_eq!((made.masked_paths.len(), made.readonly_paths.len(), made.privileged), (0, 0, false));
+    }
+}
+
+#[test]
+fn security_options_are_those_that_the_operator_allows_and_those_that_open_nothing() {
+    let config =
+        |patterns: &[&str]| PluginConfig { allow_security_opt: strings(patterns), ..PluginConfig::default() };
+    let opening = [
+        "seccomp=unconfined",
+        "seccomp=/p.json",
+        "apparmor=unconfined",
+        "apparmor=mine",
+        "label=disable",
+        "label:type:t",
+    ];
+    for option in opening {
+        let (key, value) = option.split_once(['=', ':']).unwrap();
+        let text = format!(
+            "security_opt[0]: \"{key}={value}\" is not allowed on this Nomad agent: have allow_security_opt of the plugin's \
+             configuration name it"
+        );
+        let asked = [("security_opt", texts(&[option]))];
+        refused_task(&task(asked.clone()), config(&[]), ErrorKind::InvalidArgument, &text);
+        planned_for(config(&["no-such", &format!("{key}=*")]), asked);
+    }
+    let confining =
+        ["no-new-privileges", "no-new-privileges=false", "seccomp=builtin", "apparmor=docker-default"];
+    planned_for(config(&[]), [("security_opt", texts(&confining))]);
+    // A list that allows it gives no privileges.
+    let text = "security_opt[0]: \"systempaths=unconfined\" is as good as privileged, and allow_privileged of the plugin's \
+                configuration is false";
+    let asked = task([("security_opt", texts(&["systempaths=unconfined"]))]);
+    refused_task(&asked, config(&["systempaths=unconfined"]), ErrorKind::InvalidArgument, text);
+}
+
+#[test]
+fn the_hosts_network_and_cgroups_are_open_to_all_unless_the_operator_says_otherwise() {
+    for (key, kind) in [("network_mode", "network"), ("cgroupns", "cgroupns")] {
+        planned([(key, "host".into())]);
+        let modes = AllowedModes { network: Vec::new(), cgroupns: Vec::new(), ..AllowedModes::default() };
+        let config = || PluginConfig { allowed_modes: modes.clone(), ..PluginConfig::default() };
+        let text = format!(
+            "{key}: \"host\" is not allowed on this Nomad agent: have allowed_modes.{kind} of the plugin's configuration name it"
+        );
+        refused_task(&task([(key, "host".into())]), config(), ErrorKind::InvalidArgument, &text);
+        planned_for(PluginConfig { allow_privileged: true, ..config() }, [(key, "host".into())]);
+        planned_for(config(), [("network_mode", "none".into()), ("cgroupns", "private".into())]);
+    }
+}
+
+#[test]
+fn devices_of_the_host_are_open_to_all_unless_the_operator_says_otherwise() {
+    let device = |path: &str| list([map([("host_path", path.into())])]);
+    for path in ["/dev/fuse", "acme.com/tpu=0"] {
+        planned([("devices", device(path))]);
+        let config = PluginConfig { allow_devices: false, ..PluginConfig::default() };
+        let text = "devices[0]: jobs may name no devices of the host on this Nomad agent: allow_devices of the plugin's \
+                    configuration is false";
+        refused_task(&task([("devices", device(path))]), config, ErrorKind::InvalidArgument, text);
+    }
+    // Those of the agent are its own to give.
+    let given = nomad::Device {
+        task_path: "/dev/x".to_owned(),
+        host_path: "/dev/null".to_owned(),
+        ..Default::default()
+    };
+    let asked = nomad::TaskConfig { devices: vec![given], ..task([]) };
+    let config = PluginConfig { allow_devices: false, ..PluginConfig::default() };
+    assert_eq!(plan(&asked, &session(config)).unwrap().task.devices.len(), 1);
 }

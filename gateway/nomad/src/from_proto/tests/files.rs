@@ -210,3 +210,16 @@ fn a_limit_on_the_root_file_system_is_one_of_its_project() {
     assert_eq!(limits, [expected]);
     assert_eq!(planned([("shm_size", 4096.into())]).sandbox.shm_size_bytes, 4096);
 }
+
+#[test]
+fn mounts_and_devices_are_bounded_in_number() {
+    let many = |count: usize| (0..count).map(|number| format!("/t{number}")).collect::<Vec<_>>();
+    let listed = |count: usize| Value::Array(many(count).into_iter().map(Value::from).collect());
+    // Every task has four of its own.
+    assert_eq!(planned([("tmpfs", listed(1020))]).task.mounts.len(), 1024);
+    let text = "tmpfs[1020]: the task has 1024 mounts without it, and may have 1024";
+    invalid("tmpfs", listed(400_000), text);
+    let device = |path: String| map([("host_path", path.into())]);
+    let devices = Value::Array(many(100_000).into_iter().map(device).collect());
+    invalid("devices", devices, "devices[1024]: the task has 1024 devices without it, and may have 1024");
+}

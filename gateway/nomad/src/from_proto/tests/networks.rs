@@ -69,6 +69,34 @@ fn ports_that_are_not_there_are_refused_in_dockers_words() {
 }
 
 #[test]
+fn unknown_ports_are_warned_of_in_the_groups_network_and_refused_in_every_other() {
+    use nomad::network_isolation_spec::NetworkIsolationMode as Mode;
+    let with = |mode: &str, isolation| nomad::TaskConfig {
+        network_isolation_spec: isolation,
+        ..with_ports(
+            [("ports", texts(&["http", "web"])), ("network_mode", mode.into())],
+            &[("http", 70000, 8080, "")],
+        )
+    };
+    let joined = || group(Mode::Group, "/var/run/netns/a1");
+    let made = plan(&with("", joined()), &session(PluginConfig::default())).unwrap();
+    assert_eq!(made.warnings, ["ports[1] has no effect: the network of the group has no port \"web\""]);
+    assert!(made.ports.is_empty());
+    for (mode, isolation) in [("host", joined()), ("none", joined()), ("", group(Mode::None, ""))] {
+        let mut task = with(mode, isolation);
+        task.resources.as_mut().unwrap().ports[0].value = 20000;
+        let text = "ports[1]: Port \"web\" not found, check network block";
+        refused_task(&task, PluginConfig::default(), ErrorKind::InvalidArgument, text);
+    }
+}
+
+#[test]
+fn ports_are_bounded_in_number() {
+    let many: Vec<Value> = (0..2000).map(|port| format!("p{port}").into()).collect();
+    invalid("ports", Value::Array(many), "ports: it has 2000 entries, and may have 1024");
+}
+
+#[test]
 fn a_map_of_the_old_form_beside_named_ports_has_no_effect_as_on_docker() {
     let both = [("port_map", pairs(&[("web", "80")])), ("ports", texts(&["web"]))];
     let made =
