@@ -2,6 +2,7 @@
 //! was not asked for has an effect, and the client is told what is wrong.
 
 mod accounts;
+mod admin;
 mod archives;
 mod commands;
 mod connections;

@@ -88,12 +88,23 @@ impl Daemon {
         self.find_admin().expect("a daemon that was ready has written its admin address")
     }
 
-    /// The body of `GET path` on the admin endpoint, and its status.
+    /// The body of `GET path` on the admin socket, where nothing is withheld, and its status.
     ///
     /// # Panics
     /// When it does not answer.
     #[must_use]
     pub fn get(&self, path: &str) -> (u16, String) {
+        let answer = http::get_unix(&self.run.join("admin.sock"), path)
+            .unwrap_or_else(|error| panic!("GET {path}: {error}\n{}", self.tail()));
+        (answer.status, answer.text())
+    }
+
+    /// The body of `GET path` on the admin address, as a stranger has it, and its status.
+    ///
+    /// # Panics
+    /// When it does not answer.
+    #[must_use]
+    pub fn get_as_stranger(&self, path: &str) -> (u16, String) {
         let answer = http::get(self.admin(), path)
             .unwrap_or_else(|error| panic!("GET {path}: {error}\n{}", self.tail()));
         (answer.status, answer.text())
@@ -252,7 +263,7 @@ impl Daemon {
     }
 
     fn readiness(&self) -> String {
-        match self.find_admin().map(|admin| http::get(admin, "/readyz?verbose")) {
+        match self.find_admin().map(|_| http::get_unix(&self.run.join("admin.sock"), "/readyz?verbose")) {
             None => "it wrote no admin address".to_owned(),
             Some(Ok(answer)) => format!("/readyz says {}: {}", answer.status, answer.text()),
             Some(Err(error)) => format!("/readyz fails: {error}"),

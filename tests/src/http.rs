@@ -2,6 +2,8 @@
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
 use std::time::Duration;
 
 /// How long a connection may stay silent before a request fails.
@@ -40,6 +42,17 @@ pub fn get(address: SocketAddr, path: &str) -> io::Result<Response> {
     request(address, "GET", path, &[], &[])
 }
 
+/// Sends `GET path` over a unix socket.
+///
+/// # Errors
+/// As [`get`].
+pub fn get_unix(socket: &Path, path: &str) -> io::Result<Response> {
+    let stream = UnixStream::connect(socket)?;
+    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_write_timeout(Some(PATIENCE))?;
+    exchange(stream, "localhost", "GET", path, &[], &[])
+}
+
 /// Sends one request and reads the whole answer.
 ///
 /// # Errors
@@ -51,10 +64,21 @@ pub fn request(
     headers: &[(&str, &str)],
     body: &[u8],
 ) -> io::Result<Response> {
-    let mut stream = TcpStream::connect_timeout(&address, PATIENCE)?;
+    let stream = TcpStream::connect_timeout(&address, PATIENCE)?;
     stream.set_read_timeout(Some(PATIENCE))?;
     stream.set_write_timeout(Some(PATIENCE))?;
-    let mut head = format!("{method} {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n");
+    exchange(stream, &address.to_string(), method, path, headers, body)
+}
+
+fn exchange(
+    mut stream: impl Read + Write,
+    host: &str,
+    method: &str,
+    path: &str,
+    headers: &[(&str, &str)],
+    body: &[u8],
+) -> io::Result<Response> {
+    let mut head = format!("{method} {path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n");
     head.push_str(&format!("Content-Length: {}\r\n", body.len()));
     for (name, value) in headers {
         head.push_str(&format!("{name}: {value}\r\n"));
@@ -67,7 +91,7 @@ pub fn request(
     parse(&answer, method == "HEAD").ok_or_else(|| {
         io::Error::new(
             io::ErrorKind::InvalidData,
-            format!("{method} {path} on {address}: the answer is no HTTP"),
+            format!("{method} {path} on {host}: the answer is no HTTP"),
         )
     })
 }

@@ -343,7 +343,7 @@ impl Default for Images {
             max_manifest_bytes: limits.manifest_bytes,
             max_image_bytes: limits.image_bytes.unwrap_or(0),
             check_free_space: true,
-            max_account_file_bytes: 10 << 20,
+            max_account_file_bytes: switchyard_runtime_spec::user::MAX_FILE_BYTES,
         }
     }
 }

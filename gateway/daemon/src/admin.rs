@@ -10,12 +10,16 @@
 //! | `/statusz` | [`StatusReport`] as JSON |
 //! | `/v1/objects` | [`Objects`](crate::status::Objects) as JSON; on the unix socket only |
 //!
-//! It is served on a TCP address, loopback by default, and on `<run>/admin.sock`.
+//! It is served on a TCP address, loopback by default, and on `<run>/admin.sock`. Why a part fails, and which processes there are, is
+//! told on the socket alone: reasons hold lines of logs, paths and process ids.
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
+
+mod host;
+mod server;
 
 use axum::Router;
 use axum::body::Body;
@@ -29,15 +33,21 @@ use serde::Serialize;
 use crate::metrics::{CONTENT_TYPE as METRICS_TYPE, Metrics, NodeCounts, REVISION, VERSION};
 use crate::status::{Part, PartView, Source, StatusReport, count_views, rfc3339};
 
+pub use host::Hosts;
+pub use server::{Limits, serve};
+
 /// How long counting images, or asking the logkeeper, may take before a page leaves that out.
 const COUNT_LIMIT: Duration = Duration::from_secs(2);
+
+/// In place of why a part fails.
+const WITHHELD: &str = "reason withheld, `switchyard status` tells it";
 
 const TEXT: &str = "text/plain; charset=utf-8";
 
 /// Who can reach a listener.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reach {
-    /// Every user of the node, and maybe others: nothing that names objects.
+    /// Every user of the node, and maybe others: nothing that names objects, and no text from logs.
     Network,
     /// Root, by the unix socket.
     Local,
@@ -49,6 +59,13 @@ pub struct Admin {
     source: Arc<dyn Source>,
     metrics: Arc<Metrics>,
     started: SystemTime,
+}
+
+/// The pages for one listener.
+#[derive(Clone)]
+struct Pages {
+    admin: Admin,
+    reach: Reach,
 }
 
 impl std::fmt::Debug for Admin {
@@ -78,19 +95,22 @@ impl Admin {
             Reach::Network => router,
             Reach::Local => router.route("/v1/objects", get(objects)),
         };
-        router.with_state(self.clone())
+        router.with_state(Pages { admin: self.clone(), reach })
     }
 
     /// What `/statusz` says.
-    pub async fn report(&self) -> StatusReport {
+    pub async fn report(&self, reach: Reach) -> StatusReport {
         let parts = self.source.parts();
         StatusReport {
             version: VERSION.into(),
             revision: REVISION.into(),
-            pid: std::process::id(),
+            pid: match reach {
+                Reach::Network => None,
+                Reach::Local => Some(std::process::id()),
+            },
             started_at: rfc3339(self.started),
             ready: !parts.iter().any(Part::is_missed),
-            parts: parts.iter().map(part_view).collect(),
+            parts: parts.iter().map(|part| part_view(part, reach)).collect(),
             sandboxes: count_views(&self.source.count_sandboxes()),
             tasks: count_views(&self.source.count_tasks()),
             images: self.images().await,
@@ -102,19 +122,21 @@ impl Admin {
     }
 }
 
-async fn readyz(State(admin): State<Admin>, Query(query): Query<HashMap<String, String>>) -> Response {
-    probe("readyz", &admin.source.parts(), query.contains_key("verbose"))
+async fn readyz(State(pages): State<Pages>, Query(query): Query<HashMap<String, String>>) -> Response {
+    probe("readyz", &pages.admin.source.parts(), query.contains_key("verbose"), pages.reach)
 }
 
 async fn readyz_part(
-    State(admin): State<Admin>,
+    State(pages): State<Pages>,
     Path(name): Path<String>,
     Query(query): Query<HashMap<String, String>>,
 ) -> Response {
-    let part = admin.source.parts().into_iter().find(|part| part.name == name);
+    let part = pages.admin.source.parts().into_iter().find(|part| part.name == name);
     match part {
         // Asked for by name, a part is needed.
-        Some(part) => probe(&name, &[Part { needed: true, ..part }], query.contains_key("verbose")),
+        Some(part) => {
+            probe(&name, &[Part { needed: true, ..part }], query.contains_key("verbose"), pages.reach)
+        }
         None => {
             text(StatusCode::NOT_FOUND, format!("there is no part {name:?}; /readyz?verbose lists them\n"))
         }
@@ -122,17 +144,19 @@ async fn readyz_part(
 }
 
 /// The answer of a probe, in the form Kubernetes' own components give.
-fn probe(name: &str, parts: &[Part], verbose: bool) -> Response {
+fn probe(name: &str, parts: &[Part], verbose: bool, reach: Reach) -> Response {
     let ready = !parts.iter().any(Part::is_missed);
     if ready && !verbose {
         return text(StatusCode::OK, "ok\n".into());
     }
     let mut body = String::new();
     for part in parts {
+        let (name, detail) = (part.name, detail(part, reach));
         let line = match (part.is_up(), part.needed) {
-            (true, _) => format!("[+]{} ok: {}\n", part.name, part.detail()),
-            (false, true) => format!("[-]{} failed: {}\n", part.name, part.detail()),
-            (false, false) => format!("[!]{} failed, not needed: {}\n", part.name, part.detail()),
+            (true, _) if detail.is_empty() => format!("[+]{name} ok\n"),
+            (true, _) => format!("[+]{name} ok: {detail}\n"),
+            (false, true) => format!("[-]{name} failed: {detail}\n"),
+            (false, false) => format!("[!]{name} failed, not needed: {detail}\n"),
         };
         body.push_str(&line);
     }
@@ -141,7 +165,7 @@ fn probe(name: &str, parts: &[Part], verbose: bool) -> Response {
     text(if ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE }, body)
 }
 
-async fn metrics(State(admin): State<Admin>) -> Response {
+async fn metrics(State(Pages { admin, reach: _ }): State<Pages>) -> Response {
     let counts = NodeCounts {
         sandboxes: admin.source.count_sandboxes(),
         tasks: admin.source.count_tasks(),
@@ -160,12 +184,12 @@ async fn metrics(State(admin): State<Admin>) -> Response {
     }
 }
 
-async fn statusz(State(admin): State<Admin>) -> Response {
-    json(&admin.report().await)
+async fn statusz(State(pages): State<Pages>) -> Response {
+    json(&pages.admin.report(pages.reach).await)
 }
 
-async fn objects(State(admin): State<Admin>) -> Response {
-    json(&admin.source.objects())
+async fn objects(State(pages): State<Pages>) -> Response {
+    json(&pages.admin.source.objects())
 }
 
 fn index(reach: Reach) -> String {
@@ -176,8 +200,18 @@ fn index(reach: Reach) -> String {
     format!("Switchyard {VERSION}\n/livez\n/readyz?verbose\n/metrics\n/statusz\n{local}")
 }
 
-fn part_view(part: &Part) -> PartView {
-    PartView { name: part.name.into(), up: part.is_up(), needed: part.needed, detail: part.detail().into() }
+fn part_view(part: &Part, reach: Reach) -> PartView {
+    let detail = detail(part, reach).into();
+    PartView { name: part.name.into(), up: part.is_up(), needed: part.needed, detail }
+}
+
+/// What a listener's clients may know of how a part is.
+fn detail(part: &Part, reach: Reach) -> &str {
+    match (reach, part.is_up()) {
+        (Reach::Local, _) => part.detail(),
+        (Reach::Network, true) => "",
+        (Reach::Network, false) => WITHHELD,
+    }
 }
 
 fn json(value: &impl Serialize) -> Response {

@@ -28,6 +28,8 @@ pub use switchyard_containerd::config::{
 pub use switchyard_cri::UnsetSeccomp;
 use switchyard_devices::Group;
 
+use crate::admin::Limits;
+
 /// The documented defaults, as `switchyard config default` prints them.
 pub const DOCUMENTED: &str = include_str!("../../../config.toml");
 
@@ -120,6 +122,14 @@ pub struct Devices {
 pub struct Admin {
     /// Address of the TCP listener; port 0 takes a free one. The address in use is in `<run>/admin.addr`.
     pub listen: SocketAddr,
+    /// How many connections each listener serves at once.
+    pub max_connections: usize,
+    /// How long a new connection may take for the head of its first request, in seconds.
+    pub header_timeout_seconds: u64,
+    /// How long a connection may go without a new request, in seconds.
+    pub idle_timeout_seconds: u64,
+    /// The longest head of a request, in bytes.
+    pub max_header_bytes: usize,
 }
 
 /// The CRI server.
@@ -268,7 +278,13 @@ impl Devices {
 
 impl Default for Admin {
     fn default() -> Self {
-        Self { listen: SocketAddr::from((Ipv4Addr::LOCALHOST, 9640)) }
+        Self {
+            listen: SocketAddr::from((Ipv4Addr::LOCALHOST, 9640)),
+            max_connections: 256,
+            header_timeout_seconds: 10,
+            idle_timeout_seconds: 120,
+            max_header_bytes: 64 << 10,
+        }
     }
 }
 
@@ -380,6 +396,19 @@ impl Paths {
 
 impl Managed {
     /// How long a process may take to answer after its start.
+impl Admin {
+    /// What the clients of a listener may take.
+    #[must_use]
+    pub const fn limits(&self) -> Limits {
+        Limits {
+            max_connections: self.max_connections,
+            header_timeout: Duration::from_secs(self.header_timeout_seconds),
+            idle_timeout: Duration::from_secs(self.idle_timeout_seconds),
+            max_header_bytes: self.max_header_bytes,
+        }
+    }
+}
+
     #[must_use]
     pub const fn start_timeout(&self) -> Duration {
         Duration::from_secs(self.start_timeout_seconds)

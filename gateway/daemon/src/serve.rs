@@ -19,11 +19,11 @@ use switchyard_core::gateway::{Gateway, Limits};
 use switchyard_logkeeper::Client;
 use switchyard_steps::{Step, reach};
 use switchyard_streaming::{BindError, Sessions};
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, TcpSocket};
 use tokio::sync::watch;
 use tokio_util::task::TaskTracker;
 
-use crate::admin::{Admin, Reach};
+use crate::admin::{self, Admin, Hosts, Reach};
 use crate::config::{Config, Loaded, Mode};
 use crate::counted::Counted;
 use crate::listener::{GuardedListener, ListenError, SocketFile};
@@ -45,6 +45,9 @@ const DRAIN: Duration = Duration::from_secs(10);
 
 /// How long servers may take to close their connections after that.
 const CLOSE: Duration = Duration::from_secs(2);
+
+/// How many connections to the admin address may wait to be accepted.
+const BACKLOG: u32 = 1024;
 
 /// Between two looks at a logkeeper that somebody else runs.
 const LOOK: Duration = Duration::from_secs(2);
@@ -226,15 +229,19 @@ impl Daemon {
         let pages = Admin::new(Arc::clone(&self.node) as _, Arc::clone(&self.metrics));
         let address = self.config.admin.listen;
         let fail = |source| ServeError::Admin { address, source };
-        let tcp = TcpListener::bind(address).await.map_err(fail)?;
+        let tcp = listen(address).map_err(fail)?;
         let bound = tcp.local_addr().map_err(fail)?;
         if !bound.ip().is_loopback() {
             tracing::warn!(%bound, "admin pages are served beyond loopback, and ask for no password");
         }
         let unix = GuardedListener::bind(&self.config.paths.admin_socket(), None)?;
         let socket = unix.file();
-        self.serve_http("admin http", tcp, pages.router(Reach::Network));
-        self.serve_http("admin socket", unix, pages.router(Reach::Local));
+        let limits = self.config.admin.limits();
+        // Pages are short: what is in flight at the end is cut off, so that probes see the end at once.
+        let network = admin::serve(tcp, pages.router(Reach::Network), Hosts::of(bound), limits);
+        let local = admin::serve(unix, pages.router(Reach::Local), Hosts::Any, limits);
+        self.spawn("admin http", network);
+        self.spawn("admin socket", local);
         let file = self.config.paths.run.join("admin.addr");
         if let Err(error) = write_whole(&file, &format!("{bound}\n")) {
             // Whoever looks for the daemon finds the socket, and a full disk is a reason to serve rather than not to.
@@ -242,20 +249,6 @@ impl Daemon {
         }
         tracing::info!(%bound, "admin pages are served");
         Ok((file, socket))
-    }
-
-    fn serve_http<L>(&self, name: &'static str, listener: L, router: axum::Router)
-    where
-        L: axum::serve::Listener,
-        L::Addr: std::fmt::Debug,
-    {
-        let shutdown = self.shutdown.clone();
-        self.spawn(name, async move {
-            // Pages are short: what is in flight at the end is cut off, so that probes see the end at once.
-            if let Err(error) = axum::serve(listener, router).await {
-                shutdown.fail(format!("{name} ended: {error}"));
-            }
-        });
     }
 
     /// Serves streaming sessions; they end with the daemon, after a moment.
@@ -288,6 +281,14 @@ impl Daemon {
             tracing::debug!(left = self.tasks.len(), "connections are cut off");
         }
     }
+}
+
+/// Listens on an address. Connections wait for their turn rather than being lost, which costs their clients a second.
+fn listen(address: SocketAddr) -> io::Result<TcpListener> {
+    let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
+    socket.set_reuseaddr(true)?;
+    socket.bind(address)?;
+    socket.listen(BACKLOG)
 }
 
 fn limits(config: &Config) -> Limits {

@@ -138,8 +138,9 @@ pub struct StatusReport {
     pub version: String,
     /// The build's source revision.
     pub revision: String,
-    /// The daemon's process.
-    pub pid: u32,
+    /// The daemon's process; told on the unix socket alone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pid: Option<u32>,
     /// When it began, as RFC 3339.
     pub started_at: String,
     /// Whether all needed parts work.
@@ -163,7 +164,7 @@ pub struct PartView {
     pub up: bool,
     /// Whether the node is not ready without it.
     pub needed: bool,
-    /// What it is, or why it does not work.
+    /// What it is, or why it does not work; told on the unix socket alone.
     pub detail: String,
 }
 

@@ -78,9 +78,10 @@ pub(super) async fn status(target: &Target) -> Result<ExitCode, DaemonError> {
                 })
                 .collect();
             let images = report.images.map_or_else(|| "unknown".to_owned(), |images| images.to_string());
+            let process = report.pid.map_or_else(|| "running".to_owned(), |pid| format!("process {pid}"));
             let mut text = format!(
-                "switchyard {} is {ready}, process {} since {}\n\n",
-                report.version, report.pid, report.started_at
+                "switchyard {} is {ready}, {process} since {}\n\n",
+                report.version, report.started_at
             );
             text.push_str(&table(["PART", "STATE", "DETAIL"], &parts));
             text.push('\n');

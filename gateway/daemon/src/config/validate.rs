@@ -1,12 +1,16 @@
 //! Checks that go beyond the type of a value.
 
+use std::ops::RangeInclusive;
 use std::path::Path;
 
 use switchyard_devices::Group;
 use tracing_subscriber::EnvFilter;
 use url::Url;
 
-use super::{Config, Images, Mode, Streaming};
+use super::{Admin, Config, Images, Mode, Streaming};
+
+/// What the head of a request to the admin server may be limited to, in bytes: the HTTP server needs the least.
+const HEADER_BYTES: RangeInclusive<usize> = 8 << 10..=1 << 20;
 
 /// The longest path of a unix socket that the kernel takes, without its final NUL.
 const SOCKET_PATH_MAX: usize = 107;
@@ -39,6 +43,7 @@ pub(super) fn check(config: &Config) -> Result<(), Fault> {
             return fault(key, why);
         }
     }
+    check_admin(&config.admin)?;
     if let Err(error) = EnvFilter::try_new(&config.log.level) {
         return fault("log.level", format!("{:?} is no level nor filter: {error}", config.log.level));
     }
@@ -77,6 +82,9 @@ pub(super) fn check(config: &Config) -> Result<(), Fault> {
         );
     }
     for (key, is_zero) in [
+        ("admin.max_connections", config.admin.max_connections == 0),
+        ("admin.header_timeout_seconds", config.admin.header_timeout_seconds == 0),
+        ("admin.idle_timeout_seconds", config.admin.idle_timeout_seconds == 0),
         ("managed.start_timeout_seconds", config.managed.start_timeout_seconds == 0),
         ("containerd.max_concurrent_downloads", containerd.max_concurrent_downloads == 0),
         ("containerd.answer_timeout_seconds", containerd.answer_timeout_seconds == 0),
@@ -124,6 +132,20 @@ fn check_images(images: &Images) -> Result<(), Fault> {
         return fault("images.max_layers", "must be at least 1".into());
     }
     Ok(())
+}
+
+/// Checks the admin server.
+fn check_admin(admin: &Admin) -> Result<(), Fault> {
+    if HEADER_BYTES.contains(&admin.max_header_bytes) {
+        return Ok(());
+    }
+    let why = format!(
+        "{} is not within {} to {}",
+        admin.max_header_bytes,
+        HEADER_BYTES.start(),
+        HEADER_BYTES.end()
+    );
+    Err(("admin.max_header_bytes".into(), why))
 }
 
 /// Checks the server of exec, attach and port-forward.

@@ -1,11 +1,13 @@
 //! The admin pages over real sockets, from a source that the test controls.
 
 use std::collections::BTreeMap;
+use std::io;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use futures::future::BoxFuture;
 use http::StatusCode;
-use switchyard::admin::{Admin, Reach};
+use switchyard::admin::{self, Admin, Hosts, Limits, Reach};
 use switchyard::channel;
 use switchyard::listener::GuardedListener;
 use switchyard::metrics::Metrics;
@@ -14,7 +16,7 @@ use switchyard_core::id::Owner;
 use switchyard_core::table::Counts;
 use switchyard_logkeeper::protocol::Stats;
 use tempfile::TempDir;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{TcpListener, TcpStream};
 
 use crate::support::soon;
@@ -81,6 +83,14 @@ fn down() -> Condition {
     Condition::Down("gone".into())
 }
 
+/// Longer than any test takes.
+const LIMITS: Limits = Limits {
+    max_connections: 64,
+    header_timeout: Duration::from_secs(3600),
+    idle_timeout: Duration::from_secs(3600),
+    max_header_bytes: 8192,
+};
+
 struct Pages {
     source: Arc<Fake>,
     dir: TempDir,
@@ -89,6 +99,10 @@ struct Pages {
 
 impl Pages {
     async fn serve() -> Self {
+        Self::with(LIMITS).await
+    }
+
+    async fn with(limits: Limits) -> Self {
         let source = Arc::new(Fake::default());
         let admin = Admin::new(Arc::clone(&source) as _, Arc::new(Metrics::new().unwrap()));
         let dir = tempfile::tempdir().unwrap();
@@ -96,8 +110,8 @@ impl Pages {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let tcp = listener.local_addr().unwrap();
         let (local, network) = (admin.router(Reach::Local), admin.router(Reach::Network));
-        tokio::spawn(async move { axum::serve(unix, local).await });
-        tokio::spawn(async move { axum::serve(listener, network).await });
+        tokio::spawn(admin::serve(unix, local, Hosts::Any, limits));
+        tokio::spawn(admin::serve(listener, network, Hosts::of(tcp), limits));
         Self { source, dir, tcp }
     }
 
@@ -113,12 +127,64 @@ impl Pages {
 
     /// The head and body over TCP, as text.
     async fn get_tcp(&self, path: &str) -> String {
+        self.say(&format!("GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")).await
+    }
+
+    /// What comes over TCP until the end of the connection, after these words.
+    async fn say(&self, words: &str) -> String {
         let mut stream = TcpStream::connect(self.tcp).await.unwrap();
-        let request = format!("GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
-        stream.write_all(request.as_bytes()).await.unwrap();
-        let mut text = String::new();
-        soon("an answer", stream.read_to_string(&mut text)).await.unwrap();
-        text
+        // It may be refused before it has come whole.
+        drop(stream.write_all(words.as_bytes()).await);
+        let mut bytes = Vec::new();
+        drop(soon("the end", stream.read_to_end(&mut bytes)).await);
+        String::from_utf8(bytes).unwrap()
+    }
+}
+
+/// A client that asks over one connection for as long as that stands, as Prometheus does.
+struct Scraper {
+    address: std::net::SocketAddr,
+    connection: Option<BufReader<TcpStream>>,
+}
+
+impl Scraper {
+    fn new(pages: &Pages) -> Self {
+        Self { address: pages.tcp, connection: None }
+    }
+
+    /// One page; a connection that the server has closed while it was idle is made again.
+    async fn scrape(&mut self) -> io::Result<()> {
+        if let Some(connection) = &mut self.connection
+            && Self::ask(connection).await.is_ok()
+        {
+            return Ok(());
+        }
+        let mut connection = BufReader::new(TcpStream::connect(self.address).await?);
+        let asked = Self::ask(&mut connection).await;
+        self.connection = Some(connection);
+        asked
+    }
+
+    async fn ask(connection: &mut BufReader<TcpStream>) -> io::Result<()> {
+        connection.write_all(b"GET /metrics HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n").await?;
+        let mut length = 0;
+        loop {
+            let mut line = String::new();
+            if connection.read_line(&mut line).await? == 0 {
+                return Err(io::ErrorKind::UnexpectedEof.into());
+            }
+            let line = line.trim_end().to_ascii_lowercase();
+            if let Some(value) = line.strip_prefix("content-length: ") {
+                length = value.parse().unwrap();
+            }
+            if line.is_empty() {
+                break;
+            }
+        }
+        let mut body = vec![0; length];
+        connection.read_exact(&mut body).await?;
+        assert!(String::from_utf8(body).unwrap().contains("switchyard_images 5"));
+        Ok(())
     }
 }
 
@@ -163,7 +229,7 @@ async fn metrics_and_status_show_the_node() {
     }
     let report: StatusReport = serde_json::from_str(&pages.get("/statusz").await.1).unwrap();
     assert!(report.ready);
-    assert_eq!((report.pid, report.images), (std::process::id(), Some(5)));
+    assert_eq!((report.pid, report.images), (Some(std::process::id()), Some(5)));
     assert_eq!(report.parts[0].name, "cri");
 }
 
@@ -205,4 +271,110 @@ async fn the_command_line_shows_status_and_objects() {
     pages.set(vec![part("cri", true, down())]);
     let output = run(&["status", "--socket", &socket]).await.unwrap();
     assert_eq!(output.status.code(), Some(1));
+}
+
+#[tokio::test]
+async fn why_a_part_fails_is_told_on_the_socket_alone() {
+    let pages = Pages::serve().await;
+    let why = "ended with signal 9: last words: cannot open /var/lib/secret, process 4711";
+    pages.set(vec![
+        part("containerd", true, Condition::Down(why.into())),
+        part("logkeeper", true, Condition::Up("logkeeper protocol 1, process 4712".into())),
+    ]);
+    for path in ["/readyz", "/readyz?verbose", "/readyz/containerd", "/readyz/logkeeper?verbose", "/statusz"]
+    {
+        let text = pages.get_tcp(path).await;
+        for secret in ["last words", "/var/lib", "471", "\"pid\""] {
+            assert!(!text.contains(secret), "{path} tells strangers of {secret}: {text}");
+        }
+    }
+    assert!(pages.get_tcp("/readyz").await.contains("[-]containerd failed: reason withheld"));
+    assert!(pages.get_tcp("/readyz?verbose").await.contains("[+]logkeeper ok\n"));
+    let report: StatusReport =
+        serde_json::from_str(pages.get_tcp("/statusz").await.split_once("\r\n\r\n").unwrap().1).unwrap();
+    assert!(!report.ready && report.pid.is_none());
+    assert!(pages.get("/readyz").await.1.contains(why));
+    assert!(pages.get("/statusz").await.1.contains(why));
+}
+
+#[tokio::test]
+async fn a_web_page_cannot_ask_by_a_name_of_its_own() {
+    let pages = Pages::serve().await;
+    let ask = async |host: &str| {
+        pages.say(&format!("GET /metrics HTTP/1.1\r\n{host}Connection: close\r\n\r\n")).await
+    };
+    let refused = ask("Host: rebound.example:9640\r\n").await;
+    assert!(refused.starts_with("HTTP/1.1 421 "), "{refused}");
+    assert!(refused.contains("\"rebound.example\" is not a name of this listener"), "{refused}");
+    assert!(!refused.contains("switchyard_"), "{refused}");
+    for host in ["Host: localhost:9640\r\n", "Host: 127.0.0.1\r\n", "Host: [::1]:1\r\n"] {
+        assert!(ask(host).await.starts_with("HTTP/1.1 200 "), "{host}");
+    }
+    for host in ["", "Host: localhost\r\nHost: rebound.example\r\n"] {
+        assert!(ask(host).await.starts_with("HTTP/1.1 400 "), "{host}");
+    }
+    let body = pages.say("GET / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000000000\r\n\r\n").await;
+    assert!(body.starts_with("HTTP/1.1 413 "), "{body}");
+}
+
+#[tokio::test]
+async fn a_head_without_end_is_refused_and_one_that_does_not_come_is_not_waited_for() {
+    let limits = Limits {
+        header_timeout: Duration::from_millis(50),
+        idle_timeout: Duration::from_millis(50),
+        ..LIMITS
+    };
+    let pages = Pages::with(limits).await;
+    let giant = format!("GET / HTTP/1.1\r\nHost: localhost\r\nX: {}\r\n\r\n", "x".repeat(10_000));
+    assert!(pages.say(&giant).await.starts_with("HTTP/1.1 431 "));
+    // Of one that is much too long, the refusal may be lost.
+    let endless = pages.say(&"x".repeat(8 << 20)).await;
+    assert!(!endless.contains(" 200 "), "{endless}");
+    let many = "A: b\r\n".repeat(1000);
+    assert!(pages.say(&format!("GET / HTTP/1.1\r\n{many}\r\n")).await.starts_with("HTTP/1.1 431 "));
+    assert_eq!(pages.say("GET / HTT").await, "");
+    // One that was answered and asks no more is closed as well.
+    let answered = pages.say("GET /livez HTTP/1.1\r\nHost: localhost\r\n\r\nGET /li").await;
+    assert!(answered.ends_with("\r\n\r\nok\n"), "{answered}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_scraper_goes_on_while_others_hold_every_connection() {
+    const LIMIT: usize = 16;
+    let pages = Pages::with(Limits { max_connections: LIMIT, ..LIMITS }).await;
+    let mut scraper = Scraper::new(&pages);
+    soon("a page", scraper.scrape()).await.unwrap();
+    let mut held = Vec::new();
+    for number in 0..400 {
+        let mut stream = TcpStream::connect(pages.tcp).await.unwrap();
+        // Some say nothing, some do not come to an end, some stay idle, some do not read.
+        let words = ["", "GET / HTTP", "GET /livez HTTP/1.1\r\nHost: localhost\r\n\r\n"][number % 3];
+        drop(stream.write_all(words.as_bytes()).await);
+        held.push(stream);
+        if number % 10 == 0 {
+            soon("a page", scraper.scrape()).await.unwrap();
+        }
+    }
+    for _ in 0..20 {
+        soon("a page", scraper.scrape()).await.unwrap();
+    }
+    // All but as many as there are places are closed.
+    let closed = async {
+        while held.len() > LIMIT {
+            held.retain(is_open);
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    soon("the others to be closed", closed).await;
+}
+
+/// Whether the other end has not closed a connection.
+fn is_open(stream: &TcpStream) -> bool {
+    loop {
+        match stream.try_read(&mut [0; 1024]) {
+            Ok(0) => return false,
+            Ok(_) => {}
+            Err(error) => return error.kind() == io::ErrorKind::WouldBlock,
+        }
+    }
 }

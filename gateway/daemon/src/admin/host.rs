@@ -1,0 +1,135 @@
+//! What a request over HTTP may say of itself: the name that it was sent to, and that it has no body.
+//!
+//! A web page can have its visitor's browser send requests to loopback by a name of the page's own that resolves to 127.0.0.1
+//! (DNS rebinding), and read the answers. Such a request says that name as its host, so a loopback listener answers to loopback
+//! names and to addresses alone.
+
+use std::net::{IpAddr, SocketAddr};
+
+use http::header::HOST;
+use http::uri::Authority;
+use http::{Request, StatusCode, Version};
+use hyper::body::Body;
+
+/// Which names clients may ask by.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Hosts {
+    /// `localhost`, and addresses.
+    Loopback,
+    /// All.
+    Any,
+}
+
+impl Hosts {
+    /// What is allowed on a TCP listener.
+    #[must_use]
+    pub fn of(listener: SocketAddr) -> Self {
+        if listener.ip().to_canonical().is_loopback() { Self::Loopback } else { Self::Any }
+    }
+}
+
+/// Why a request is not answered with a page; `None` if it is.
+pub(super) fn refusal(hosts: Hosts, request: &Request<impl Body>) -> Option<(StatusCode, String)> {
+    if !request.body().is_end_stream() {
+        return Some((StatusCode::PAYLOAD_TOO_LARGE, "no page takes a request with a body\n".into()));
+    }
+    if hosts == Hosts::Any {
+        return None;
+    }
+    let mut named = request.headers().get_all(HOST).iter();
+    let host = match (request.uri().authority(), named.next(), named.next()) {
+        (_, _, Some(_)) => Err("a request names one host\n"),
+        (Some(target), _, None) => Ok(target.clone()),
+        (None, Some(host), None) => Authority::try_from(host.as_bytes()).map_err(|_| "the host is no name\n"),
+        // Browsers, which are whom this is about, always say it.
+        (None, None, None) if request.version() < Version::HTTP_11 => return None,
+        (None, None, None) => Err("a request says for which host it is\n"),
+    };
+    match host {
+        Ok(host) if is_loopback_name(host.host()) => None,
+        Ok(host) => {
+            let why = format!(
+                "{:?} is not a name of this listener: ask by localhost or by the address, or listen on another than a loopback address (admin.listen)\n",
+                host.host()
+            );
+            Some((StatusCode::MISDIRECTED_REQUEST, why))
+        }
+        Err(why) => Some((StatusCode::BAD_REQUEST, why.into())),
+    }
+}
+
+/// Whether no DNS server can have a say in what this name means.
+fn is_loopback_name(host: &str) -> bool {
+    let address = host.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(host);
+    let name = host.strip_suffix('.').unwrap_or(host);
+    name.eq_ignore_ascii_case("localhost") || address.parse::<IpAddr>().is_ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use http_body_util::{Empty, Full};
+
+    use super::*;
+
+    type Nothing = Empty<&'static [u8]>;
+
+    #[track_caller]
+    fn check(hosts: Hosts, headers: &[&str], expected: Option<StatusCode>) {
+        let mut request = Request::get("/statusz");
+        for host in headers {
+            request = request.header(HOST, *host);
+        }
+        let request = request.body(Nothing::new()).unwrap();
+        assert_eq!(refusal(hosts, &request).map(|(status, _)| status), expected, "{headers:?}");
+    }
+
+    #[test]
+    fn a_loopback_listener_answers_to_loopback_names_and_addresses_alone() {
+        for host in
+            ["localhost", "LocalHost:9640", "localhost.", "127.0.0.1:9640", "10.1.2.3", "[::1]", "[::1]:9640"]
+        {
+            check(Hosts::Loopback, &[host], None);
+        }
+        for host in ["evil.example", "evil.example:9640", "localhost.evil.example", "127.0.0.1.evil.example"]
+        {
+            check(Hosts::Loopback, &[host], Some(StatusCode::MISDIRECTED_REQUEST));
+            check(Hosts::Any, &[host], None);
+        }
+        for hosts in [&["", ""][..], &["localhost", "evil.example"], &["a b"], &[]] {
+            check(Hosts::Loopback, hosts, Some(StatusCode::BAD_REQUEST));
+        }
+    }
+
+    #[test]
+    fn the_host_of_an_absolute_target_counts() {
+        let request = Request::get("http://evil.example/statusz").header(HOST, "localhost");
+        let refused = refusal(Hosts::Loopback, &request.body(Nothing::new()).unwrap());
+        assert_eq!(refused.map(|(status, _)| status), Some(StatusCode::MISDIRECTED_REQUEST));
+    }
+
+    #[test]
+    fn a_probe_of_http_1_0_needs_no_host() {
+        let request = Request::get("/livez").version(Version::HTTP_10).body(Nothing::new()).unwrap();
+        assert_eq!(refusal(Hosts::Loopback, &request), None);
+    }
+
+    #[test]
+    fn a_request_with_a_body_is_refused_on_every_listener() {
+        let request = Request::get("/livez").header(HOST, "localhost").body(Full::new(&b"x"[..])).unwrap();
+        let refused = refusal(Hosts::Any, &request).map(|(status, _)| status);
+        assert_eq!(refused, Some(StatusCode::PAYLOAD_TOO_LARGE));
+    }
+
+    #[test]
+    fn only_loopback_addresses_restrict_names() {
+        for (address, hosts) in [
+            ("127.0.0.1:9640", Hosts::Loopback),
+            ("[::1]:9640", Hosts::Loopback),
+            ("[::ffff:127.0.0.1]:9640", Hosts::Loopback),
+            ("0.0.0.0:9640", Hosts::Any),
+            ("10.0.0.1:9640", Hosts::Any),
+        ] {
+            assert_eq!(Hosts::of(address.parse().unwrap()), hosts, "{address}");
+        }
+    }
+}

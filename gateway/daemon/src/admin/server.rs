@@ -1,0 +1,196 @@
+//! The HTTP/1.1 server below the admin pages. A stranger can reach it, so connections, request heads and idle time are bounded.
+//!
+//! At the limit on connections the one that has been idle for longest is closed for a new one: whoever holds many connections open
+//! keeps nobody out, and a scraper whose idle connection was closed connects again.
+
+use std::convert::Infallible;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::Duration;
+
+use axum::Router;
+use axum::body::Body;
+use http::Request;
+use hyper::body::Incoming;
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::TokioIo;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::sync::Notify;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep_until};
+use tokio_util::sync::CancellationToken;
+use tower::ServiceExt as _;
+
+use super::host::{self, Hosts};
+
+/// How long one page may take; every page has shorter limits of its own.
+const PAGE_LIMIT: Duration = Duration::from_secs(30);
+
+/// What the clients of one listener may take.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Limits {
+    /// How many connections may be open at once.
+    pub max_connections: usize,
+    /// How long a new connection may take for the head of its first request.
+    pub header_timeout: Duration,
+    /// How long a connection may go without a new request after an answer.
+    pub idle_timeout: Duration,
+    /// The most bytes of a request's head; at least 8192.
+    pub max_header_bytes: usize,
+}
+
+/// Serves a router on a listener until it is dropped, which closes all connections.
+pub async fn serve<L>(mut listener: L, router: Router, hosts: Hosts, limits: Limits)
+where
+    L: axum::serve::Listener,
+{
+    let mut connections = JoinSet::new();
+    let mut places = Places::new(limits.max_connections);
+    loop {
+        // Those that were closed to make room count until their tasks have ended.
+        let room = connections.len() < 2 * limits.max_connections && places.has_room();
+        tokio::select! {
+            Some(ended) = connections.join_next() => {
+                if let Err(error) = ended {
+                    tracing::error!(%error, "the task of an admin connection panicked");
+                }
+            }
+            () = places.freed.notified(), if !room => {}
+            (stream, _peer) = listener.accept(), if room => {
+                let place = places.take();
+                connections.spawn(connection(stream, router.clone(), hosts, limits, place));
+            }
+        }
+    }
+}
+
+/// Serves one connection until it ends, takes too long, or has to make room.
+async fn connection(
+    stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static,
+    router: Router,
+    hosts: Hosts,
+    limits: Limits,
+    place: Arc<Place>,
+) {
+    let service = service_fn(|request: Request<Incoming>| {
+        let (router, place) = (router.clone(), Arc::clone(&place));
+        async move {
+            place.set(Doing::Page);
+            let answer = match host::refusal(hosts, &request) {
+                Some((status, why)) => super::text(status, why),
+                None => match router.oneshot(request.map(Body::new)).await {
+                    Ok(answer) => answer,
+                    Err(never) => match never {},
+                },
+            };
+            place.set(Doing::Idle);
+            Ok::<_, Infallible>(answer)
+        }
+    });
+    let mut served = http1::Builder::new();
+    let served = served.max_buf_size(limits.max_header_bytes).serve_connection(TokioIo::new(stream), service);
+    tokio::pin!(served);
+    loop {
+        tokio::select! {
+            ended = &mut served => {
+                if let Err(error) = ended {
+                    tracing::debug!(%error, "an admin connection broke");
+                }
+                return;
+            }
+            () = place.evicted.cancelled() => return,
+            // What it does may have changed since the deadline was set.
+            () = sleep_until(place.deadline(&limits)) => if place.deadline(&limits) <= Instant::now() {
+                return;
+            },
+        }
+    }
+}
+
+/// The connections of one listener.
+struct Places {
+    limit: usize,
+    taken: Vec<Weak<Place>>,
+    /// Told whenever a connection has become idle.
+    freed: Arc<Notify>,
+}
+
+/// One connection, as the listener sees it.
+struct Place {
+    state: Mutex<(Doing, Instant)>,
+    evicted: CancellationToken,
+    freed: Arc<Notify>,
+}
+
+/// What a connection does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Doing {
+    /// Its first request has not come whole.
+    Head,
+    /// A page is being made for it.
+    Page,
+    /// It has been answered.
+    Idle,
+}
+
+impl Places {
+    fn new(limit: usize) -> Self {
+        Self { limit: limit.max(1), taken: Vec::new(), freed: Arc::new(Notify::new()) }
+    }
+
+    /// Whether a connection may be accepted: there is a place, or a connection that can be closed for it.
+    fn has_room(&mut self) -> bool {
+        self.taken.retain(|place| place.upgrade().is_some_and(|place| !place.evicted.is_cancelled()));
+        self.taken.len() < self.limit || self.idle_longest().is_some()
+    }
+
+    /// A place for one more connection; the one that has been idle for longest is closed if there is none.
+    fn take(&mut self) -> Arc<Place> {
+        if self.taken.len() >= self.limit
+            && let Some(oldest) = self.idle_longest()
+        {
+            tracing::debug!("an idle admin connection is closed for a new one");
+            oldest.evicted.cancel();
+        }
+        let place = Arc::new(Place {
+            state: Mutex::new((Doing::Head, Instant::now())),
+            evicted: CancellationToken::new(),
+            freed: Arc::clone(&self.freed),
+        });
+        self.taken.push(Arc::downgrade(&place));
+        place
+    }
+
+    fn idle_longest(&self) -> Option<Arc<Place>> {
+        let idle = self.taken.iter().filter_map(|place| {
+            let place = place.upgrade()?;
+            let (doing, since) = place.state();
+            (doing != Doing::Page).then_some((since, place))
+        });
+        idle.min_by_key(|(since, _)| *since).map(|(_, place)| place)
+    }
+}
+
+impl Place {
+    fn state(&self) -> (Doing, Instant) {
+        *self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn set(&self, doing: Doing) {
+        *self.state.lock().unwrap_or_else(PoisonError::into_inner) = (doing, Instant::now());
+        if doing == Doing::Idle {
+            self.freed.notify_one();
+        }
+    }
+
+    /// When it is closed, if nothing changes.
+    fn deadline(&self, limits: &Limits) -> Instant {
+        let (doing, since) = self.state();
+        since
+            + match doing {
+                Doing::Head => limits.header_timeout,
+                Doing::Page => PAGE_LIMIT,
+                Doing::Idle => limits.idle_timeout,
+            }
+    }
+}

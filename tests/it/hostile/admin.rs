@@ -1,0 +1,58 @@
+//! The admin address, which every process of the node can reach.
+
+use std::io::Write;
+use std::net::TcpStream;
+
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
+use switchyard_tests::http;
+use switchyard_tests::node::Node;
+
+/// How many connections a stranger holds.
+const HELD: usize = 10_000;
+
+#[test]
+fn ten_thousand_held_connections_keep_nobody_out_of_the_admin_pages() {
+    let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE).expect("a limit can be asked for");
+    setrlimit(Resource::RLIMIT_NOFILE, hard, hard).expect("it may be raised to its hard limit");
+    let node = Node::start();
+    let files = || {
+        let files = std::fs::read_dir(format!("/proc/{}/fd", node.daemon().pid())).expect("it runs");
+        files.count()
+    };
+    let before = files();
+    let mut held = Vec::new();
+    for number in 0..HELD {
+        let mut stream = TcpStream::connect(node.daemon().admin()).expect("it accepts");
+        let words = ["", "GET /metrics HT", "GET /livez HTTP/1.1\r\nHost: localhost\r\n\r\n"][number % 3];
+        // It may be closed already for a later one.
+        drop(stream.write_all(words.as_bytes()));
+        held.push(stream);
+        if number % 1000 == 0 {
+            assert_eq!(node.daemon().get_as_stranger("/livez").0, 200);
+        }
+    }
+    for path in ["/livez", "/readyz", "/metrics", "/statusz"] {
+        assert_eq!(node.daemon().get_as_stranger(path).0, 200, "{path}");
+        assert_eq!(node.daemon().get(path).0, 200, "{path}");
+    }
+    let after = files();
+    assert!(after <= before + 600, "{before} files were open, and {after} are");
+    assert_eq!(node.pod("unharmed").output("echo works", |_| {}), "works");
+}
+
+#[test]
+fn a_stranger_learns_of_no_name_path_or_process() {
+    let node = Node::start();
+    let pod = node.pod("secret-pod");
+    let run = node.root().run().display().to_string();
+    for path in ["/", "/readyz?verbose", "/statusz", "/metrics", "/readyz/containerd?verbose"] {
+        let (status, text) = node.daemon().get_as_stranger(path);
+        assert_eq!(status, 200, "{path}: {text}");
+        for secret in [run.as_str(), "secret-pod", pod.id(), &format!("process {}", node.daemon().pid())] {
+            assert!(!text.contains(secret), "{path} tells strangers of {secret}: {text}");
+        }
+    }
+    assert_eq!(node.daemon().get_as_stranger("/v1/objects").0, 404);
+    let rebound = http::request(node.daemon().admin(), "GET", "/statusz", &[("Host", "evil.example")], &[]);
+    assert_eq!(rebound.expect("it answers").status, 400, "two hosts");
+}
