@@ -1,4 +1,5 @@
-//! The task of one container: it waits on both FIFOs and on its commands, and is the only one to touch its files.
+//! The task of one container: it waits on both FIFOs and on its commands, and is the only one to touch its files. It runs on the
+//! thread of the file system that has its log ([`crate::lane`]).
 
 use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -12,7 +13,8 @@ use switchyard_steps::{Step, reach};
 use crate::fifo::{Fifo, PipeBudget};
 use crate::follow::Follower;
 use crate::format::Stream;
-use crate::journal::{BATCH, Journal, Received, Scratch};
+use crate::journal::{BATCH, Journal, Received};
+use crate::lane::Lane;
 use crate::protocol::{Counters, LogSpec};
 use crate::state_dir::StateDir;
 
@@ -30,8 +32,6 @@ const LAST_DRAIN: usize = 1024 * 1024;
 pub(crate) struct Shared {
     pub(crate) state: StateDir,
     pub(crate) budget: Arc<PipeBudget>,
-    /// Locked for the length of one batch and never over an await.
-    pub(crate) scratch: Mutex<Scratch>,
 }
 
 /// A request to a container's task.
@@ -43,6 +43,8 @@ pub(crate) enum Command {
         place: OwnedSemaphorePermit,
         done: oneshot::Sender<io::Result<Option<Follower>>>,
     },
+    /// Answered once the container is open.
+    Started(oneshot::Sender<()>),
     Reopen(oneshot::Sender<io::Result<()>>),
     Finish {
         drain: Duration,
@@ -58,6 +60,7 @@ pub(crate) struct Container {
     journal: Journal,
     counters: Arc<Mutex<Counters>>,
     shared: Arc<Shared>,
+    lane: Arc<Lane>,
     ending: Option<Ending>,
 }
 
@@ -81,13 +84,19 @@ enum Wake {
 
 impl Container {
     /// Opens a new container and makes it known; on an error nothing is left in the state directory.
-    pub(crate) fn open(spec: &LogSpec, shared: &Arc<Shared>) -> io::Result<Self> {
+    pub(crate) fn open(
+        spec: &LogSpec,
+        shared: &Arc<Shared>,
+        lane: &Arc<Lane>,
+        counters: Arc<Mutex<Counters>>,
+    ) -> io::Result<Self> {
+        let _call = lane.call();
         let fifos = open_fifos(spec)?;
         reach(Step::FifosOpened);
         let made = Journal::create(&shared.state.paths(&spec.id), spec)
             .and_then(|journal| shared.state.write(spec).map(|()| journal));
         match made {
-            Ok(journal) => Ok(Self::new(spec, fifos, journal, shared)),
+            Ok(journal) => Ok(Self::new(spec, fifos, journal, shared, lane, counters)),
             Err(error) => {
                 shared.state.remove(&spec.id)?;
                 Err(error)
@@ -96,9 +105,15 @@ impl Container {
     }
 
     /// Takes up a known container. Without any of its FIFOs it is logged to its end and forgotten, and `None` comes.
-    pub(crate) fn recover(spec: &LogSpec, shared: &Arc<Shared>) -> io::Result<Option<Self>> {
+    pub(crate) fn recover(
+        spec: &LogSpec,
+        shared: &Arc<Shared>,
+        lane: &Arc<Lane>,
+        counters: Arc<Mutex<Counters>>,
+    ) -> io::Result<Option<Self>> {
+        let _call = lane.call();
         let paths = shared.state.paths(&spec.id);
-        let mut journal = Journal::recover(&paths, spec, &mut lock(&shared.scratch))?;
+        let mut journal = Journal::recover(&paths, spec, &mut lock(&lane.scratch))?;
         let mut fifos = [None, None];
         for (fifo, path) in fifos.iter_mut().zip([&spec.stdout, &spec.stderr]) {
             let Some(path) = path else { continue };
@@ -111,22 +126,26 @@ impl Container {
         }
         if fifos.iter().all(Option::is_none) {
             tracing::warn!(id = spec.id, "all FIFOs of the container are gone; it is finished");
-            journal.finish(&mut lock(&shared.scratch));
+            journal.finish(&mut lock(&lane.scratch));
             shared.state.remove(&spec.id)?;
             return Ok(None);
         }
         reach(Step::LogTakenUp);
-        Ok(Some(Self::new(spec, fifos, journal, shared)))
+        Ok(Some(Self::new(spec, fifos, journal, shared, lane, counters)))
     }
 
-    fn new(spec: &LogSpec, fifos: [Option<Fifo>; 2], journal: Journal, shared: &Arc<Shared>) -> Self {
-        let counters = Arc::new(Mutex::new(journal.counters()));
-        Self { id: spec.id.clone(), fifos, journal, counters, shared: Arc::clone(shared), ending: None }
-    }
-
-    /// Where the task publishes its counters.
-    pub(crate) fn counters(&self) -> Arc<Mutex<Counters>> {
-        Arc::clone(&self.counters)
+    fn new(
+        spec: &LogSpec,
+        fifos: [Option<Fifo>; 2],
+        journal: Journal,
+        shared: &Arc<Shared>,
+        lane: &Arc<Lane>,
+        counters: Arc<Mutex<Counters>>,
+    ) -> Self {
+        let (shared, lane) = (Arc::clone(shared), Arc::clone(lane));
+        let container = Self { id: spec.id.clone(), fifos, journal, counters, shared, lane, ending: None };
+        container.publish();
+        container
     }
 
     /// Logs until the container is finished, or until the command channel closes, which leaves it to be taken up
@@ -135,14 +154,18 @@ impl Container {
         loop {
             match self.wake(&mut commands).await {
                 Wake::Command(None) => return,
+                Wake::Command(Some(Command::Started(done))) => drop(done.send(())),
                 Wake::Command(Some(Command::Attach { stream, from, place, done })) => {
                     // Whoever asked may have gone.
-                    drop(done.send(self.journal.follow(stream, from, place)));
+                    drop(done.send(self.journal.follow(stream, from, &self.lane, place)));
                 }
                 Wake::Unfollowed(stream) => self.journal.unfollowed(stream),
                 Wake::Command(Some(Command::Reopen(done))) => {
                     reach(Step::ReopenAsked);
-                    let result = self.journal.reopen(&mut lock(&self.shared.scratch));
+                    let result = {
+                        let _call = self.lane.call();
+                        self.journal.reopen(&mut lock(&self.lane.scratch))
+                    };
                     self.publish();
                     // Whoever asked may have gone.
                     drop(done.send(result));
@@ -184,7 +207,8 @@ impl Container {
         for _ in 0..BATCHES_PER_TURN {
             let Some(fifo) = &mut self.fifos[stream.index()] else { return };
             let received = fifo.try_receive(|fd| {
-                match self.journal.receive(stream, fd, &mut lock(&self.shared.scratch))? {
+                let _call = self.lane.call();
+                match self.journal.receive(stream, fd, &mut lock(&self.lane.scratch))? {
                     Received::Empty => Err(io::ErrorKind::WouldBlock.into()),
                     received @ (Received::Bytes(_) | Received::Closed) => Ok(received),
                 }
@@ -240,7 +264,10 @@ impl Container {
             let mut taken = 0;
             // A writer that never pauses must not keep a finish from ending.
             while taken < LAST_DRAIN {
-                let received = self.journal.receive(stream, &fifo, &mut lock(&self.shared.scratch));
+                let received = {
+                    let _call = self.lane.call();
+                    self.journal.receive(stream, &fifo, &mut lock(&self.lane.scratch))
+                };
                 match received {
                     Ok(Received::Bytes(len)) => taken += len,
                     Ok(Received::Empty | Received::Closed) => break,
@@ -254,23 +281,28 @@ impl Container {
     }
 
     fn end(mut self, commands: &mut mpsc::Receiver<Command>) {
-        self.journal.finish(&mut lock(&self.shared.scratch));
+        let lane = Arc::clone(&self.lane);
+        // The log is closed within it too, which some file systems take for the moment to write.
+        let _call = lane.call();
+        self.journal.finish(&mut lock(&lane.scratch));
         reach(Step::LogFinished);
         self.publish();
         let removed = self.shared.state.remove(&self.id).map_err(|error| (error.kind(), error.to_string()));
         let mut waiting = self.ending.take().map(|ending| ending.waiting).unwrap_or_default();
+        let counters = self.journal.counters();
+        drop(self);
         commands.close();
         while let Ok(command) = commands.try_recv() {
             match command {
                 Command::Reopen(done) => drop(done.send(Err(io::ErrorKind::NotFound.into()))),
                 // Dropped unanswered, it tells that the container is not open any more.
-                Command::Attach { .. } => {}
+                Command::Attach { .. } | Command::Started(_) => {}
                 Command::Finish { done, .. } => waiting.push(done),
             }
         }
         for done in waiting {
             let result = removed.clone().map_err(|(kind, text)| io::Error::new(kind, text));
-            drop(done.send(result.map(|()| self.journal.counters())));
+            drop(done.send(result.map(|()| counters)));
         }
     }
 

@@ -5,12 +5,13 @@
 //! nor the log waits, and the log has it all. Cutting such a client off instead would end the standard input of a container that
 //! has it once.
 //!
-//! The keeper has one thread, and no task waits between looking how far it may read and reading: what is being read is not given
-//! back meanwhile.
+//! A client is served on the thread of the container, and no task waits between looking how far it may read and reading: what is being
+//! read is not given back meanwhile.
 
 use std::fs::File;
 use std::io;
 use std::os::fd::AsFd;
+use std::sync::Arc;
 use std::time::Duration;
 
 use nix::errno::Errno;
@@ -18,8 +19,10 @@ use nix::sys::sendfile::sendfile;
 use tokio::io::Interest;
 use tokio::net::UnixStream;
 use tokio::sync::{OwnedSemaphorePermit, watch};
+use tokio::task::JoinSet;
 use tokio::time::timeout;
 
+use crate::lane::Lane;
 use crate::spool::Spool;
 
 /// How far a client may fall behind, in bytes: the memory that a followed stream takes at most, beyond that of any other.
@@ -55,6 +58,7 @@ pub(crate) struct Follower {
     readable: watch::Receiver<Readable>,
     at: u64,
     missed: u64,
+    lane: Arc<Lane>,
     _place: OwnedSemaphorePermit,
 }
 
@@ -72,6 +76,7 @@ impl Feed {
         &mut self,
         spool: &Spool,
         from: Option<u64>,
+        lane: &Arc<Lane>,
         place: OwnedSemaphorePermit,
     ) -> io::Result<Follower> {
         let at = from.unwrap_or(spool.end()).clamp(spool.floor(), spool.end());
@@ -80,6 +85,7 @@ impl Feed {
             readable: self.readable.subscribe(),
             at,
             missed: 0,
+            lane: Arc::clone(lane),
             _place: place,
         };
         self.followed = true;
@@ -121,7 +127,19 @@ impl Follower {
     }
 
     /// Hands the stream to a client until its end or until the client has gone. Cancel-safe: dropped, the client is let go.
-    pub(crate) async fn run(mut self, client: UnixStream) {
+    pub(crate) async fn run(self, client: UnixStream) {
+        let lane = Arc::clone(&self.lane);
+        // A set ends its tasks when it is dropped.
+        let mut task = JoinSet::new();
+        task.spawn_on(self.hand_over(client), lane.handle());
+        if let Some(Err(error)) = task.join_next().await
+            && error.is_panic()
+        {
+            tracing::error!(%error, "the task of an attached client panicked");
+        }
+    }
+
+    async fn hand_over(mut self, client: UnixStream) {
         loop {
             let caught_up = self.at >= self.readable.borrow_and_update().end;
             if caught_up {

@@ -13,6 +13,7 @@ mod tests;
 
 use std::io;
 use std::os::fd::AsFd;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tokio::sync::OwnedSemaphorePermit;
@@ -22,6 +23,7 @@ use switchyard_steps::{Step, reach};
 use crate::clock::Clock;
 use crate::follow::{Feed, Follower, WINDOW};
 use crate::format::{self, Header, Stream, Tag};
+use crate::lane::Lane;
 use crate::position::PositionFile;
 use crate::protocol::{Counters, LogSpec};
 use crate::sink::{Batch, Sink};
@@ -37,7 +39,7 @@ const TEXT_LIMIT: usize = 128 * 1024;
 /// How long after a restart of the keeper some of what is logged is kept for clients that come back.
 const RESUME: Duration = Duration::from_secs(5);
 
-/// Buffers that all containers of a keeper share, one after the other.
+/// Buffers that all containers of one thread share, one after the other.
 #[derive(Debug)]
 pub(crate) struct Scratch {
     input: Vec<u8>,
@@ -307,10 +309,11 @@ impl Journal {
         &mut self,
         stream: Stream,
         from: Option<u64>,
+        lane: &Arc<Lane>,
         place: OwnedSemaphorePermit,
     ) -> io::Result<Option<Follower>> {
         let Some(spool) = &self.spools[stream.index()] else { return Ok(None) };
-        self.feeds[stream.index()].follow(spool, from, place).map(Some)
+        self.feeds[stream.index()].follow(spool, from, lane, place).map(Some)
     }
 
     /// Returns the stream that the last of its clients has left. Cancel-safe.

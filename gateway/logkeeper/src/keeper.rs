@@ -8,19 +8,20 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tokio::sync::{Semaphore, mpsc, oneshot};
-use tokio::task::JoinHandle;
-use tokio::time::timeout;
+use tokio::task::{JoinHandle, JoinSet};
+use tokio::time::{Instant, timeout_at};
 
 use crate::Error;
-use crate::container::{Command, Container, Shared, lock};
+use crate::container::{Command, Shared, lock};
 use crate::fifo::PipeBudget;
 use crate::follow::Follower;
 use crate::format::{MAX_LINE_LIMIT, Stream};
-use crate::journal::Scratch;
+use crate::lane::Lanes;
 use crate::protocol::{
     Counters, Entry, Fault, FaultKind, Finished, LogSpec, MAX_DRAIN_MS, MAX_ID, PAGE_LEN, Page, Stats,
 };
-use crate::state_dir::StateDir;
+use crate::start::{Contact, Origin, live};
+use crate::state_dir::{StateDir, StateLock};
 
 /// How many streams may be followed at once; each takes two descriptors.
 const FOLLOWERS: usize = 512;
@@ -28,21 +29,29 @@ const FOLLOWERS: usize = 512;
 /// How many commands may wait for one container.
 const COMMANDS: usize = 8;
 
-/// How long a container's task may take for a command beyond what the command itself allows.
-const COMMAND_LIMIT: Duration = Duration::from_secs(10);
+/// How many containers may be known at once: each takes six descriptors and a task.
+const CONTAINERS: usize = 32 * 1024;
+
+/// How long a container's task may take for a command beyond what the command itself allows; less than clients wait.
+const COMMAND_LIMIT: Duration = Duration::from_secs(8);
+
+/// How long a start waits for containers to be taken up; those on a file system that hangs go on waiting by themselves.
+const RECOVERY_LIMIT: Duration = Duration::from_secs(3);
 
 /// All containers of one state directory.
 #[derive(Debug)]
 pub(crate) struct Keeper {
-    shared: Arc<Shared>,
     recovered: u64,
     followers: Arc<Semaphore>,
     table: Mutex<Table>,
+    _lock: StateLock,
 }
 
-/// What requests change; locked for short, blocking steps and never over an await.
-#[derive(Debug, Default)]
+/// What requests change; locked for short steps in memory and the state directory, and never over an await.
+#[derive(Debug)]
 struct Table {
+    shared: Arc<Shared>,
+    lanes: Arc<Lanes>,
     live: BTreeMap<String, Handle>,
     finished: u64,
     finished_totals: Counters,
@@ -54,7 +63,7 @@ struct Table {
 #[derive(Debug)]
 struct Handle {
     spec: LogSpec,
-    commands: mpsc::Sender<Command>,
+    contact: Contact,
     counters: Arc<Mutex<Counters>>,
     task: JoinHandle<()>,
     finishing: bool,
@@ -63,83 +72,83 @@ struct Handle {
 // === impl Keeper ===
 
 impl Keeper {
-    /// Locks a state directory and takes up the containers in it.
-    pub(crate) fn recover(state_dir: &Path) -> Result<Self, Error> {
-        let state = StateDir::open(state_dir)?;
+    /// Locks a state directory and takes up the containers in it, those apart whose file systems hang.
+    pub(crate) async fn recover(state_dir: &Path) -> Result<Self, Error> {
+        let (state, state_lock) = StateDir::open(state_dir)?;
         let specs = state.load()?;
-        let shared = Arc::new(Shared {
-            state,
-            budget: PipeBudget::from_system(),
-            scratch: Mutex::new(Scratch::new()),
-        });
-        let mut table = Table::default();
+        let mut table = Table {
+            shared: Arc::new(Shared { state, budget: PipeBudget::from_system() }),
+            lanes: Arc::default(),
+            live: BTreeMap::new(),
+            finished: 0,
+            finished_totals: Counters::default(),
+            stopped: false,
+        };
+        let end = Instant::now() + RECOVERY_LIMIT;
+        let mut asked = JoinSet::new();
         for spec in specs {
-            match Container::recover(&spec, &shared) {
-                Ok(Some(container)) => table.insert(spec, container),
+            let id = spec.id.clone();
+            let contact = table.insert(spec, Origin::Known);
+            asked.spawn(async move {
+                let (done, answer) = oneshot::channel();
+                contact.ask(&id, Command::Started(done), answer, end - Instant::now()).await
+            });
+        }
+        let mut recovered = 0;
+        for started in asked.join_all().await {
+            match started {
+                Ok(Some(())) => recovered += 1,
                 Ok(None) => {}
-                Err(error) => {
-                    tracing::error!(id = spec.id, %error, "cannot take up a container; open it again")
-                }
+                Err(fault) => tracing::warn!(%fault, "a container is not taken up yet"),
             }
         }
-        let recovered = table.live.len() as u64;
         let followers = Arc::new(Semaphore::new(FOLLOWERS));
-        Ok(Self { shared, recovered, followers, table: Mutex::new(table) })
+        Ok(Self { recovered, followers, table: Mutex::new(table), _lock: state_lock })
     }
 
     /// Starts to log a container; the same again changes nothing.
-    pub(crate) fn open(&self, spec: LogSpec) -> Result<(), Fault> {
+    pub(crate) async fn open(&self, spec: LogSpec) -> Result<(), Fault> {
         check(&spec)?;
-        let mut table = lock(&self.table);
-        if table.stopped {
-            return Err(Fault::new(FaultKind::Busy, "logkeeper is going down"));
+        let id = spec.id.clone();
+        // One that was known only by its entry may turn out to have ended.
+        for _ in 0..2 {
+            let contact = lock(&self.table).open(spec.clone())?;
+            let (done, answer) = oneshot::channel();
+            let asked = contact.ask(&id, Command::Started(done), answer, COMMAND_LIMIT).await;
+            if contact.has_failed() || matches!(asked, Ok(None)) {
+                lock(&self.table).retire(&id, &contact);
+            }
+            if asked?.is_some() {
+                return Ok(());
+            }
         }
-        if let Some(handle) = table.find(&spec.id, &self.shared)? {
-            return match handle {
-                Handle { finishing: true, .. } => {
-                    Err(Fault::new(FaultKind::Busy, format!("container {} is being finished", spec.id)))
-                }
-                Handle { spec: known, .. } if *known == spec => Ok(()),
-                Handle { .. } => Err(Fault::new(
-                    FaultKind::Conflict,
-                    format!("container {} is open with other parameters; finish it first", spec.id),
-                )),
-            };
-        }
-        let container = Container::open(&spec, &self.shared).map_err(|error| {
-            let unusable = matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::InvalidInput);
-            let kind = if unusable { FaultKind::InvalidArgument } else { FaultKind::Io };
-            Fault::new(kind, format!("cannot open container {}: {error}", spec.id))
-        })?;
-        table.insert(spec, container);
-        Ok(())
+        Err(Fault::new(FaultKind::Busy, format!("container {id} ended while it was being opened")))
     }
 
     /// Creates a container's log anew.
     pub(crate) async fn reopen(&self, id: &str) -> Result<(), Fault> {
-        let unknown = || Fault::new(FaultKind::NotFound, format!("container {id} is not open"));
-        let commands = lock(&self.table).find(id, &self.shared)?.ok_or_else(unknown)?.commands.clone();
+        let contact = self.find(id)?;
         let (done, answer) = oneshot::channel();
-        match exchange(id, &commands, Command::Reopen(done), answer, COMMAND_LIMIT).await? {
+        match contact.ask(id, Command::Reopen(done), answer, COMMAND_LIMIT).await? {
             Some(result) => result.map_err(|error| io_fault("reopen the log of", id, &error)),
-            None => Err(unknown()),
+            None => Err(unknown(id)),
         }
     }
 
     /// Logs a container's last output and forgets it; unknown ids have nothing to finish.
     pub(crate) async fn finish(&self, id: &str, drain_ms: u64) -> Result<Finished, Fault> {
         let drain = Duration::from_millis(drain_ms.min(MAX_DRAIN_MS));
-        let commands = {
+        let contact = {
             let mut table = lock(&self.table);
-            let Some(handle) = table.find(id, &self.shared)? else { return Ok(Finished::default()) };
+            let Some(handle) = table.find(id)? else { return Ok(Finished::default()) };
             handle.finishing = true;
-            handle.commands.clone()
+            handle.contact.clone()
         };
         let (done, answer) = oneshot::channel();
         let limit = drain + COMMAND_LIMIT;
-        let result = exchange(id, &commands, Command::Finish { drain, done }, answer, limit).await?;
+        let result = contact.ask(id, Command::Finish { drain, done }, answer, limit).await?;
         // The task is over when it answers; whoever comes first puts its counters to the totals.
-        lock(&self.table).retire(id, &commands);
+        lock(&self.table).retire(id, &contact);
         match result {
             Some(Ok(counters)) => Ok(counters.into()),
             Some(Err(error)) => Err(io_fault("forget", id, &error)),
@@ -154,22 +163,27 @@ impl Keeper {
         stream: Stream,
         from: Option<u64>,
     ) -> Result<Follower, Fault> {
-        let unknown = || Fault::new(FaultKind::NotFound, format!("container {id} is not open"));
         let place = Arc::clone(&self.followers).try_acquire_owned().map_err(|_full| {
             Fault::new(FaultKind::Busy, format!("{FOLLOWERS} streams are attached to, which is the most"))
         })?;
-        let commands = lock(&self.table).find(id, &self.shared)?.ok_or_else(unknown)?.commands.clone();
+        let contact = self.find(id)?;
+        // It would hold its place for as long as the file system hangs.
+        contact.stalled(id)?;
         let (done, answer) = oneshot::channel();
         let command = Command::Attach { stream, from, place, done };
-        match exchange(id, &commands, command, answer, COMMAND_LIMIT).await? {
+        match contact.ask(id, command, answer, COMMAND_LIMIT).await? {
             Some(Ok(Some(follower))) => Ok(follower),
             Some(Ok(None)) => {
                 let why = format!("container {id} has no stream {}", stream.as_str());
                 Err(Fault::new(FaultKind::InvalidArgument, why))
             }
             Some(Err(error)) => Err(io_fault("attach to", id, &error)),
-            None => Err(unknown()),
+            None => Err(unknown(id)),
         }
+    }
+
+    fn find(&self, id: &str) -> Result<Contact, Fault> {
+        Ok(lock(&self.table).find(id)?.ok_or_else(|| unknown(id))?.contact.clone())
     }
 
     /// A page of containers in the order of their ids.
@@ -179,7 +193,7 @@ impl Keeper {
         let mut rest = table.live.range::<str, _>((start, Bound::Unbounded));
         let entries: Vec<_> = rest
             .by_ref()
-            .filter(|(_, handle)| !handle.commands.is_closed())
+            .filter(|(_, handle)| !handle.contact.is_closed())
             .take(PAGE_LEN)
             .map(|(id, handle)| Entry {
                 id: id.clone(),
@@ -201,6 +215,7 @@ impl Keeper {
         Stats {
             containers: table.live.len() as u64,
             recovered: self.recovered,
+            stalled: table.lanes.stalled(),
             finished: table.finished,
             totals,
         }
@@ -214,9 +229,21 @@ impl Keeper {
             std::mem::take(&mut table.live)
         };
         // First all channels are closed, then each task is awaited.
-        let tasks: Vec<_> = live.into_iter().map(|(id, Handle { task, .. })| (id, task)).collect();
-        for (id, mut task) in tasks {
-            match timeout(COMMAND_LIMIT, &mut task).await {
+        let tasks: Vec<_> = live
+            .into_iter()
+            .map(|(id, Handle { task, contact, .. })| (id, task, contact.progress()))
+            .collect();
+        let end = Instant::now() + COMMAND_LIMIT;
+        for (id, mut task, progress) in tasks {
+            if progress.is_stalled() {
+                tracing::error!(
+                    id,
+                    "the file system of a log hangs; the next logkeeper takes the container up"
+                );
+                task.abort();
+                continue;
+            }
+            match timeout_at(end, &mut task).await {
                 Ok(Ok(())) => {}
                 Ok(Err(error)) => tracing::error!(id, %error, "the task of a container panicked"),
                 Err(_elapsed) => {
@@ -231,37 +258,63 @@ impl Keeper {
 // === impl Table ===
 
 impl Table {
-    fn insert(&mut self, spec: LogSpec, container: Container) {
+    /// The container of this request, which is there or is begun.
+    fn open(&mut self, spec: LogSpec) -> Result<Contact, Fault> {
+        if self.stopped {
+            return Err(Fault::new(FaultKind::Busy, "logkeeper is going down"));
+        }
+        if let Some(handle) = self.find(&spec.id)? {
+            return match handle {
+                Handle { finishing: true, .. } => {
+                    Err(Fault::new(FaultKind::Busy, format!("container {} is being finished", spec.id)))
+                }
+                Handle { spec: known, contact, .. } if *known == spec => Ok(contact.clone()),
+                Handle { .. } => Err(Fault::new(
+                    FaultKind::Conflict,
+                    format!("container {} is open with other parameters; finish it first", spec.id),
+                )),
+            };
+        }
+        if self.live.len() >= CONTAINERS {
+            let why = format!("cannot open container {}: {CONTAINERS} are open, which is the most", spec.id);
+            return Err(Fault::new(FaultKind::Busy, why));
+        }
+        Ok(self.insert(spec, Origin::New))
+    }
+
+    fn insert(&mut self, spec: LogSpec, origin: Origin) -> Contact {
         let (commands, receiver) = mpsc::channel(COMMANDS);
-        let counters = container.counters();
-        let task = tokio::spawn(container.run(receiver));
-        self.live.insert(spec.id.clone(), Handle { spec, commands, counters, task, finishing: false });
+        let (contact, counters) = (Contact::new(commands), Arc::default());
+        let common = (Arc::clone(&self.shared), Arc::clone(&self.lanes));
+        let served = (receiver, Arc::clone(&counters));
+        let task = tokio::spawn(live(spec.clone(), origin, common, contact.progress(), served));
+        let handle = Handle { spec, contact: contact.clone(), counters, task, finishing: false };
+        self.live.insert(handle.spec.id.clone(), handle);
+        contact
     }
 
     /// The container with this id. One that is known on disk but has no task, because it could not be taken up or
     /// its task panicked, is taken up first.
-    fn find(&mut self, id: &str, shared: &Arc<Shared>) -> Result<Option<&mut Handle>, Fault> {
-        if self.live.get(id).is_some_and(|handle| handle.commands.is_closed()) {
-            let commands = self.live[id].commands.clone();
-            self.retire(id, &commands);
+    fn find(&mut self, id: &str) -> Result<Option<&mut Handle>, Fault> {
+        if let Some(handle) = self.live.get(id).filter(|handle| handle.contact.is_closed()) {
+            let contact = handle.contact.clone();
+            self.retire(id, &contact);
         }
         // An id that is not live may name any file, so it is checked before it becomes a path.
         if !self.stopped && !self.live.contains_key(id) && is_id(id) {
-            let taken_up = shared.state.read(id).and_then(|stored| match stored {
-                Some(spec) => Ok(Container::recover(&spec, shared)?.map(|container| (spec, container))),
-                None => Ok(None),
-            });
-            if let Some((spec, container)) = taken_up.map_err(|error| io_fault("take up", id, &error))? {
-                self.insert(spec, container);
+            let stored = self.shared.state.read(id);
+            if let Some(spec) = stored.map_err(|error| io_fault("take up", id, &error))? {
+                self.insert(spec, Origin::Known);
             }
         }
         Ok(self.live.get_mut(id))
     }
 
     /// Removes a container whose task has ended, unless its id has been taken by another since.
-    fn retire(&mut self, id: &str, commands: &mpsc::Sender<Command>) {
-        if self.live.get(id).is_some_and(|handle| handle.commands.same_channel(commands))
+    fn retire(&mut self, id: &str, contact: &Contact) {
+        if self.live.get(id).is_some_and(|handle| handle.contact.is(contact))
             && let Some(handle) = self.live.remove(id)
+            && !handle.contact.has_failed()
         {
             self.finished += 1;
             self.finished_totals.add(*lock(&handle.counters));
@@ -269,21 +322,8 @@ impl Table {
     }
 }
 
-/// Sends a command and awaits its answer; `None` if the container's task ended without one.
-async fn exchange<T>(
-    id: &str,
-    commands: &mpsc::Sender<Command>,
-    command: Command,
-    answer: oneshot::Receiver<T>,
-    limit: Duration,
-) -> Result<Option<T>, Fault> {
-    let answered = timeout(limit, async {
-        match commands.send(command).await {
-            Ok(()) => answer.await.ok(),
-            Err(_closed) => None,
-        }
-    });
-    answered.await.map_err(|_elapsed| Fault::new(FaultKind::Busy, format!("container {id} does not answer")))
+fn unknown(id: &str) -> Fault {
+    Fault::new(FaultKind::NotFound, format!("container {id} is not open"))
 }
 
 fn io_fault(action: &str, id: &str, error: &io::Error) -> Fault {
@@ -297,7 +337,7 @@ fn is_id(id: &str) -> bool {
 }
 
 /// Checks what can be checked without looking at the file system.
-fn check(spec: &LogSpec) -> Result<(), Fault> {
+pub(crate) fn check(spec: &LogSpec) -> Result<(), Fault> {
     let LogSpec { id, stdout, stderr, log, tty, max_line } = spec;
     let refuse = |message: String| Err(Fault::new(FaultKind::InvalidArgument, message));
     if !is_id(id) {

@@ -24,9 +24,8 @@
 //!   log. If the state directory is full, output is logged without its spool.
 //! - Clients that are attached read the spool along, each at its own pace; nobody waits for one that does not ([`LiveOutput`]).
 //! - A socket that the daemon hands over stays open for a while after the daemon was killed; nothing passes through here.
-//! - One task per container touches its files; all containers share the buffers.
-//!
-//! File I/O blocks the one thread, as each batch is short; a log on a file system that hangs stops all logs.
+//! - One task per container touches its files. It runs on the thread of the file system that has its log, whose containers share the
+//!   buffers: file I/O blocks that thread, as each batch is short, and a file system that hangs stops its own logs alone ([`lane`]).
 //!
 //! Vocabulary: *container* stands for whatever has output, `spec` for what the daemon said about it, *batch* for
 //! what is read or written at once, *finish* for the end of its output.
@@ -38,11 +37,15 @@ mod error;
 mod fifo;
 mod follow;
 pub mod format;
+#[cfg(any(test, feature = "fuzzing"))]
+pub mod fuzzing;
 mod held;
 mod hold;
 mod journal;
 mod keeper;
+mod lane;
 mod lifeline;
+mod mounts;
 mod output;
 mod position;
 pub mod protocol;
@@ -50,6 +53,7 @@ pub mod server;
 mod sink;
 mod spool;
 mod state_dir;
+mod start;
 mod wire;
 
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
@@ -85,7 +89,7 @@ pub async fn serve(config: Config, ready: impl FnOnce()) -> Result<(), Error> {
     Ok(())
 }
 
-/// Runs [`serve`] on a runtime of one thread, which keeps the process small.
+/// Confines this process, if so configured, and runs [`serve`] on a runtime of one thread, besides those of file systems, which keeps the process small.
 ///
 /// # Errors
 /// As [`serve`], and [`Error::Process`] if the runtime cannot be built.

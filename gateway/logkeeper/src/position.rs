@@ -111,6 +111,22 @@ fn checksum(bytes: &[u8]) -> u64 {
     })
 }
 
+/// Checks what must hold for any bytes: what is decoded is encoded as it was, also if the checksum was made to fit.
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) fn check_record(data: &[u8]) {
+    let mut record = [0; RECORD_LEN];
+    let len = data.len().min(RECORD_LEN);
+    record[..len].copy_from_slice(&data[..len]);
+    if let Some(position) = Position::decode(&record) {
+        assert_eq!(position.encode(), record);
+    }
+    record[..8].copy_from_slice(&MAGIC.to_le_bytes());
+    let (body, sum) = record.split_at_mut(RECORD_LEN - 8);
+    sum.copy_from_slice(&checksum(body).to_le_bytes());
+    let position = Position::decode(&record).expect("its checksum is right");
+    assert_eq!(position.encode(), record);
+}
+
 // === impl PositionFile ===
 
 impl PositionFile {

@@ -212,6 +212,9 @@ pub struct Stats {
     pub recovered: u64,
     /// Containers finished since this keeper started.
     pub finished: u64,
+    /// File systems that have not answered for seconds, and hold up the logs on them. Older keepers do not say it.
+    #[serde(default)]
+    pub stalled: u64,
     /// Sums over the containers that are logged now and those finished since this keeper started.
     pub totals: Counters,
 }
@@ -238,10 +241,10 @@ impl std::error::Error for Fault {}
 impl Counters {
     /// Adds another container's counters.
     pub(crate) fn add(&mut self, other: Self) {
-        self.lines += other.lines;
-        self.bytes += other.bytes;
-        self.dropped_lines += other.dropped_lines;
-        self.dropped_bytes += other.dropped_bytes;
+        self.lines = self.lines.saturating_add(other.lines);
+        self.bytes = self.bytes.saturating_add(other.bytes);
+        self.dropped_lines = self.dropped_lines.saturating_add(other.dropped_lines);
+        self.dropped_bytes = self.dropped_bytes.saturating_add(other.dropped_bytes);
     }
 }
 

@@ -25,6 +25,9 @@ use crate::wire;
 /// How many control connections may be open; more wait to be accepted.
 const CONNECTIONS: usize = 64;
 
+/// How long a client may take to say hello: it has a place that others wait for.
+const GREETING: Duration = Duration::from_secs(10);
+
 /// How long a client may take to read an answer.
 const WRITE_LIMIT: Duration = Duration::from_secs(10);
 
@@ -80,7 +83,7 @@ impl Server {
     /// Another keeper is at work ([`Error::StateInUse`], [`Error::SocketInUse`]), the state directory is unfit, or a
     /// file operation fails.
     pub async fn start(config: &Config) -> Result<Self, Error> {
-        let keeper = Arc::new(Keeper::recover(&config.state_dir)?);
+        let keeper = Arc::new(Keeper::recover(&config.state_dir).await?);
         let listener = listen(config).await?;
         Ok(Self { listener, socket: config.socket.clone(), keeper, shutdown: Arc::new(Notify::new()) })
     }
@@ -96,7 +99,7 @@ impl Server {
 
     /// Serves until `shutdown` completes or a client asks to end; containers stay known to the next keeper.
     ///
-    /// Dropping the future ends everything at once, which loses no output either.
+    /// Dropping the future ends everything soon, which loses no output either.
     pub async fn serve(self, shutdown: impl Future<Output = ()>) {
         let Self { listener, socket, keeper, shutdown: asked } = self;
         let mut connections = JoinSet::new();
@@ -205,7 +208,7 @@ async fn converse(
     let mut stream = BufReader::new(stream);
     let mut line = Vec::new();
     let mut greeted = false;
-    while wire::read_line(&mut stream, &mut line).await? {
+    while read_request(&mut stream, &mut line, greeted).await? {
         let request = wire::decode::<Request>(&line);
         let ends = matches!(request, Ok(Request::Shutdown)) && greeted;
         let reply = match request {
@@ -254,13 +257,26 @@ async fn converse(
 /// Sends an answer to a client that reads it in time.
 async fn say(stream: &mut BufReader<UnixStream>, reply: &[u8]) -> io::Result<()> {
     let written = timeout(WRITE_LIMIT, wire::write_line(stream, reply)).await;
+/// Reads the next request; only who has said hello may take any time for it.
+async fn read_request(
+    stream: &mut BufReader<UnixStream>,
+    line: &mut Vec<u8>,
+    greeted: bool,
+) -> io::Result<bool> {
+    let read = wire::read_line(stream, line);
+    if greeted {
+        return read.await;
+    }
+    timeout(GREETING, read).await.map_err(|_elapsed| io::Error::from(io::ErrorKind::TimedOut))?
+}
+
     written.map_err(|_elapsed| io::Error::from(io::ErrorKind::TimedOut))?
 }
 
 /// Carries out one request of a client that has said hello.
 async fn answer(request: Request, keeper: &Keeper) -> io::Result<Vec<u8>> {
     match request {
-        Request::Open(spec) => encode(keeper.open(spec).map(|()| Done {})),
+        Request::Open(spec) => encode(keeper.open(spec).await.map(|()| Done {})),
         Request::Reopen { id } => encode(keeper.reopen(&id).await.map(|()| Done {})),
         Request::Finish { id, drain_ms } => encode(keeper.finish(&id, drain_ms).await),
         Request::List { after } => encode(Ok(keeper.list(after.as_deref()))),

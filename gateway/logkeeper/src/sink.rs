@@ -164,8 +164,9 @@ impl Sink {
             position.untold_lines = 0;
             position.untold_bytes = 0;
         }
-        position.lines += batch.lines - lost_lines;
-        position.bytes += batch.bytes - lost_bytes;
+        // The record that the counters come from may say any number.
+        position.lines = position.lines.saturating_add(batch.lines.saturating_sub(lost_lines));
+        position.bytes = position.bytes.saturating_add(batch.bytes.saturating_sub(lost_bytes));
         if let Some(error) = error {
             self.count_loss(lost_lines, lost_bytes, &error);
         } else if std::mem::take(&mut self.losing) {
@@ -180,10 +181,10 @@ impl Sink {
             tracing::warn!(log = %self.name(), %error, "cannot write the log; output is dropped");
         }
         let position = &mut self.position;
-        position.dropped_lines += lines;
-        position.dropped_bytes += bytes;
-        position.untold_lines += lines;
-        position.untold_bytes += bytes;
+        position.dropped_lines = position.dropped_lines.saturating_add(lines);
+        position.dropped_bytes = position.dropped_bytes.saturating_add(bytes);
+        position.untold_lines = position.untold_lines.saturating_add(lines);
+        position.untold_bytes = position.untold_bytes.saturating_add(bytes);
         position.errno = error.raw_os_error().and_then(|code| u64::try_from(code).ok()).unwrap_or(0);
     }
 
@@ -212,7 +213,7 @@ impl Sink {
             Ok(len) => self.position.log_len = len,
             Err(error) => {
                 tracing::warn!(log = %self.name(), %error, "cannot cut a torn line off the log");
-                self.position.log_len += written as u64;
+                self.position.log_len = self.position.log_len.saturating_add(written as u64);
             }
         }
         (kept, error)

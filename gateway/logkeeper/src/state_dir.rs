@@ -5,7 +5,7 @@
 
 use std::collections::BTreeSet;
 use std::fs::{DirBuilder, File, OpenOptions};
-use std::io::{self, Write};
+use std::io::{self, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
@@ -17,16 +17,21 @@ use switchyard_steps::{Step, reach};
 
 use crate::Error;
 use crate::format::Stream;
-use crate::protocol::LogSpec;
+use crate::protocol::{LogSpec, MAX_LINE};
 use crate::spool::{PAGE, Spool};
 
 /// The version of `<id>.json`.
 const VERSION: u32 = 1;
 
-/// An open, locked state directory.
+/// A state directory that this keeper has the lock of.
 #[derive(Debug)]
 pub(crate) struct StateDir {
     path: PathBuf,
+}
+
+/// The lock of a state directory. It is apart from it, so that a container whose log hangs does not keep it from the next keeper.
+#[derive(Debug)]
+pub(crate) struct StateLock {
     _lock: Flock<File>,
 }
 
@@ -49,7 +54,7 @@ struct Stored {
 
 impl StateDir {
     /// Creates the directory if need be, locks it, and checks that its file system can do what is needed.
-    pub(crate) fn open(path: &Path) -> Result<Self, Error> {
+    pub(crate) fn open(path: &Path) -> Result<(Self, StateLock), Error> {
         let create = DirBuilder::new().recursive(true).mode(0o700).create(path);
         create.map_err(Error::file("create", path))?;
         let lock_path = path.join("lock");
@@ -61,7 +66,12 @@ impl StateDir {
             Err((_, errno)) => return Err(Error::file("lock", &lock_path)(errno.into())),
         };
         probe(&path.join("probe")).map_err(|source| Error::UnfitStateDir { path: path.into(), source })?;
-        Ok(Self { path: path.into(), _lock: lock })
+        Ok((Self { path: path.into() }, StateLock { _lock: lock }))
+    }
+
+    /// A name in the directory that no file has.
+    pub(crate) fn nowhere(&self) -> PathBuf {
+        self.path.join("none")
     }
 
     /// The files of a container whose id has been checked.
@@ -141,11 +151,28 @@ impl StateDir {
 }
 
 fn read_entry(path: &Path) -> io::Result<LogSpec> {
-    let Stored { version, container } = serde_json::from_slice(&std::fs::read(path)?)?;
+    let mut text = Vec::new();
+    // What is longer was not made from a request.
+    File::open(path)?.take(MAX_LINE as u64).read_to_end(&mut text)?;
+    decode(&text)
+}
+
+fn decode(text: &[u8]) -> io::Result<LogSpec> {
+    let Stored { version, container } = serde_json::from_slice(text)?;
     if version == VERSION {
         Ok(container)
     } else {
         Err(io::Error::other(format!("version {version} is not {VERSION}")))
+    }
+}
+
+/// Checks what must hold for any bytes: what is understood can be stored again and is then the same.
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) fn check_entry(data: &[u8]) {
+    if let Ok(container) = decode(data) {
+        let text = serde_json::to_vec(&Stored { version: VERSION, container: container.clone() });
+        let again = text.map_err(io::Error::from).and_then(|text| decode(&text));
+        assert_eq!(again.expect("what was encoded is understood"), container);
     }
 }
 

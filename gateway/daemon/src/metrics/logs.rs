@@ -9,6 +9,7 @@ use super::signed;
 #[derive(Debug)]
 pub(super) struct Logs {
     containers: IntGauge,
+    stalled: IntGauge,
     lines: IntCounter,
     bytes: IntCounter,
     dropped_lines: IntCounter,
@@ -22,10 +23,17 @@ impl Logs {
             registry.register(Box::new(counter.clone()))?;
             Ok::<_, prometheus::Error>(counter)
         };
-        let containers = IntGauge::new("switchyard_log_containers", "Containers whose output is logged.")?;
-        registry.register(Box::new(containers.clone()))?;
+        let gauge = |name: &str, help: &str| {
+            let gauge = IntGauge::new(name, help)?;
+            registry.register(Box::new(gauge.clone()))?;
+            Ok::<_, prometheus::Error>(gauge)
+        };
         Ok(Self {
-            containers,
+            containers: gauge("switchyard_log_containers", "Containers whose output is logged.")?,
+            stalled: gauge(
+                "switchyard_log_stalled_file_systems",
+                "File systems that do not answer and hold up the logs on them.",
+            )?,
             lines: counter("switchyard_log_lines_total", "Log lines written.")?,
             bytes: counter("switchyard_log_bytes_total", "Bytes of output written to logs.")?,
             dropped_lines: counter(
@@ -41,6 +49,7 @@ impl Logs {
 
     pub(super) fn set(&self, stats: &Stats) {
         self.containers.set(signed(stats.containers));
+        self.stalled.set(signed(stats.stalled));
         for (counter, count) in [
             (&self.lines, stats.totals.lines),
             (&self.bytes, stats.totals.bytes),

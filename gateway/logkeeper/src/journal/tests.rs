@@ -42,7 +42,7 @@ impl Setup {
             tty: false,
             max_line: 16,
         };
-        let paths = StateDir::open(dir.path()).unwrap().paths("c1");
+        let paths = StateDir::open(dir.path()).unwrap().0.paths("c1");
         Self { dir, paths, spec, fifos, scratch: Scratch::new() }
     }
 

@@ -1,0 +1,144 @@
+//! What fuzz targets call: each takes any bytes and panics if something does not hold that must hold for all.
+//!
+//! The same checks run in `cargo test`, on bytes that proptest makes.
+
+use crate::format;
+use crate::keeper::check;
+use crate::mounts::check_mountinfo;
+use crate::position::check_record;
+use crate::protocol::{Attached, Done, Entry, Finished, MAX_LINE, Page, Reply, Request, Stats, Welcome};
+use crate::{state_dir, wire};
+
+/// A line from a client: a request that is understood can be said again and is then the same, and no check of it panics.
+///
+/// # Panics
+/// If that does not hold.
+pub fn request(data: &[u8]) {
+    let Ok(request) = wire::decode::<Request>(data) else { return };
+    if let Request::Open(spec) = &request
+        && check(spec).is_ok()
+    {
+        assert!(
+            !spec.id.contains('/') && !spec.id.starts_with('.'),
+            "{:?} leads out of the directory",
+            spec.id
+        );
+    }
+    let Ok(line) = wire::encode(&request) else {
+        // Escapes can make it longer than what was understood.
+        return assert!(data.len() * 6 + 256 > MAX_LINE, "{request:?} cannot be said again");
+    };
+    assert_eq!(wire::decode::<Request>(&line).expect("what was encoded is understood"), request);
+}
+
+/// A line from a keeper, as the client reads it: as [`request`].
+///
+/// # Panics
+/// If that does not hold.
+pub fn reply(data: &[u8]) {
+    fn same<T>(data: &[u8])
+    where
+        T: serde::de::DeserializeOwned + serde::Serialize + PartialEq + std::fmt::Debug,
+    {
+        let Ok(reply) = wire::decode::<Reply<T>>(data) else { return };
+        let Ok(line) = wire::encode(&reply) else { return };
+        assert_eq!(wire::decode::<Reply<T>>(&line).expect("what was encoded is understood"), reply);
+    }
+    same::<Attached>(data);
+    same::<Done>(data);
+    same::<Entry>(data);
+    same::<Finished>(data);
+    same::<Page>(data);
+    same::<Stats>(data);
+    same::<Welcome>(data);
+}
+
+/// A position record: one that counts is made of nothing but what it says, also when its checksum is right by force.
+///
+/// # Panics
+/// If that does not hold.
+pub fn position_record(data: &[u8]) {
+    check_record(data);
+}
+
+/// The entry of a container in the state directory: one that is understood names a file of ours.
+///
+/// # Panics
+/// If that does not hold.
+pub fn state_entry(data: &[u8]) {
+    state_dir::check_entry(data);
+}
+
+/// Output of a container, the first byte apart, which is the longest line: lines are no longer, and together they are the output
+/// without line ends.
+///
+/// # Panics
+/// If that does not hold.
+pub fn output(data: &[u8]) {
+    let Some((first, input)) = data.split_first() else { return };
+    let max_line = usize::from(*first) + 1;
+    let (mut used, mut content) = (0, 0);
+    while let Some(line) = format::next_line(&input[used..], max_line) {
+        assert!(line.content.len() <= max_line && line.consumed > 0);
+        content += line.content.len();
+        used += line.consumed;
+    }
+    assert!(content <= used && used <= input.len());
+    assert!(input.len() - used <= max_line + 1, "{} bytes are held back", input.len() - used);
+}
+
+/// The kernel's list of mounts: every path has a file system that is mounted above it.
+///
+/// # Panics
+/// If that does not hold.
+pub fn mountinfo(data: &[u8]) {
+    check_mountinfo(data);
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    fn all(data: &[u8]) {
+        let bodies: [fn(&[u8]); 6] = [
+            super::request,
+            super::reply,
+            super::position_record,
+            super::state_entry,
+            super::output,
+            super::mountinfo,
+        ];
+        bodies.iter().for_each(|body| body(data));
+    }
+
+    #[test]
+    fn what_clients_and_keepers_say_holds() {
+        for text in [
+            r#"{"op":"open","id":"c1","stdout":"/a","stderr":null,"log":"/b","tty":false,"max_line":1}"#,
+            r#"{"op":"open","id":"../c1","stdout":"/a","stderr":"/\u0000","log":null,"tty":true,"max_line":0}"#,
+            r#"{"op":"attach","id":"\ud83d\ude00","stream":"stderr","from":18446744073709551615}"#,
+            r#"{"ok":{"containers":1,"recovered":2,"finished":3,"totals":{"lines":1,"bytes":1,"dropped_lines":0,"dropped_bytes":0}}}"#,
+            r#"{"error":{"kind":"busy","message":"\u001b"}}"#,
+            r#"{"version":1,"container":{"id":"c1","stdout":"/a","stderr":null,"log":"/b","tty":false,"max_line":1}}"#,
+        ] {
+            all(text.as_bytes());
+        }
+        all(&b"[".repeat(60_000));
+    }
+
+    proptest! {
+        #[test]
+        fn no_bytes_break_a_decoder(data in proptest::collection::vec(any::<u8>(), 0..300)) {
+            all(&data);
+        }
+
+        #[test]
+        fn no_text_like_a_message_breaks_a_decoder(
+            op in "(hello|open|attach|finish|hold|list|stats)",
+            field in "(id|stream|from|stdout|version|after|one_call|max_line)",
+            value in "(-?[0-9]{1,22}|\"[^\"\\\\]{0,20}\"|null|true|\\{\\}|\\[\\])",
+        ) {
+            all(format!("{{\"op\":\"{op}\",\"id\":\"c\",\"{field}\":{value}}}").as_bytes());
+        }
+    }
+}

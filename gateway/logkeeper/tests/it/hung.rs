@@ -1,0 +1,182 @@
+//! A file system that hangs stalls the logs that are on it, and nothing else.
+
+use std::fs;
+use std::time::Duration;
+
+use switchyard_logkeeper::format::Stream;
+use switchyard_logkeeper::protocol::FaultKind;
+use switchyard_logkeeper::{Error, LogSpec};
+
+use crate::fuse::Fuse;
+use crate::kill::{Victim, await_hello};
+use crate::support::{Output, PATIENCE, Site, log, texts};
+
+/// How many containers have their logs on the file system that hangs.
+const HUNG: usize = 100;
+
+/// By how much the keeper may grow while they hang, in KiB.
+const GROWTH: u64 = 4 * 1024;
+
+/// A node with two file systems for logs.
+struct Disks {
+    fuse: Fuse,
+    site: Site,
+}
+
+impl Disks {
+    fn new() -> Self {
+        let site = Site::new();
+        let fuse = Fuse::mount(site.dir.path().join("hung"));
+        Self { fuse, site }
+    }
+
+    /// A container whose log is on the file system that can hang.
+    fn spec(&self, id: &str) -> LogSpec {
+        let log = Some(self.site.dir.path().join(format!("hung/{id}/0.log")));
+        LogSpec { log, ..self.site.spec(id) }
+    }
+
+    /// Waits until the keeper says that so many file systems hang.
+    async fn await_stalled(&self, count: u64) {
+        let deadline = tokio::time::Instant::now() + PATIENCE;
+        while self.site.client.stats().await.unwrap().stalled != count {
+            assert!(tokio::time::Instant::now() < deadline, "{count} file systems never counted as hanging");
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    }
+
+    /// The contents of a log on it.
+    fn lines(&self, id: &str) -> Vec<String> {
+        let text = String::from_utf8(self.fuse.contents()[&format!("{id}/0.log")].clone()).unwrap();
+        text.lines().map(|line| line[31..].to_owned()).collect()
+    }
+}
+
+fn of_status(pid: u32, name: &str) -> u64 {
+    let text = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let value = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).unwrap();
+    value.split_whitespace().next().unwrap().parse().unwrap()
+}
+
+#[track_caller]
+fn assert_busy<T: std::fmt::Debug>(result: Result<T, Error>) {
+    let error = result.unwrap_err();
+    let fault = error.fault().unwrap_or_else(|| panic!("{error}"));
+    assert_eq!(fault.kind, FaultKind::Busy, "{fault}");
+    assert!(fault.message.contains("waits for the file system of its log, mounted on "), "{fault}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_hung_file_system_stalls_its_own_logs_alone() {
+    let disks = Disks::new();
+    let (site, client) = (&disks.site, &disks.site.client);
+    let victim = Victim::start(site);
+    await_hello(site).await;
+    let mut hung: Vec<(String, Output)> = Vec::new();
+    for number in 0..HUNG {
+        let spec = disks.spec(&format!("h{number}"));
+        hung.push((spec.id.clone(), site.output(&spec)));
+        client.open(&spec).await.unwrap();
+    }
+    let good = site.spec("good");
+    let mut output = site.output(&good);
+    client.open(&good).await.unwrap();
+    for (id, output) in &mut hung {
+        output.out("before\n");
+        site.await_lines(id, 1).await;
+    }
+    output.out("before\n");
+    site.await_lines("good", 1).await;
+    let (threads, memory) = (of_status(victim.pid(), "Threads"), of_status(victim.pid(), "VmRSS"));
+
+    disks.fuse.hang();
+    for (_, output) in &mut hung {
+        output.out("meanwhile\n".repeat(100));
+    }
+    disks.await_stalled(1).await;
+    for number in 2..50 {
+        output.out("meanwhile\n");
+        site.await_lines("good", number).await;
+    }
+    fs::rename(log(&good), log(&good).with_extension("old")).unwrap();
+    client.reopen("good").await.unwrap();
+    drop(client.attach("good", Stream::Stdout).await.unwrap());
+    let another = site.spec("another");
+    let mut of_another = site.output(&another);
+    client.open(&another).await.unwrap();
+    of_another.out("line\n");
+    assert_eq!(client.finish("another", Duration::ZERO).await.unwrap().lines, 1);
+    // What would have to wait is refused at once, or so many calls would hold up all others.
+    let late = disks.spec("late");
+    let mut of_late = site.output(&late);
+    for _ in 0..2 {
+        assert_busy(client.open(&late).await);
+    }
+    for (id, _) in &hung {
+        assert_busy(client.reopen(id).await);
+        assert_busy(client.attach(id, Stream::Stdout).await);
+    }
+    let other = LogSpec { max_line: 100, ..late.clone() };
+    assert_eq!(client.open(&other).await.unwrap_err().fault().unwrap().kind, FaultKind::Conflict);
+    assert_eq!(client.list().await.unwrap().len(), HUNG + 2);
+    assert_eq!(of_status(victim.pid(), "Threads"), threads, "threads came with containers that hang");
+    let grown = of_status(victim.pid(), "VmRSS").saturating_sub(memory);
+    assert!(grown <= GROWTH, "the keeper has grown by {grown} KiB");
+
+    disks.fuse.resume();
+    for (id, _) in &hung {
+        site.await_lines(id, 101).await;
+        let finished = client.finish(id, Duration::ZERO).await.unwrap();
+        assert_eq!((finished.lines, finished.dropped_lines), (101, 0), "{id}");
+        let lines = disks.lines(id);
+        assert_eq!(lines[0], "stdout F before");
+        assert!(
+            lines[1..].iter().all(|line| line == "stdout F meanwhile") && lines.len() == 101,
+            "{lines:?}"
+        );
+    }
+    // It was opened when that could be done.
+    of_late.out("late\n");
+    client.open(&late).await.unwrap();
+    assert_eq!(client.finish("late", Duration::ZERO).await.unwrap().lines, 1);
+    assert_eq!(disks.lines("late"), ["stdout F late"]);
+    disks.await_stalled(0).await;
+    drop(victim);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_keeper_that_ends_while_a_log_hangs_leaves_it_to_the_next_one() {
+    let disks = Disks::new();
+    let (site, client) = (&disks.site, &disks.site.client);
+    let first = Victim::start(site);
+    await_hello(site).await;
+    let (hung, good) = (disks.spec("hung"), site.spec("good"));
+    let (mut of_hung, mut of_good) = (site.output(&hung), site.output(&good));
+    client.open(&hung).await.unwrap();
+    client.open(&good).await.unwrap();
+    of_hung.out("one\n");
+    site.await_lines("hung", 1).await;
+    disks.fuse.hang();
+    of_hung.out("two\n");
+    disks.await_stalled(1).await;
+    client.shutdown().await.unwrap();
+    // The old process cannot end while one of its threads is in a call that does not return; the next one serves all the same.
+    let next = loop {
+        let next = Victim::start(site);
+        await_hello(site).await;
+        if client.hello().await.unwrap().pid == next.pid() {
+            break next;
+        }
+    };
+    of_good.out("good\n");
+    site.await_lines("good", 1).await;
+    assert_busy(client.reopen("hung").await);
+    of_hung.out("three\n");
+    disks.fuse.resume();
+    site.await_lines("hung", 3).await;
+    assert_eq!(client.finish("hung", Duration::ZERO).await.unwrap().lines, 3);
+    assert_eq!(disks.lines("hung"), ["stdout F one", "stdout F two", "stdout F three"]);
+    assert_eq!(client.finish("good", Duration::ZERO).await.unwrap().lines, 1);
+    assert_eq!(texts(log(&good)), ["stdout F good"]);
+    drop((first, next));
+}
