@@ -9,6 +9,7 @@ mod connections;
 mod images;
 mod jobs;
 mod labels;
+mod logkeeper;
 mod names;
 mod trees;
 

@@ -48,6 +48,9 @@ enum Command {
         /// Where output waits between container and log, in place of the one of the configuration; on tmpfs.
         #[arg(long, value_name = "DIR", requires = "socket")]
         state_dir: Option<PathBuf>,
+        /// Do not confine the process, whatever the configuration says.
+        #[arg(long)]
+        no_sandbox: bool,
     },
     /// Show or check the configuration.
     #[command(subcommand)]
@@ -174,7 +177,9 @@ pub fn main() -> ExitCode {
 fn run(command: Command) -> Result<ExitCode, CliError> {
     match command {
         Command::Serve(args) => serve_command(&args)?,
-        Command::Logkeeper { sources, socket, state_dir } => logkeeper(&sources, socket.zip(state_dir))?,
+        Command::Logkeeper { sources, socket, state_dir, no_sandbox } => {
+            logkeeper(&sources, socket.zip(state_dir), no_sandbox)?;
+        }
         Command::Config(command) => config_command(command)?,
         Command::Status(target) => return Ok(block_on(daemon::status(&target))??),
         Command::Ps(target) => block_on(daemon::ps(&target))??,
@@ -220,17 +225,22 @@ fn serve_command(args: &ServeArgs) -> Result<(), CliError> {
 }
 
 /// Told both places, it reads no configuration: it then starts also where that is wrong.
-fn logkeeper(args: &SourceArgs, places: Option<(PathBuf, PathBuf)>) -> Result<(), CliError> {
-    let (log, (socket, state_dir)) = match places {
-        Some(places) => (config::Log::default(), places),
+fn logkeeper(
+    args: &SourceArgs,
+    places: Option<(PathBuf, PathBuf)>,
+    no_sandbox: bool,
+) -> Result<(), CliError> {
+    let (log, (socket, state_dir), sandbox) = match places {
+        Some(places) => (config::Log::default(), places, true),
         None => {
             let config = config::load(&sources(args)?)?.config;
             let places = (config.logkeeper_socket(), config.logkeeper_state());
-            (config.log, places)
+            (config.log, places, config.logkeeper.sandbox)
         }
     };
     telemetry::init(&log)?;
-    let config = switchyard_logkeeper::Config::new(socket, state_dir);
+    let mut config = switchyard_logkeeper::Config::new(socket, state_dir);
+    config.sandbox = sandbox && !no_sandbox;
     Ok(switchyard_logkeeper::run(config, || service_manager::ready("Keeping logs"))?)
 }
 

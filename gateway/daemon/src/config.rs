@@ -224,6 +224,8 @@ pub struct Logkeeper {
     pub socket: Option<PathBuf>,
     /// Its spool directory, if managed; `None` is `<run>/logkeeper/state`. It must be on tmpfs.
     pub state_dir: Option<PathBuf>,
+    /// Whether it confines itself.
+    pub sandbox: bool,
 }
 
 // === defaults ===
@@ -345,7 +347,7 @@ impl Default for Managed {
 
 impl Default for Logkeeper {
     fn default() -> Self {
-        Self { mode: Mode::Managed, socket: None, state_dir: None }
+        Self { mode: Mode::Managed, socket: None, state_dir: None, sandbox: true }
     }
 }
 
@@ -394,8 +396,6 @@ impl Paths {
     }
 }
 
-impl Managed {
-    /// How long a process may take to answer after its start.
 impl Admin {
     /// What the clients of a listener may take.
     #[must_use]
@@ -409,6 +409,8 @@ impl Admin {
     }
 }
 
+impl Managed {
+    /// How long a process may take to answer after its start.
     #[must_use]
     pub const fn start_timeout(&self) -> Duration {
         Duration::from_secs(self.start_timeout_seconds)

@@ -49,11 +49,12 @@ mod mounts;
 mod output;
 mod position;
 pub mod protocol;
+mod sandbox;
 pub mod server;
 mod sink;
 mod spool;
-mod state_dir;
 mod start;
+mod state_dir;
 mod wire;
 
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
@@ -95,6 +96,13 @@ pub async fn serve(config: Config, ready: impl FnOnce()) -> Result<(), Error> {
 /// As [`serve`], and [`Error::Process`] if the runtime cannot be built.
 pub fn run(config: Config, ready: impl FnOnce()) -> Result<(), Error> {
     raise_file_limit();
+    if config.sandbox
+        && let Err(error) = sandbox::enter()
+    {
+        // Logs that are written by a process with more rights than it needs are better than none.
+        let cause = std::error::Error::source(&error).map(ToString::to_string).unwrap_or_default();
+        tracing::error!(%error, cause, "the logkeeper is not confined");
+    }
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     runtime.map_err(Error::Process)?.block_on(serve(config, ready))
 }

@@ -48,6 +48,8 @@ pub struct Config {
     pub socket_uid: Option<u32>,
     /// The socket's group; the keeper's own group if `None`.
     pub socket_gid: Option<u32>,
+    /// Whether [`crate::run`] confines the process for good: no new privileges, hardly a capability, and a filter of system calls.
+    pub sandbox: bool,
 }
 
 /// A keeper that listens on its socket.
@@ -62,7 +64,7 @@ pub struct Server {
 // === impl Config ===
 
 impl Config {
-    /// The settings for a socket and a state directory: mode 0660, owned by who starts the keeper.
+    /// The settings for a socket and a state directory: mode 0660, owned by who starts the keeper, and confined.
     pub fn new(socket: impl Into<PathBuf>, state_dir: impl Into<PathBuf>) -> Self {
         Self {
             socket: socket.into(),
@@ -70,6 +72,7 @@ impl Config {
             socket_mode: 0o660,
             socket_uid: None,
             socket_gid: None,
+            sandbox: true,
         }
     }
 }
@@ -160,7 +163,7 @@ impl Server {
 /// Binds under a passing name, sets owner and mode, and only then gives the socket its name: nobody can connect
 /// before the permissions hold, and a stale socket is replaced in one step.
 async fn listen(config: &Config) -> Result<UnixListener, Error> {
-    let Config { socket, state_dir: _, socket_mode, socket_uid, socket_gid } = config;
+    let Config { socket, state_dir: _, socket_mode, socket_uid, socket_gid, sandbox: _ } = config;
     match timeout(WRITE_LIMIT, UnixStream::connect(socket)).await {
         // Who accepts slowly is there all the same.
         Ok(Ok(_)) | Err(_) => return Err(Error::SocketInUse(socket.clone())),
@@ -254,9 +257,6 @@ async fn converse(
     Ok(None)
 }
 
-/// Sends an answer to a client that reads it in time.
-async fn say(stream: &mut BufReader<UnixStream>, reply: &[u8]) -> io::Result<()> {
-    let written = timeout(WRITE_LIMIT, wire::write_line(stream, reply)).await;
 /// Reads the next request; only who has said hello may take any time for it.
 async fn read_request(
     stream: &mut BufReader<UnixStream>,
@@ -270,6 +270,9 @@ async fn read_request(
     timeout(GREETING, read).await.map_err(|_elapsed| io::Error::from(io::ErrorKind::TimedOut))?
 }
 
+/// Sends an answer to a client that reads it in time.
+async fn say(stream: &mut BufReader<UnixStream>, reply: &[u8]) -> io::Result<()> {
+    let written = timeout(WRITE_LIMIT, wire::write_line(stream, reply)).await;
     written.map_err(|_elapsed| io::Error::from(io::ErrorKind::TimedOut))?
 }
 

@@ -24,17 +24,21 @@ pub fn program(config: &Config, exe: &Path) -> Program {
     let socket = config.logkeeper_socket();
     let state = config.logkeeper_state();
     let dirs = [run.clone(), state.clone()];
+    let mut command = vec![
+        exe.display().to_string(),
+        "logkeeper".into(),
+        "--socket".into(),
+        socket.display().to_string(),
+        "--state-dir".into(),
+        state.display().to_string(),
+    ];
+    if !config.logkeeper.sandbox {
+        command.push("--no-sandbox".into());
+    }
     Program {
         name: "logkeeper",
         exe: exe.to_owned(),
-        command: vec![
-            exe.display().to_string(),
-            "logkeeper".into(),
-            "--socket".into(),
-            socket.display().to_string(),
-            "--state-dir".into(),
-            state.display().to_string(),
-        ],
+        command,
         pid_file: run.join("logkeeper.pid"),
         log: config.paths.state.join("logkeeper.log"),
         prepare: Arc::new(move || dirs.iter().try_for_each(|dir| make_dir(dir, 0o700))),

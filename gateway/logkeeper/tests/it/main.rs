@@ -7,6 +7,7 @@
 )]
 
 mod attach;
+mod confined;
 mod containers;
 mod control;
 mod disk_full;

@@ -1,0 +1,232 @@
+//! What the keeper's process may not do, so that whoever takes it over through a line of a log or of its protocol has little of it.
+//!
+//! It writes files anywhere, and so stays a process of root's with [`KEPT`]; it starts no program, traces and signals no other process,
+//! mounts nothing, opens no socket but unix ones, and makes no memory executable. Calls that it never makes fail: those that an attacker
+//! wants with EPERM, all others with ENOSYS, which is what a library takes for an older kernel and gets by without. None kills: a keeper
+//! that is gone loses more than a call that fails.
+
+use std::collections::BTreeMap;
+use std::io;
+
+use nix::errno::Errno;
+use rustix::process::{DumpableBehavior, set_dumpable_behavior};
+use rustix::thread::{
+    CapabilitySet, CapabilitySets, capabilities, clear_ambient_capability_set,
+    remove_capability_from_bounding_set, set_capabilities, set_no_new_privs,
+};
+use seccompiler::{
+    BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter, SeccompRule,
+    TargetArch, apply_filter_all_threads,
+};
+
+mod calls;
+
+use calls::{ALLOWED, REFUSED};
+
+/// To open logs wherever they are, and to write into what a file system keeps for root.
+const KEPT: CapabilitySet = CapabilitySet::DAC_OVERRIDE.union(CapabilitySet::SYS_RESOURCE);
+
+/// Why the process is not confined, or not wholly.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum SandboxError {
+    /// The kernel refuses.
+    #[error("cannot {0}")]
+    Kernel(&'static str, #[source] io::Error),
+    /// There is no filter for this architecture, or the kernel has no filters.
+    #[error("cannot filter system calls")]
+    Filter(#[source] seccompiler::Error),
+}
+
+/// When a call is allowed that can do more than the keeper needs.
+enum When {
+    /// An argument is this number.
+    Is(u8, u64),
+    /// Of these bits of an argument, these are set and no others.
+    Bits(u8, u64, u64),
+}
+
+/// Confines this process for good: all of its threads as far as system calls go, and this one, with those that it starts, as far as
+/// capabilities go.
+///
+/// # Errors
+/// What could not be done; what comes before it in this function is done.
+pub(crate) fn enter() -> Result<(), SandboxError> {
+    let refused =
+        |what: &'static str| move |errno: rustix::io::Errno| SandboxError::Kernel(what, errno.into());
+    set_dumpable_behavior(DumpableBehavior::NotDumpable).map_err(refused("leave the process undumpable"))?;
+    set_no_new_privs(true).map_err(refused("renounce new privileges"))?;
+    drop_capabilities().map_err(refused("drop capabilities"))?;
+    for program in programs().map_err(SandboxError::Filter)? {
+        apply_filter_all_threads(&program).map_err(SandboxError::Filter)?;
+    }
+    Ok(())
+}
+
+fn drop_capabilities() -> rustix::io::Result<()> {
+    let now = capabilities(None)?;
+    clear_ambient_capability_set()?;
+    if now.effective.contains(CapabilitySet::SETPCAP) {
+        for capability in CapabilitySet::all().difference(KEPT).iter() {
+            match remove_capability_from_bounding_set(capability) {
+                // This kernel does not know it.
+                Err(rustix::io::Errno::INVAL) => {}
+                other => other?,
+            }
+        }
+    }
+    let kept = now.permitted.intersection(KEPT);
+    let sets = CapabilitySets { effective: kept, permitted: kept, inheritable: CapabilitySet::empty() };
+    set_capabilities(None, sets)
+}
+
+/// The filters, in the order in which they are installed: of two that refuse a call, the later one gives the reason.
+fn programs() -> Result<[BpfProgram; 2], seccompiler::Error> {
+    let arch = TargetArch::try_from(std::env::consts::ARCH)?;
+    let mut allowed: BTreeMap<_, Vec<SeccompRule>> = ALLOWED.iter().map(|call| (*call, Vec::new())).collect();
+    for (call, when) in with_conditions() {
+        allowed.entry(call).or_default().push(rule(&when)?);
+    }
+    let refused = REFUSED.iter().map(|call| (*call, Vec::new())).collect();
+    let [no_such_call, not_permitted] =
+        [Errno::ENOSYS, Errno::EPERM].map(|errno| SeccompAction::Errno((errno as i32).unsigned_abs()));
+    Ok([
+        SeccompFilter::new(allowed, no_such_call, SeccompAction::Allow, arch)?.try_into()?,
+        SeccompFilter::new(refused, SeccompAction::Allow, not_permitted, arch)?.try_into()?,
+    ])
+}
+
+fn rule(when: &When) -> Result<SeccompRule, seccompiler::Error> {
+    let condition = match *when {
+        When::Is(argument, value) => {
+            SeccompCondition::new(argument, SeccompCmpArgLen::Dword, SeccompCmpOp::Eq, value)
+        }
+        When::Bits(argument, mask, value) => {
+            SeccompCondition::new(argument, SeccompCmpArgLen::Dword, SeccompCmpOp::MaskedEq(mask), value)
+        }
+    };
+    Ok(SeccompRule::new(vec![condition?])?)
+}
+
+/// Calls that are allowed in one of these cases.
+fn with_conditions() -> Vec<(i64, When)> {
+    let number = |value: i32| u64::from(value.unsigned_abs());
+    let own = u64::from(std::process::id());
+    // A thread, and nothing that begins a process or a namespace.
+    let thread = number(libc::CLONE_THREAD);
+    let namespaces = libc::CLONE_NEWNS
+        | libc::CLONE_NEWCGROUP
+        | libc::CLONE_NEWUTS
+        | libc::CLONE_NEWIPC
+        | libc::CLONE_NEWUSER
+        | libc::CLONE_NEWPID
+        | libc::CLONE_NEWNET;
+    let executable = number(libc::PROT_EXEC);
+    let mut calls = vec![
+        (libc::SYS_clone, When::Bits(0, thread | number(namespaces), thread)),
+        (libc::SYS_mmap, When::Bits(2, executable, 0)),
+        (libc::SYS_mprotect, When::Bits(2, executable, 0)),
+        (libc::SYS_socket, When::Is(0, number(libc::AF_UNIX))),
+        (libc::SYS_socketpair, When::Is(0, number(libc::AF_UNIX))),
+        // Aborts, and what tests let happen to it.
+        (libc::SYS_kill, When::Is(0, own)),
+        (libc::SYS_tgkill, When::Is(0, own)),
+        (libc::SYS_prlimit64, When::Is(0, 0)),
+        // The name of a thread, and what the second filter's installation says once more.
+        (libc::SYS_prctl, When::Is(0, number(libc::PR_SET_NAME))),
+        (libc::SYS_prctl, When::Is(0, number(libc::PR_SET_NO_NEW_PRIVS))),
+    ];
+    calls.extend(
+        [libc::FIONBIO, libc::FIONREAD, libc::FIOCLEX, libc::TCGETS]
+            .map(|what| (libc::SYS_ioctl, When::Is(1, what))),
+    );
+    calls
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::{Command, Stdio};
+    use std::{fs, thread};
+
+    use super::*;
+
+    /// Set for the process that confines itself; see [`alone`].
+    const CONFINED: &str = "SWITCHYARD_TEST_CONFINED";
+
+    /// Whether this is the process in which test `name` may confine itself for good. If it is not, it is started, and has to succeed.
+    fn alone(name: &str) -> bool {
+        if std::env::var_os(CONFINED).is_some() {
+            return true;
+        }
+        let status = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", &format!("sandbox::tests::{name}"), "--nocapture", "--test-threads", "1"])
+            .env(CONFINED, "1")
+            .stdout(Stdio::null())
+            .status();
+        assert!(status.unwrap().success());
+        false
+    }
+
+    #[test]
+    fn calls_that_an_attacker_wants_are_refused() {
+        if !alone("calls_that_an_attacker_wants_are_refused") {
+            return;
+        }
+        enter().unwrap();
+        let refused = |what: &str, result: io::Result<()>| {
+            assert_eq!(result.map_err(|error| error.raw_os_error()), Err(Some(libc::EPERM)), "{what}");
+        };
+        let named = |errno: rustix::io::Errno| io::Error::from(errno);
+        refused("execve", Err(std::os::unix::process::CommandExt::exec(&mut Command::new("/bin/true"))));
+        refused(
+            "mount",
+            nix::mount::mount(None::<&str>, "/", None::<&str>, nix::mount::MsFlags::MS_REMOUNT, None::<&str>)
+                .map_err(io::Error::from),
+        );
+        refused(
+            "capset",
+            set_capabilities(
+                None,
+                CapabilitySets {
+                    effective: CapabilitySet::empty(),
+                    permitted: CapabilitySet::empty(),
+                    inheritable: CapabilitySet::empty(),
+                },
+            )
+            .map_err(named),
+        );
+        refused("chroot", nix::unistd::chroot("/").map_err(io::Error::from));
+        refused("setuid", nix::unistd::setuid(nix::unistd::Uid::from_raw(0)).map_err(io::Error::from));
+        refused(
+            "setns",
+            rustix::thread::move_into_link_name_space(
+                rustix::fd::AsFd::as_fd(&fs::File::open("/proc/self/ns/net").unwrap()),
+                None,
+            )
+            .map_err(named),
+        );
+        // All others are calls that this kernel does not have.
+        let unknown = |what: &str, result: io::Result<()>| {
+            assert_eq!(result.map_err(|error| error.raw_os_error()), Err(Some(libc::ENOSYS)), "{what}");
+        };
+        unknown("socket", std::net::UdpSocket::bind("127.0.0.1:0").map(drop));
+        unknown("kill", nix::sys::signal::kill(nix::unistd::Pid::from_raw(1), None).map_err(io::Error::from));
+        unknown("fork", Command::new("/bin/true").status().map(drop));
+        // What it needs goes on, threads included.
+        thread::spawn(|| {
+            let dir = tempfile::tempdir().unwrap();
+            fs::write(dir.path().join("0.log"), "line\n").unwrap();
+        })
+        .join()
+        .unwrap();
+        let status = fs::read_to_string("/proc/self/status").unwrap();
+        assert!(status.contains("NoNewPrivs:\t1") && status.contains("Seccomp:\t2"), "{status}");
+    }
+
+    #[test]
+    fn no_call_is_both_allowed_and_refused_but_the_one_that_filters() {
+        let both: Vec<_> = ALLOWED.iter().filter(|call| REFUSED.contains(call)).collect();
+        assert_eq!(both, [&libc::SYS_seccomp]);
+        assert!(with_conditions().iter().all(|(call, _)| !ALLOWED.contains(call) && !REFUSED.contains(call)));
+        programs().unwrap();
+    }
+}

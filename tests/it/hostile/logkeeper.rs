@@ -1,0 +1,41 @@
+//! The logkeeper, which reads what every container writes: what somebody who took it over could not do.
+
+use std::fs;
+
+use switchyard_tests::node::Node;
+
+/// The values of a field of `/proc/<pid>/task/*/status`.
+fn of_threads(pid: i32, name: &str) -> Vec<String> {
+    let tasks = fs::read_dir(format!("/proc/{pid}/task")).expect("it runs");
+    let values = tasks.map(|task| {
+        let status = task.expect("a task has a name").path().join("status");
+        let status = fs::read_to_string(status).expect("its threads do not end");
+        let value = status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(":\t"));
+        value.expect("the kernel says it").to_owned()
+    });
+    values.collect()
+}
+
+#[track_caller]
+fn check(conf: &str, filtered: bool) {
+    let node = Node::start_with(conf, |_| {});
+    assert_eq!(node.pod("logged").output("echo works", |_| {}), "works");
+    let pid = node.root().managed("logkeeper").expect("the daemon writes down whom it started").as_raw();
+    let (seccomp, privileges) = if filtered { ("2", "1") } else { ("0", "0") };
+    assert!(
+        of_threads(pid, "Seccomp").iter().all(|mode| mode == seccomp),
+        "{:?}",
+        of_threads(pid, "Seccomp")
+    );
+    assert!(of_threads(pid, "NoNewPrivs").iter().all(|set| set == privileges));
+}
+
+#[test]
+fn a_managed_logkeeper_confines_itself() {
+    check("", true);
+}
+
+#[test]
+fn a_logkeeper_can_be_left_unconfined() {
+    check("[logkeeper]\nsandbox = false\n", false);
+}
