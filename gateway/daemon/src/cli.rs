@@ -119,7 +119,11 @@ enum ConfigCommand {
     /// Check a configuration file and its drop-ins: exit status 0 if they can be used, 1 if not.
     Check {
         /// The file; /etc/switchyard/config.toml if it is there.
+        #[arg(conflicts_with = "config")]
         file: Option<PathBuf>,
+        /// The same, as `serve` takes it.
+        #[arg(long, short, value_name = "FILE")]
+        config: Option<PathBuf>,
     },
 }
 
@@ -248,8 +252,9 @@ fn config_command(command: ConfigCommand) -> Result<(), CliError> {
     match command {
         ConfigCommand::Default => print(DOCUMENTED)?,
         ConfigCommand::Dump { sources: args, origin } => print(config::load(&sources(&args)?)?.dump(origin))?,
-        ConfigCommand::Check { file } => {
-            let Loaded { files, .. } = config::load(&Sources { file, ..Sources::default() })?;
+        ConfigCommand::Check { file, config } => {
+            let sources = Sources { file: file.or(config), ..Sources::default() };
+            let Loaded { files, .. } = config::load(&sources)?;
             let read: Vec<_> = files.iter().map(|file| file.display().to_string()).collect();
             match read.as_slice() {
                 [] => print(format!("{DEFAULT_FILE} is not there: the defaults are in force\n"))?,

@@ -42,6 +42,8 @@ fn the_default_configuration_is_printed_and_passes_its_own_check() {
     fs::write(&file, output.stdout).unwrap();
     let name = file.to_str().unwrap();
     check(&["config", "check", name], 0, ": ok\n", "");
+    check(&["config", "check", "--config", name], 0, ": ok\n", "");
+    check(&["config", "check", name, "--config", name], 2, "", "cannot be used with");
     check(&["config", "dump", "--config", name, "--origin"], 0, &format!("# {name}:"), "");
 }
 
@@ -54,6 +56,8 @@ fn a_configuration_that_cannot_be_used_fails_its_check_and_the_daemon() {
     let complaint =
         format!("switchyard: {name}:3: unknown key \"lissten\" in [admin]: did you mean \"listen\"?\n");
     check(&["config", "check", name], 1, "", &complaint);
+    check(&["config", "check", "--config", name], 1, "", &complaint);
+    check(&["config", "dump", "--config", name], 1, "", &complaint);
     check(&["serve", "--config", name], 1, "", &complaint);
     check(
         &["serve", "--config", "/nowhere.toml"],
