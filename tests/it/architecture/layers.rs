@@ -48,7 +48,7 @@ const LAYERS: [(&str, &[&str]); 20] = [
 ];
 
 /// Libraries that only some of our crates may name, dev-dependencies aside.
-const LIBRARIES: [(&str, &[&str]); 8] = [
+const LIBRARIES: [(&str, &[&str]); 7] = [
     ("axum", &["switchyard", "switchyard-tests"]),
     ("clap", &["switchyard", "switchyard-tests"]),
     ("containerd-client", &["switchyard-containerd", "switchyard-tests"]),
@@ -56,7 +56,6 @@ const LIBRARIES: [(&str, &[&str]); 8] = [
     ("prost", WIRE),
     ("tonic", WIRE),
     ("tonic-prost", WIRE),
-    ("anyhow", &["switchyard", "switchyard-tests"]),
 ];
 
 /// The crates that know what a message looks like on the wire.
