@@ -12,5 +12,6 @@ mod kills;
 mod lent;
 mod neighbours;
 mod nomad;
+mod packages;
 mod support_works;
 mod undo;

@@ -12,6 +12,7 @@ pub mod chaos;
 pub mod containerd;
 pub mod cri;
 pub mod daemon;
+pub mod debian;
 pub mod front;
 pub mod gate;
 pub mod host;

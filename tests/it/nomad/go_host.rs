@@ -8,18 +8,13 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use prost::Message;
 use serde_json::{Value, json};
+use switchyard_tests::debian::{self, Database};
 use switchyard_tests::node::Node;
 use switchyard_tests::nomad::{Agent, Setup};
-use switchyard_tests::prereq::{require, require_file};
+use switchyard_tests::scratch::Scratch;
 
 /// Where Debian's packages put Go's sources.
 const GOCODE: &str = "/usr/share/gocode";
-
-/// Libraries of the host, and the packages that they are in.
-const LIBRARIES: [(&str, &str); 2] = [
-    ("github.com/hashicorp/go-plugin", "golang-github-hashicorp-go-plugin-dev"),
-    ("github.com/hashicorp/hcl/v2/hcldec", "golang-github-hashicorp-hcl-v2-dev"),
-];
 
 /// Where the host finds its wire types.
 const WIRE: &str = "switchyard/wire";
@@ -32,27 +27,32 @@ const PROTOS: [&str; 4] = [
     "nomad/plugins/shared/structs/structs.proto",
 ];
 
-/// Builds the host, as Debian builds Go programs: from the sources of its packages, without modules.
+/// Builds the host, as Debian builds Go programs: from the sources of its packages, without modules. It is built in a Debian that has
+/// nothing but what `tests/run` installs, so that no package of this machine can stand in for one that is missing in its list.
 fn build() -> PathBuf {
-    for (library, package) in LIBRARIES {
-        require_file(&Path::new(GOCODE).join("src").join(library), package);
-    }
-    let go = Path::new("/usr/bin/go");
-    require_file(go, "golang-go");
+    let tests = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let database = Database::read();
+    let scratch = Scratch::new();
+    let root = scratch.path().join("root");
+    fs::create_dir(&root).expect("the scratch directory is ours");
+    database.fresh(&debian::list_of(&tests.join("run"))).make(&root);
+    let protos = tests.join("../proto").canonicalize().expect("the repository has it");
     let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join("nomad-go");
     let (wire, sources) = (dir.join("src").join(WIRE), dir.join("src/switchyard/nomad-go"));
     for dir in [&wire, &sources] {
         fs::create_dir_all(dir).expect("the target directory can be written");
     }
-    generate(&wire);
-    let tests = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let enter = |program: &str| debian::enter(&root, &[&dir, &protos], Path::new(program));
+    for proto in PROTOS {
+        run(enter("protoc").arg("-I").arg(&protos).arg(go_types(&wire)).arg(protos.join(proto)));
+    }
     for entry in fs::read_dir(tests.join("nomad-go")).expect("the host's sources are there") {
         let file = entry.expect("they can be read").path();
         let name = file.file_name().expect("a file has a name");
         fs::copy(&file, sources.join(name)).expect("the target directory can be written");
     }
     let host = dir.join("host");
-    let mut command = Command::new(go);
+    let mut command = enter("go");
     command.args(["build", "-o"]).arg(&host).arg("switchyard/nomad-go");
     command.env("GO111MODULE", "off").env("GOFLAGS", "").env("GOPATH", format!("{}:{GOCODE}", dir.display()));
     command.env("GOCACHE", dir.join("cache")).env("HOME", &dir);
@@ -60,10 +60,8 @@ fn build() -> PathBuf {
     host
 }
 
-/// Makes Go's types of our `.proto` files.
-fn generate(wire: &Path) {
-    let protos = Path::new(env!("CARGO_MANIFEST_DIR")).join("../proto");
-    let _ = require("protoc-gen-go", "golang-goprotobuf-dev");
+/// What protoc is told to make Go's types of our `.proto` files.
+fn go_types(wire: &Path) -> String {
     let mut options = "plugins=grpc,paths=source_relative".to_owned();
     for proto in PROTOS {
         let package = Path::new(proto).parent().expect("each is in a directory");
@@ -73,11 +71,7 @@ fn generate(wire: &Path) {
         options
             .push_str(&format!(",Mgoogle/protobuf/{known}.proto=github.com/golang/protobuf/ptypes/{known}"));
     }
-    for proto in PROTOS {
-        let mut protoc = Command::new(require("protoc", "protobuf-compiler"));
-        protoc.arg("-I").arg(&protos).arg(format!("--go_out={options}:{}", wire.display()));
-        run(protoc.arg(protos.join(proto)));
-    }
+    format!("--go_out={options}:{}", wire.display())
 }
 
 #[track_caller]

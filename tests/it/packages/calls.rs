@@ -1,0 +1,108 @@
+//! Finds what scripts and sources call, by their text.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// What may stand before a command.
+const BEFORE: [&str; 13] =
+    ["!", "{", "do", "elif", "else", "env", "exec", "if", "then", "time", "timeout", "until", "while"];
+
+/// The programs that a script may call: the words where commands stand. Some are words of a text or builtins of the shell.
+pub(super) fn of_script(text: &str) -> BTreeSet<String> {
+    let text = without_quotes(&without_documents(text));
+    let functions: BTreeSet<&str> =
+        text.lines().filter_map(|line| line.split_once("()").map(|(name, _)| name.trim())).collect();
+    let mut found = BTreeSet::new();
+    for command in text.split(['\n', ';', '|', '&', '(', ')', '`', '"', '{', '}']) {
+        let mut words = command.split_whitespace().filter(|word| !word.contains('=')).peekable();
+        while let Some(word) = words.next() {
+            if is_name(word) && !functions.contains(word) {
+                found.insert(word.to_owned());
+            }
+            // timeout's first argument is a number.
+            if !BEFORE.contains(&word) && !word.starts_with(|first: char| first.is_ascii_digit()) {
+                break;
+            }
+        }
+    }
+    found
+}
+
+fn is_name(word: &str) -> bool {
+    word.starts_with(|first: char| first.is_ascii_lowercase())
+        && word.chars().all(|char| char.is_ascii_alphanumeric() || "-_.+".contains(char))
+}
+
+/// Leaves out comments, and what a command gets as its input by `<<`.
+fn without_documents(text: &str) -> String {
+    let mut kept = String::new();
+    let mut lines = text.lines();
+    while let Some(line) = lines.next() {
+        if line.trim_start().starts_with('#') {
+            continue;
+        }
+        kept.push_str(line);
+        kept.push('\n');
+        let Some((_, after)) = line.split_once("<<") else { continue };
+        let end: String =
+            after.trim_start_matches(['-', '\'']).chars().take_while(char::is_ascii_uppercase).collect();
+        if !end.is_empty() {
+            lines.by_ref().take_while(|line| line.trim() != end).for_each(drop);
+        }
+    }
+    kept
+}
+
+/// Leaves out what stands between single quotes, which other programs read.
+fn without_quotes(text: &str) -> String {
+    text.split('\'').step_by(2).collect::<Vec<_>>().join(" ")
+}
+
+/// The texts that follow this opening, up to their closing quote.
+pub(super) fn literals<'a>(text: &'a str, opening: &str) -> Vec<&'a str> {
+    text.split(opening).skip(1).filter_map(|rest| Some(rest.split_once('"')?.0)).collect()
+}
+
+/// The programs that a source file requires by `prereq`, with the packages that it names for them.
+pub(super) fn required(text: &str) -> Vec<(&str, &str)> {
+    let calls = text.split("require(\"").skip(1);
+    calls
+        .filter_map(|rest| {
+            rest.split_once("\", \"").and_then(|(program, rest)| Some((program, rest.split_once("\")")?.0)))
+        })
+        .collect()
+}
+
+/// The Rust files below a directory.
+pub(super) fn sources(dir: &Path) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(dir).expect("a directory of the repository can be read").flatten() {
+        let (path, kind) = (entry.path(), entry.file_type().expect("it was just listed"));
+        if kind.is_dir() && entry.file_name() != "target" {
+            found.extend(sources(&path));
+        } else if path.extension().is_some_and(|ending| ending == "rs") {
+            found.push(path);
+        }
+    }
+    found
+}
+
+#[test]
+fn commands_are_found_where_they_stand() {
+    let script = "# comment calls nothing\nif ! first --flag; then\n    X=1 second \"$(third a | fourth)\"\nfi\n\
+        mine() { fifth; }\nmine\ncat <<END >file\nno command\nEND\nawk 'not | these' && timeout 10 sixth\n";
+    let found: Vec<String> = of_script(script).into_iter().collect();
+    for name in ["first", "second", "third", "fourth", "fifth", "sixth", "cat", "awk", "timeout"] {
+        assert!(found.contains(&name.to_owned()), "{name} is not in {found:?}");
+    }
+    for name in ["comment", "no", "these", "mine", "not"] {
+        assert!(!found.contains(&name.to_owned()), "{name} is in {found:?}");
+    }
+}
+
+#[test]
+fn required_programs_are_found_with_their_packages() {
+    let text = "let a = require(\"cc\", \"gcc libc6-dev\");\nprereq::require(\"ip\", \"iproute2\")";
+    assert_eq!(required(text), [("cc", "gcc libc6-dev"), ("ip", "iproute2")]);
+}

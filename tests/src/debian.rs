@@ -1,0 +1,308 @@
+//! What a fresh Debian holds when some packages are installed on it: they, what they depend on, and the base system.
+//!
+//! It is worked out from this machine's own database of packages, and made of its files, so that nothing is downloaded. What works with
+//! that alone works on every machine that installs the same packages, whatever else this one has.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::fs;
+use std::io::ErrorKind;
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// What dpkg is asked about each package; a line for each.
+const FORMAT: &str =
+    "${Package}\t${db:Status-Status}\t${Essential}\t${Priority}\t${Pre-Depends}, ${Depends}\t${Provides}\n";
+/// Where dpkg notes which of several programs has a name that they share.
+const ALTERNATIVES: &str = "/var/lib/dpkg/alternatives";
+/// Where programs are.
+const PROGRAMS: [&str; 4] = ["/usr/bin", "/usr/sbin", "/bin", "/sbin"];
+/// What is only for people to read.
+const UNUSED: [&str; 3] = ["/usr/share/doc/", "/usr/share/man/", "/usr/share/locale/"];
+
+/// Enters a root and runs a program: `sh -c ENTER sh ROOT DIRECTORY... -- PROGRAM ARGUMENT...`, in a mount namespace of its own.
+const ENTER: &str = r#"
+set -eu
+root=$1
+shift
+mount --bind "$root" "$root"
+mount --rbind /dev "$root/dev"
+mount --rbind /proc "$root/proc"
+mount -t tmpfs tmpfs "$root/tmp"
+while [ "$1" != -- ]; do
+    mkdir -p "$root$1"
+    mount --bind "$1" "$root$1"
+    shift
+done
+shift
+mkdir -p "$root/before"
+mount -o remount,bind,ro "$root"
+cd "$root"
+pivot_root . before
+cd /
+umount -l /before
+exec "$@"
+"#;
+
+/// The packages that are installed on this machine.
+#[derive(Debug)]
+pub struct Database {
+    packages: BTreeMap<String, Entry>,
+    /// Names that are no packages, and who stands in for them.
+    provided: BTreeMap<String, Vec<String>>,
+    alternatives: Vec<Alternative>,
+}
+
+#[derive(Debug, Default)]
+struct Entry {
+    /// Every Debian has it.
+    base: bool,
+    /// Of each of these, one is needed.
+    needs: Vec<Vec<String>>,
+}
+
+/// A name that several packages offer a program for (update-alternatives(1)).
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Alternative {
+    /// The name in `/etc/alternatives`, and the link to it.
+    links: Vec<(String, PathBuf)>,
+    /// What may be behind each of the links, in their order; empty for none.
+    candidates: Vec<Vec<PathBuf>>,
+}
+
+/// A Debian with nothing but the base system, some packages, and what these depend on.
+#[derive(Debug)]
+pub struct Fresh<'a> {
+    database: &'a Database,
+    packages: BTreeSet<String>,
+    /// Each below its real directory, not below a link to one.
+    files: BTreeSet<PathBuf>,
+}
+
+// === impl Database ===
+
+impl Database {
+    /// Asks dpkg.
+    ///
+    /// # Panics
+    /// If this is no Debian.
+    #[must_use]
+    pub fn read() -> Self {
+        let shown = dpkg(&["--show", &format!("--showformat={FORMAT}")]);
+        let alternatives = fs::read_dir(ALTERNATIVES).expect("dpkg is installed").flatten().map(|entry| {
+            let name = entry.file_name().to_string_lossy().into_owned();
+            let text = fs::read_to_string(entry.path()).expect("root can read it");
+            Alternative::parse(&name, &text)
+        });
+        Self { alternatives: alternatives.collect(), ..Self::parse(&shown) }
+    }
+
+    fn parse(shown: &str) -> Self {
+        let (mut packages, mut provided) = (BTreeMap::<String, Entry>::new(), BTreeMap::<_, Vec<_>>::new());
+        for line in shown.lines() {
+            let fields: Vec<&str> = line.split('\t').collect();
+            let [name, "installed", essential, priority, depends, provides] = fields[..] else { continue };
+            // No package depends on apt, and no Debian that packages are installed on is without it.
+            let base = essential == "yes" || priority == "required" || name == "apt";
+            let needs = depends.split(',').map(|need| need.split('|').filter_map(package_name).collect());
+            packages.entry(name.to_owned()).or_default().needs.extend(needs);
+            packages.entry(name.to_owned()).or_default().base |= base;
+            for other in provides.split(',').filter_map(package_name) {
+                provided.entry(other).or_default().push(name.to_owned());
+            }
+        }
+        Self { packages, provided, alternatives: Vec::new() }
+    }
+
+    /// Whether this package is installed.
+    #[must_use]
+    pub fn has(&self, name: &str) -> bool {
+        self.packages.contains_key(name)
+    }
+
+    /// A Debian with these packages, without what they merely recommend.
+    ///
+    /// # Panics
+    /// If one of them is not installed here.
+    #[must_use]
+    pub fn fresh(&self, list: &[String]) -> Fresh<'_> {
+        let packages = self.closure(list);
+        let names: Vec<&str> = packages.iter().map(String::as_str).collect();
+        let listed = dpkg(&[&["--listfiles"], names.as_slice()].concat());
+        let mut real = HashMap::<PathBuf, Option<PathBuf>>::new();
+        let files = listed.lines().map(Path::new).filter(|path| path.is_absolute());
+        let files = files.filter(|path| !UNUSED.iter().any(|dir| path.starts_with(dir))).filter_map(|path| {
+            let (dir, name) = (path.parent()?, path.file_name()?);
+            let dir = real.entry(dir.to_owned()).or_insert_with(|| dir.canonicalize().ok());
+            Some(dir.as_ref()?.join(name))
+        });
+        Fresh { database: self, files: files.collect(), packages }
+    }
+
+    fn closure(&self, list: &[String]) -> BTreeSet<String> {
+        for name in list {
+            assert!(self.has(name), "{name} is missing: run `apt-get install {name}`");
+        }
+        let base = self.packages.iter().filter(|(_, entry)| entry.base).map(|(name, _)| name);
+        let mut waiting: Vec<&String> = base.chain(list).collect();
+        let mut found = BTreeSet::new();
+        while let Some(name) = waiting.pop() {
+            if found.insert(name.clone()) {
+                waiting.extend(self.packages[name].needs.iter().filter_map(|need| self.choose(need)));
+            }
+        }
+        found
+    }
+
+    /// Which package is there for one of these names: the first that can be, as apt would choose.
+    fn choose<'a>(&'a self, need: &'a [String]) -> Option<&'a String> {
+        let real = need.iter().find(|name| self.packages.contains_key(*name));
+        real.or_else(|| need.iter().find_map(|name| self.provided.get(name)?.first()))
+    }
+}
+
+/// The list of packages of a script: what it sets `packages` to.
+///
+/// # Panics
+/// If it has none.
+#[must_use]
+pub fn list_of(script: &Path) -> Vec<String> {
+    let text = fs::read_to_string(script).unwrap_or_else(|error| panic!("{}: {error}", script.display()));
+    let list = text.split_once("packages=(\n").and_then(|(_, rest)| rest.split_once("\n)"));
+    let (list, _) = list.unwrap_or_else(|| panic!("{} has no list of packages", script.display()));
+    let words = list.lines().flat_map(|line| line.split('#').next().unwrap_or_default().split_whitespace());
+    words.map(str::to_owned).collect()
+}
+
+/// The name in a relation such as `libc6:any (>= 2.36)`.
+fn package_name(relation: &str) -> Option<String> {
+    let name = relation.split(['(', '[']).next()?.trim().split(':').next()?;
+    (!name.is_empty()).then(|| name.to_owned())
+}
+
+fn dpkg(args: &[&str]) -> String {
+    let output = Command::new("dpkg-query").args(args).output().expect("the tests run on Debian");
+    assert!(output.status.success(), "dpkg-query: {}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+// === impl Alternative ===
+
+impl Alternative {
+    /// Reads a file of dpkg's: how it is chosen; the link; a name and a link for each that goes with it; an empty line; for each candidate
+    /// its path, its priority, and what goes with it.
+    fn parse(name: &str, text: &str) -> Self {
+        let mut lines = text.lines().skip(1);
+        let mut links = vec![(name.to_owned(), PathBuf::from(lines.next().unwrap_or_default()))];
+        while let Some(name) = lines.next().filter(|name| !name.is_empty()) {
+            links.push((name.to_owned(), PathBuf::from(lines.next().unwrap_or_default())));
+        }
+        let mut candidates = Vec::new();
+        while let Some(path) = lines.next().filter(|path| !path.is_empty()) {
+            let _priority = lines.next();
+            let others = lines.by_ref().take(links.len() - 1).map(PathBuf::from);
+            candidates.push(std::iter::once(PathBuf::from(path)).chain(others).collect());
+        }
+        Self { links, candidates }
+    }
+}
+
+// === impl Fresh ===
+
+impl Fresh<'_> {
+    /// Whether it has this package.
+    #[must_use]
+    pub fn has_package(&self, name: &str) -> bool {
+        self.packages.contains(name)
+    }
+
+    /// Whether it has a program of this name, or at this path.
+    #[must_use]
+    pub fn has_program(&self, program: &str) -> bool {
+        if program.starts_with('/') {
+            return self.has_file(Path::new(program));
+        }
+        PROGRAMS.iter().any(|dir| self.has_file(&Path::new(dir).join(program)))
+    }
+
+    fn has_file(&self, path: &Path) -> bool {
+        let real = path.parent().and_then(|dir| Some(dir.canonicalize().ok()?.join(path.file_name()?)));
+        real.is_some_and(|real| self.files.contains(&real))
+            || self.chosen().any(|(_, link, target)| link == path && !target.as_os_str().is_empty())
+    }
+
+    /// The names in `/etc/alternatives` that it has, with the links to them and what is behind them.
+    fn chosen(&self) -> impl Iterator<Item = (&String, &PathBuf, &PathBuf)> {
+        self.database.alternatives.iter().flat_map(|alternative| {
+            let mut candidates = alternative.candidates.iter();
+            let chosen = candidates.find(|paths| {
+                paths
+                    .first()
+                    .and_then(|path| path.canonicalize().ok())
+                    .is_some_and(|path| self.files.contains(&path))
+            });
+            let behind = chosen.map(Vec::as_slice).unwrap_or_default();
+            alternative.links.iter().zip(behind).map(|((name, link), target)| (name, link, target))
+        })
+    }
+
+    /// Makes its root in an empty directory, of this machine's own files: nobody may write there.
+    ///
+    /// # Panics
+    /// If the directory cannot be written, or the root not be read.
+    pub fn make(&self, root: &Path) {
+        for path in &self.files {
+            let target = below(root, path);
+            // Machines leave out documentation, and directories may be links to others.
+            let Ok(meta) = path.symlink_metadata() else { continue };
+            fs::create_dir_all(target.parent().expect("no package has the root itself")).unwrap();
+            if meta.is_symlink() {
+                symlink(path.read_link().unwrap(), &target).unwrap();
+            } else if meta.is_dir() {
+                fs::create_dir_all(&target).unwrap();
+                fs::set_permissions(&target, meta.permissions()).unwrap();
+            } else if fs::hard_link(path, &target).is_err() {
+                fs::copy(path, &target)
+                    .unwrap_or_else(|error| panic!("cannot copy {}: {error}", path.display()));
+            }
+        }
+        let alternatives = root.join("etc/alternatives");
+        for (name, link, target) in self.chosen().filter(|(_, _, target)| !target.as_os_str().is_empty()) {
+            link_once(target, &alternatives.join(name));
+            link_once(&Path::new("/etc/alternatives").join(name), &below(root, link));
+        }
+        // Made by the scripts of packages.
+        for file in ["/etc/passwd", "/etc/group"] {
+            let target = below(root, Path::new(file));
+            // Never through a link to the machine's own.
+            assert!(!target.exists(), "{file} is no package's");
+            fs::copy(file, &target).unwrap();
+        }
+        fs::set_permissions(root, fs::Permissions::from_mode(0o700)).unwrap();
+    }
+}
+
+/// Where a path of the machine is in a root.
+fn below(root: &Path, path: &Path) -> PathBuf {
+    root.join(path.strip_prefix("/").expect("dpkg names whole paths"))
+}
+
+fn link_once(target: &Path, link: &Path) {
+    fs::create_dir_all(link.parent().expect("it is in a directory")).unwrap();
+    match symlink(target, link) {
+        Ok(()) => {}
+        Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
+        Err(error) => panic!("cannot link {}: {error}", link.display()),
+    }
+}
+
+/// A command that runs a program in such a root, which it cannot write. It sees these directories of the machine at their own paths, and may
+/// write there.
+#[must_use]
+pub fn enter(root: &Path, dirs: &[&Path], program: &Path) -> Command {
+    let mut command = Command::new("unshare");
+    command.args(["--mount", "--propagation", "private", "sh", "-c", ENTER, "sh"]).arg(root).args(dirs);
+    command.arg("--").arg(program);
+    command.env_clear().env("PATH", PROGRAMS.join(":"));
+    command
+}
