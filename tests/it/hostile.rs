@@ -10,6 +10,7 @@ mod images;
 mod jobs;
 mod labels;
 mod logkeeper;
+mod memory;
 mod names;
 mod trees;
 

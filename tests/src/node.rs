@@ -116,6 +116,25 @@ impl Node {
         Self::around(root, daemon, None)
     }
 
+    /// Starts a node whose daemon is started by a script, which gets the daemon's arguments; `$DAEMON` in it is the binary.
+    ///
+    /// # Panics
+    /// As [`Node::start`].
+    #[track_caller]
+    #[must_use]
+    pub fn start_by(script: &str) -> Self {
+        let root = PrivateRoot::new();
+        let text = script.replace("$DAEMON", &crate::daemon::binary().display().to_string());
+        let draft = root.path().join("draft");
+        std::fs::write(&draft, format!("#!/bin/sh\n{text}\n")).expect("the root can be written");
+        // By a process of its own: a child that another test forks meanwhile would hold the file open for writing.
+        let install = crate::prereq::require("install", "coreutils");
+        let installed = Command::new(install).arg(&draft).arg(root.path().join("switchyard")).status();
+        assert!(installed.is_ok_and(|status| status.success()), "the script cannot be put there");
+        let daemon = Daemon::start(&root, "");
+        Self::around(root, daemon, None)
+    }
+
     fn around(root: PrivateRoot, daemon: Daemon, upstream: Option<Upstream>) -> Self {
         let registry = Registry::start_behind_gate(Access::Open);
         registry.push(IMAGE, &busybox().build());

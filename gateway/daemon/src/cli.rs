@@ -214,6 +214,7 @@ fn serve_command(args: &ServeArgs) -> Result<(), CliError> {
     }
     let loaded = config::load(&sources)?;
     telemetry::init(&loaded.config.log)?;
+    hide_memory();
     let exe = std::env::current_exe().map_err(CliError::Exe)?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(WORKERS)
@@ -226,6 +227,14 @@ fn serve_command(args: &ServeArgs) -> Result<(), CliError> {
     // A call that blocks must not hold up the end.
     runtime.shutdown_timeout(std::time::Duration::from_secs(1));
     Ok(ended?)
+}
+
+/// Leaves no core dump of this process, whose memory holds credentials and what containers write, and lets none read it that cannot read
+/// everyone's. What it executes is not affected: execve(2) takes the mark off.
+fn hide_memory() {
+    if let Err(error) = nix::sys::prctl::set_dumpable(false) {
+        tracing::warn!(%error, "the memory of this process may be in core dumps");
+    }
 }
 
 /// Told both places, it reads no configuration: it then starts also where that is wrong.
@@ -243,6 +252,7 @@ fn logkeeper(
         }
     };
     telemetry::init(&log)?;
+    hide_memory();
     let mut config = switchyard_logkeeper::Config::new(socket, state_dir);
     config.sandbox = sandbox && !no_sandbox;
     Ok(switchyard_logkeeper::run(config, || service_manager::ready("Keeping logs"))?)

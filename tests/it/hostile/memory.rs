@@ -1,0 +1,69 @@
+//! Who can read whose memory: by ptrace(2), in /proc, or from a core dump. All three ask whether the process is dumpable (prctl(2)).
+
+use std::os::unix::fs::MetadataExt;
+use std::path::PathBuf;
+use std::process::Command;
+
+use serde_json::Value;
+use switchyard_tests::node::Node;
+use switchyard_tests::prereq::require;
+
+/// Without this capability, which overrides the mark, root sees of other processes of root what it may.
+const BOUNDED: &str = "--bounding-set=-sys_ptrace";
+
+/// Whether root without `CAP_SYS_PTRACE` can look into a process that has no more capabilities than that.
+fn is_dumpable(pid: i32) -> bool {
+    let link = PathBuf::from(format!("/proc/{pid}/exe"));
+    assert!(link.symlink_metadata().is_ok(), "process {pid} has ended");
+    let mut command = Command::new(require("setpriv", "util-linux"));
+    let output = command.arg(BOUNDED).arg("readlink").arg(&link).output().expect("it was found");
+    output.status.success()
+}
+
+#[test]
+fn daemon_and_logkeeper_are_not_dumpable_and_what_they_start_is() {
+    // So that nothing below has the capability, and the mark decides.
+    let node = Node::start_by(&format!("exec setpriv {BOUNDED} $DAEMON \"$@\""));
+    let daemon = node.daemon().pid();
+    let managed =
+        |name: &str| node.root().managed(name).expect("the daemon writes down whom it started").as_raw();
+    let (containerd, logkeeper) = (managed("containerd"), managed("logkeeper"));
+    let pod = node.pod("memory");
+    let id = pod.shell("main", "exec sleep 1000");
+    let container = pid(&node, &id);
+    let shim = parent(container);
+
+    for (name, pid) in [("daemon", daemon), ("logkeeper", logkeeper)] {
+        assert!(!is_dumpable(pid), "{name}");
+        let owner = std::fs::metadata(format!("/proc/{pid}/status")).expect("it runs");
+        assert_eq!((owner.uid(), owner.gid()), (0, 0), "{name}");
+    }
+    for (name, pid) in [("containerd", containerd), ("shim", shim), ("container", container)] {
+        assert!(is_dumpable(pid), "{name}");
+    }
+    // Nor do they get another limit on core dumps than they had.
+    let own = std::fs::read_to_string("/proc/self/limits").expect("this process has limits");
+    let core = |limits: &str| limits.lines().find(|line| line.starts_with("Max core")).map(str::to_owned);
+    for pid in [shim, container] {
+        let limits = std::fs::read_to_string(format!("/proc/{pid}/limits")).expect("it runs");
+        assert_eq!(core(&limits), core(&own));
+    }
+
+    // A daemon that finds such a logkeeper takes it over all the same.
+    node.daemon().restart();
+    assert_eq!(managed("logkeeper"), logkeeper);
+    assert_eq!(node.cri().sh(&id, "echo lives"), "lives");
+}
+
+/// The main process of a container.
+fn pid(node: &Node, container: &str) -> i32 {
+    let info: Value = serde_json::from_str(&node.cri().container_info(container)).expect("it is JSON");
+    info["pid"].as_i64().and_then(|pid| i32::try_from(pid).ok()).expect("it runs")
+}
+
+fn parent(pid: i32) -> i32 {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).expect("it runs");
+    let (_, fields) = stat.rsplit_once(')').expect("the name of a process is in brackets");
+    let mut fields = fields.split_whitespace();
+    fields.nth(1).and_then(|parent| parent.parse().ok()).expect("the second one is the parent")
+}
