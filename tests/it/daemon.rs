@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
+use serde_json::Value;
 use switchyard_tests::host::eventually;
 use switchyard_tests::node::Node;
 use tonic::Code;
@@ -37,6 +38,37 @@ fn readiness_follows_containerd() {
     assert!(eventually(LIMIT, || readiness(&node) == 503), "a dead containerd is not noticed");
     assert!(eventually(LIMIT, || readiness(&node) == 200), "{}", node.daemon().tail());
     assert_eq!(node.pod("after").output("echo works", |_| {}), "works");
+}
+
+/// The advisories that `/statusz` names, as programs with their versions, once the runtimes have been asked.
+fn advisories(node: &Node) -> Vec<String> {
+    assert!(eventually(LIMIT, || readiness(node) == 200), "{}", node.daemon().tail());
+    let status: Value = serde_json::from_str(&node.daemon().get("/statusz").1).expect("it is JSON");
+    let list = status["advisories"].as_array().expect("there is a list");
+    let name = |entry: &Value| Some(format!("{} {}", entry["program"].as_str()?, entry["version"].as_str()?));
+    list.iter().filter_map(name).collect()
+}
+
+#[test]
+fn versions_with_known_vulnerabilities_are_named_unless_they_are_ignored_and_change_no_readiness() {
+    let node = Node::start();
+    // Debian 12 keeps these numbers, whatever it fixes under them.
+    let named = advisories(&node);
+    assert!(named.iter().any(|version| version.starts_with("runc 1.1.5")), "{named:?}");
+    let status = node.daemon().get("/statusz").1;
+    assert!(status.contains("CVE-2025-31133") && !status.contains("CVE-2019-5736"), "{status}");
+    let log = || std::fs::read_to_string(node.root().daemon_log()).expect("it has one");
+    let lines = || log().lines().filter(|line| line.contains("has known vulnerabilities")).count();
+    assert_eq!(lines(), named.len(), "each once");
+    // Runtimes are asked again when containerd is there anew.
+    kill(containerd(&node), Signal::SIGKILL).expect("it runs");
+    assert!(eventually(LIMIT, || readiness(&node) == 503) && advisories(&node) == named);
+    assert_eq!(node.pod("fine").output("echo works", |_| {}), "works");
+    assert_eq!(lines(), named.len(), "and not again");
+    drop(node);
+
+    let node = Node::start_with(&format!("[advisories]\nignore = {named:?}\n"), |_| {});
+    assert_eq!(advisories(&node), Vec::<String>::new());
 }
 
 #[test]

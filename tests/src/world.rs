@@ -8,7 +8,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use switchyard_containerd::config::{
-    Bridge, Cgroup, Config, Devices, Images, Mode, Network, Recovery, Registry as RegistryConfig, Runtime,
+    Advisories, Bridge, Cgroup, Config, Devices, Images, Mode, Network, Recovery, Registry as RegistryConfig,
+    Runtime,
 };
 use switchyard_containerd::steps::Faults;
 use switchyard_containerd::{Containerd, Settings};
@@ -165,6 +166,7 @@ fn settings(root: &PrivateRoot) -> Settings {
         images: Images::default(),
         registry: RegistryConfig { config_dirs: vec![root.certs()], ..RegistryConfig::default() },
         cgroup: Cgroup { default_parent: root.cgroup_name(), ..Cgroup::default() },
+        advisories: Advisories::default(),
         recovery: Recovery { grace_milliseconds: 1000, ..Recovery::default() },
         address: root.run().join("containerd/containerd.sock"),
         state: root.state(),

@@ -341,6 +341,7 @@ impl Backend for Containerd {
             network_config: inner.network_config(),
             bridge_address: Some(inner.bridge.host()),
             facts,
+            advisories: inner.advisories(),
         }
     }
 

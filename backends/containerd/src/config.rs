@@ -1,5 +1,5 @@
 //! The configuration of the backend: the sections `[containerd]`, `[network]`, `[devices]`,
-//! `[images]`, `[registry]`, `[cgroup]` and `[recovery]`.
+//! `[images]`, `[registry]`, `[cgroup]`, `[recovery]` and `[advisories]`.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -9,6 +9,8 @@ use serde::{Deserialize, Serialize};
 use switchyard_registry::Limits;
 
 use crate::reserved::is_reserved;
+
+use crate::advisories::PROGRAMS;
 
 /// `[containerd]`: which containerd, and how containers are made with it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -198,6 +200,34 @@ pub enum Driver {
     Cgroupfs,
 }
 
+/// `[advisories]`: which versions with known vulnerabilities are reported.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Advisories {
+    /// Programs and versions that are not, as in `runc 1.1.5+ds1`.
+    pub ignore: Vec<String>,
+}
+
+impl Advisories {
+    /// Checks that each names a program and a version.
+    ///
+    /// # Errors
+    /// Which does not.
+    pub fn check(&self) -> Result<(), String> {
+        let is_wrong = |entry: &&String| {
+            !entry.split_once(' ').is_some_and(|(program, version)| {
+                PROGRAMS.contains(&program) && !version.is_empty() && !version.contains(char::is_whitespace)
+            })
+        };
+        self.ignore.iter().find(is_wrong).map_or(Ok(()), |entry| {
+            let programs = PROGRAMS.join(", ");
+            Err(format!(
+                "{entry:?} is no program and version, as in \"runc 1.1.5+ds1\"; the programs are {programs}"
+            ))
+        })
+    }
+}
+
 /// All that the backend needs to know.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Settings {
@@ -215,6 +245,8 @@ pub struct Settings {
     pub cgroup: Cgroup,
     /// `[recovery]`.
     pub recovery: Recovery,
+    /// `[advisories]`.
+    pub advisories: Advisories,
     /// The socket at which containerd answers.
     pub address: PathBuf,
     /// The gateway's state directory, which outlives a reboot.

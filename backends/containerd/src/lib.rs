@@ -19,6 +19,7 @@
 //! - Every step treats "it is not there" as done, so stop, remove and undo can be repeated from any point.
 
 mod abilities;
+mod advisories;
 mod apparmor;
 mod backend;
 mod bundle;

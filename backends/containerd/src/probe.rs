@@ -1,6 +1,6 @@
 //! What OCI runtimes can do: asked of those that say it, tried with those that do not, never read from a version.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -16,6 +16,7 @@ use tokio::process::Command;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
+use crate::advisories::told_version;
 use crate::backend::{Inner, RUNC_TYPE};
 use crate::health::Contact;
 use crate::image::lease::getrandom_fill;
@@ -49,6 +50,9 @@ struct Known {
     runtimes: BTreeMap<String, Can>,
     /// Why ids cannot be mapped here; nothing if they can.
     no_mapping: Option<String>,
+    /// Name and version of each runtime that tells them.
+    #[serde(default)]
+    versions: BTreeMap<String, (String, String)>,
 }
 
 /// What a runtime can do.
@@ -79,6 +83,12 @@ impl Probes {
     /// Why ids cannot be mapped on this node; nothing if they can.
     pub(crate) fn no_mapping(&self) -> Option<String> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner).no_mapping.clone()
+    }
+
+    /// Names and versions of the runtimes, as they tell them: for people, never to decide by.
+    pub(crate) fn versions(&self) -> Vec<(String, String)> {
+        let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        known.versions.values().cloned().collect()
     }
 
     /// Whether everybody has been asked once, by us or by the daemon before us.
@@ -123,7 +133,13 @@ impl Probes {
         for binary in binaries {
             let can = self.ask_one(binary, run).await;
             tracing::debug!(binary, ?can, "what an OCI runtime can do is known");
-            self.known.lock().unwrap_or_else(PoisonError::into_inner).runtimes.insert(binary.clone(), can);
+            let version = version(binary).await;
+            let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+            known.runtimes.insert(binary.clone(), can);
+            match version {
+                Some(version) => known.versions.insert(binary.clone(), version),
+                None => known.versions.remove(binary),
+            };
         }
         self.asked.send_replace(true);
         let answers = self.known.lock().unwrap_or_else(PoisonError::into_inner).clone();
@@ -172,8 +188,10 @@ impl Inner {
         let runc_like = runtimes.filter(|runtime| runtime.type_ == RUNC_TYPE);
         let binaries: Vec<String> = runc_like.map(|runtime| runtime.binary.clone()).collect();
         let (state, run) = (self.layout.state(), self.layout.run());
+        let mut logged = BTreeSet::new();
         self.probes.remember(&binaries, run).await;
         self.probes.ask(&binaries, state, run).await;
+        self.log_advisories(&mut logged);
         // The containerd that has come meanwhile is none that was replaced.
         contact.mark_unchanged();
         loop {
@@ -190,6 +208,7 @@ impl Inner {
                     self.layers.forget_roots();
                     self.abilities.refresh(&self.client).await;
                     self.probes.ask(&binaries, state, run).await;
+                    self.log_advisories(&mut logged);
                 }
                 () = stop.cancelled() => return,
             }
@@ -225,14 +244,25 @@ impl Can {
 /// # Errors
 /// It cannot be run, or hangs.
 async fn features(binary: &str) -> Result<Option<Value>> {
-    let failed = |what: &str| Error::unimplemented(format!("{binary} features: {what}"));
+    Ok(serde_json::from_slice(&answer(binary, "features").await?).ok())
+}
+
+/// Name and version of a runtime; `None` if it does not tell them.
+async fn version(binary: &str) -> Option<(String, String)> {
+    let output = answer(binary, "--version").await.ok()?;
+    told_version(&String::from_utf8_lossy(&output))
+}
+
+/// What a runtime prints when it is asked something.
+async fn answer(binary: &str, question: &str) -> Result<Vec<u8>> {
+    let failed = |what: &str| Error::unimplemented(format!("{binary} {question}: {what}"));
     let mut command = Command::new(binary);
-    command.arg("features").stdin(Stdio::null()).stderr(Stdio::null()).kill_on_drop(true);
+    command.arg(question).stdin(Stdio::null()).stderr(Stdio::null()).kill_on_drop(true);
     let output = tokio::time::timeout(LIMIT, command.output())
         .await
         .map_err(|_| failed("no answer in time"))?
         .map_err(|fault| failed("cannot be run").with_source(fault))?;
-    Ok(serde_json::from_slice(&output.stdout).ok())
+    Ok(output.stdout)
 }
 
 /// Has a runtime run a small program that succeeds only if the runtime did what it was asked for. Its mounts nobody else sees; what a

@@ -91,6 +91,7 @@ impl Fake {
                 network_config: String::new(),
                 bridge_address: None,
                 facts: BTreeMap::new(),
+                advisories: Vec::new(),
             },
             handlers: vec![Handler {
                 name: "runc".into(),

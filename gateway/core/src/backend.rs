@@ -268,6 +268,19 @@ pub struct BackendStatus {
     pub bridge_address: Option<IpAddr>,
     /// Facts for people, by name.
     pub facts: BTreeMap<String, String>,
+    /// Programs behind the backend whose versions have known vulnerabilities. Nothing is decided by them.
+    pub advisories: Vec<Advisory>,
+}
+
+/// Known vulnerabilities of a program, judged by its version alone: whoever packaged it may have fixed them under the same number.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Advisory {
+    /// The program, as it names itself.
+    pub program: String,
+    /// Its version, as it tells it.
+    pub version: String,
+    /// The names of the vulnerabilities, as in `CVE-2019-5736`.
+    pub ids: Vec<String>,
 }
 
 /// Whether something holds, and why not.

@@ -114,6 +114,7 @@ impl Admin {
             sandboxes: count_views(&self.source.count_sandboxes()),
             tasks: count_views(&self.source.count_tasks()),
             images: self.images().await,
+            advisories: self.source.advisories().into_iter().map(Into::into).collect(),
         }
     }
 

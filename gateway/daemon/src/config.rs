@@ -23,7 +23,8 @@ pub use document::Location;
 pub use error::ConfigError;
 pub use load::{DEFAULT_FILE, Flag, Loaded, Sources, load};
 pub use switchyard_containerd::config::{
-    Cgroup, Config as Containerd, Devices as DescribedDevices, Images, Mode, Network, Recovery, Registry,
+    Advisories, Cgroup, Config as Containerd, Devices as DescribedDevices, Images, Mode, Network, Recovery,
+    Registry,
 };
 pub use switchyard_cri::UnsetSeccomp;
 use switchyard_devices::Group;
@@ -72,6 +73,8 @@ pub struct Config {
     pub logkeeper: Logkeeper,
     /// Processes that the daemon starts itself.
     pub managed: Managed,
+    /// Which versions with known vulnerabilities are reported.
+    pub advisories: Advisories,
 }
 
 /// Where things are kept.
@@ -249,6 +252,7 @@ impl Default for Config {
             recovery: Recovery::default(),
             logkeeper: Logkeeper::default(),
             managed: Managed::default(),
+            advisories: Advisories::default(),
         }
     }
 }

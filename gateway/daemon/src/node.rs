@@ -5,7 +5,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use futures::future::BoxFuture;
-use switchyard_core::backend::Condition as BackendCondition;
+use switchyard_core::backend::{Advisory, Condition as BackendCondition};
 use switchyard_core::gateway::Gateway;
 use switchyard_core::id::Owner;
 use switchyard_core::table::Counts;
@@ -140,6 +140,10 @@ impl Source for Node {
             }
         }
         parts
+    }
+
+    fn advisories(&self) -> Vec<Advisory> {
+        self.gateway.get().map(|gateway| gateway.status().advisories).unwrap_or_default()
     }
 
     fn count_sandboxes(&self) -> Counts {

@@ -7,6 +7,7 @@ use std::time::SystemTime;
 use futures::future::BoxFuture;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
+use switchyard_core::backend::Advisory;
 use switchyard_core::state::TaskState;
 use switchyard_core::table::{Counts, Sandbox, Task};
 use switchyard_logkeeper::protocol::Stats;
@@ -57,6 +58,9 @@ impl Part {
 pub trait Source: Send + Sync + 'static {
     /// The parts, in the order in which they come up.
     fn parts(&self) -> Vec<Part>;
+
+    /// Programs whose versions have known vulnerabilities.
+    fn advisories(&self) -> Vec<Advisory>;
 
     /// Sandboxes by owner and state.
     fn count_sandboxes(&self) -> Counts;
@@ -153,6 +157,26 @@ pub struct StatusReport {
     pub tasks: Vec<CountView>,
     /// Images; nothing if they cannot be counted now.
     pub images: Option<u64>,
+    /// Programs whose versions have known vulnerabilities: information, by the version alone.
+    #[serde(default)]
+    pub advisories: Vec<AdvisoryView>,
+}
+
+/// Known vulnerabilities of a program, for people.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AdvisoryView {
+    /// The program, as it names itself.
+    pub program: String,
+    /// Its version, as it tells it.
+    pub version: String,
+    /// The names of the vulnerabilities.
+    pub ids: Vec<String>,
+}
+
+impl From<Advisory> for AdvisoryView {
+    fn from(Advisory { program, version, ids }: Advisory) -> Self {
+        Self { program, version, ids }
+    }
 }
 
 /// A part, for people.

@@ -55,6 +55,7 @@ fn containerd(config: &Config) -> switchyard_core::Result<Arc<dyn Backend>> {
         registry: config.registry.clone(),
         cgroup: config.cgroup.clone(),
         recovery: config.recovery.clone(),
+        advisories: config.advisories.clone(),
         address: config.containerd_socket(),
         state: config.paths.state.clone(),
         run: config.paths.run.clone(),

@@ -234,6 +234,7 @@ fn backend() -> BackendStatus {
         network_config: r#"{"name":"net","cniVersion":"1.0.0","plugins":[{"type":"bridge"}]}"#.into(),
         bridge_address: None,
         facts: BTreeMap::from([("stateDir".into(), "/run/x".into())]),
+        advisories: Vec::new(),
     }
 }
 

@@ -89,10 +89,25 @@ pub(super) async fn status(target: &Target) -> Result<ExitCode, DaemonError> {
                 text.push_str(&table(["KIND", "OWNER", "STATE", "COUNT"], &counts));
             }
             text.push_str(&format!("images: {images}\n"));
+            text.push_str(&advisories(&report));
             print(text)?;
         }
     }
     Ok(if report.ready { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// What is known of the versions of runtimes and containerd; nothing if nothing is.
+fn advisories(report: &StatusReport) -> String {
+    if report.advisories.is_empty() {
+        return String::new();
+    }
+    let rows: Vec<_> = report
+        .advisories
+        .iter()
+        .map(|advisory| [advisory.program.clone(), advisory.version.clone(), advisory.ids.join(" ")])
+        .collect();
+    let table = table(["PROGRAM", "VERSION", "KNOWN VULNERABILITIES, BY THE VERSION ALONE"], &rows);
+    format!("\n{table}If a version was fixed under its number, list it in advisories.ignore.\n")
 }
 
 /// Lists sandboxes and tasks of all owners.

@@ -86,6 +86,17 @@ fn the_keys_that_refusals_of_images_name_are_documented() {
 }
 
 #[test]
+fn an_advisory_is_ignored_by_program_and_version() {
+    let etc =
+        Etc::new("version = 1\n[advisories]\nignore = [\"runc 1.1.5+ds1\", \"containerd 1.6.20~ds1\"]\n");
+    assert_eq!(load(&etc.sources()).unwrap().config.advisories.ignore.len(), 2);
+    for wrong in ["runc", "runc ", "CVE-2024-21626", "runk 1.0", "runc 1.1 5"] {
+        let told = message(&format!("version = 1\n[advisories]\nignore = [{wrong:?}]\n"));
+        assert!(told.starts_with("config.toml:3: ") && told.contains("no program and version"), "{told}");
+    }
+}
+
+#[test]
 fn later_layers_win() {
     let etc =
         Etc::new("version = 1\n[log]\nlevel = \"warn\"\nformat = \"json\"\n[paths]\nrun = \"/run/a\"\n");

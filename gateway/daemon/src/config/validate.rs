@@ -75,6 +75,9 @@ pub(super) fn check(config: &Config) -> Result<(), Fault> {
     if let Err(error) = config.network.bridge.check() {
         return fault("network.bridge", error.to_string());
     }
+    if let Err(why) = config.advisories.check() {
+        return fault("advisories.ignore", why);
+    }
     if !(-1000..=1000).contains(&config.managed.oom_score) {
         return fault(
             "managed.oom_score",

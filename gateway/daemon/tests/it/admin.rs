@@ -12,6 +12,7 @@ use switchyard::channel;
 use switchyard::listener::GuardedListener;
 use switchyard::metrics::Metrics;
 use switchyard::status::{Condition, Objects, Part, SandboxView, Source, StatusReport};
+use switchyard_core::backend::Advisory;
 use switchyard_core::id::Owner;
 use switchyard_core::table::Counts;
 use switchyard_logkeeper::protocol::Stats;
@@ -29,6 +30,10 @@ struct Fake {
 impl Source for Fake {
     fn parts(&self) -> Vec<Part> {
         self.parts.lock().unwrap().clone()
+    }
+
+    fn advisories(&self) -> Vec<Advisory> {
+        vec![Advisory { program: "runc".into(), version: "1.1.0".into(), ids: vec!["CVE-2024-21626".into()] }]
     }
 
     fn count_sandboxes(&self) -> Counts {
@@ -231,6 +236,7 @@ async fn metrics_and_status_show_the_node() {
     assert!(report.ready);
     assert_eq!((report.pid, report.images), (Some(std::process::id()), Some(5)));
     assert_eq!(report.parts[0].name, "cri");
+    assert_eq!(report.advisories[0].ids, ["CVE-2024-21626"]);
 }
 
 #[tokio::test]
@@ -262,6 +268,7 @@ async fn the_command_line_shows_status_and_objects() {
         text.contains(" is ready, process ") && text.contains("network  failed (not needed)  gone"),
         "{text}"
     );
+    assert!(text.contains("runc     1.1.0    CVE-2024-21626\n"), "{text}");
     let output = run(&["ps", "--socket", &socket]).await.unwrap();
     let text = String::from_utf8(output.stdout).unwrap();
     assert!(text.contains("ababababababa  kubernetes  web   ready  10.0.0.2"), "{text}");
