@@ -1,4 +1,5 @@
-# Sourced by deploy/quickstart and tests/run: installs the Debian packages that are missing, and no others.
+# Sourced by deploy/quickstart and the scripts in tests: installs the Debian packages that are missing, and no others; finds cargo, and the
+# revision of the sources.
 
 # install_packages NAME...: a second call does nothing and needs no network.
 install_packages() {
@@ -19,6 +20,11 @@ install_packages() {
     fi
 
     echo "Debian packages to install: ${missing[*]}"
+    # On a terminal dpkg's own lines show that it goes on.
+    local shown=/dev/null
+    if [[ -t 1 ]]; then
+        shown=/dev/stdout
+    fi
     # The services that containerd and docker-registry bring are not wanted: what needs them starts its own. A policy
     # of the machine's own is left alone.
     (
@@ -30,7 +36,7 @@ install_packages() {
         for attempt in 1 2 3; do
             if apt-get -qq -o Acquire::Retries=3 update &&
                 DEBIAN_FRONTEND=noninteractive apt-get -qq -y -o Acquire::Retries=3 -o Dpkg::Use-Pty=0 \
-                    -o DPkg::Lock::Timeout=300 install --no-install-recommends "${missing[@]}" >/dev/null; then
+                    -o DPkg::Lock::Timeout=300 install --no-install-recommends "${missing[@]}" >"$shown"; then
                 exit 0
             fi
             echo "apt-get failed (attempt $attempt of 3)." >&2
@@ -53,4 +59,11 @@ find_cargo() {
         echo "Rust is not installed: see https://rustup.rs, then run this again." >&2
         return 1
     fi
+}
+
+# source_revision DIRECTORY: the commit that a clone is at, with a mark if files differ from it; nothing where that cannot be said, as
+# in an unpacked archive. A build gets it as SWITCHYARD_REVISION.
+source_revision() {
+    # The clone may belong to the user who calls sudo.
+    git -c "safe.directory=$1" -C "$1" describe --always --dirty --abbrev=12 --exclude='*' 2>/dev/null || true
 }

@@ -50,7 +50,7 @@ remove_all() {
         rmdir --ignore-fail-on-non-empty /etc/switchyard
         say "Removed: $config."
     fi
-    say "Debian packages and the build in ${binary%/release/switchyard} stay."
+    say "Debian packages and the build in ${binary%/quick/switchyard} stay."
 }
 
 # remove_pods WHOLE: asks the daemon, which knows best how; all pods, or only that of this script.
