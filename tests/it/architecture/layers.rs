@@ -3,7 +3,7 @@
 use super::metadata;
 
 /// Our crates and what each may use of ours, dev-dependencies aside. `*` is everything.
-const LAYERS: [(&str, &[&str]); 20] = [
+const LAYERS: [(&str, &[&str]); 21] = [
     ("switchyard", &["*"]),
     // Below every gRPC server: whoever listens may use it.
     ("switchyard-authority", &[]),
