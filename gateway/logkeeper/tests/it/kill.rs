@@ -36,6 +36,10 @@ impl Victim {
         self.0.id()
     }
 
+    pub(crate) fn has_ended(&mut self) -> bool {
+        self.0.try_wait().unwrap().is_some()
+    }
+
     fn kill(&mut self) {
         self.0.kill().unwrap();
         self.0.wait().unwrap();
@@ -44,9 +48,12 @@ impl Victim {
 
 impl Drop for Victim {
     fn drop(&mut self) {
-        // It may be dead already.
+        // It may be dead already, and one that a file system holds ends only after that is gone, which a failed test drops later.
         drop(self.0.kill());
-        drop(self.0.wait());
+        let deadline = std::time::Instant::now() + Duration::from_secs(5);
+        while !self.has_ended() && std::time::Instant::now() < deadline {
+            std::thread::sleep(Duration::from_millis(5));
+        }
     }
 }
 
