@@ -255,12 +255,14 @@ impl Fresh<'_> {
             let target = below(root, path);
             // Machines leave out documentation, and directories may be links to others.
             let Ok(meta) = path.symlink_metadata() else { continue };
-            fs::create_dir_all(target.parent().expect("no package has the root itself")).unwrap();
+            fs::create_dir_all(target.parent().expect("no package has the root itself"))
+                .expect("a root of the packages can be made");
             if meta.is_symlink() {
-                symlink(path.read_link().unwrap(), &target).unwrap();
+                symlink(path.read_link().expect("a root of the packages can be made"), &target)
+                    .expect("a root of the packages can be made");
             } else if meta.is_dir() {
-                fs::create_dir_all(&target).unwrap();
-                fs::set_permissions(&target, meta.permissions()).unwrap();
+                fs::create_dir_all(&target).expect("a root of the packages can be made");
+                fs::set_permissions(&target, meta.permissions()).expect("a root of the packages can be made");
             } else if fs::hard_link(path, &target).is_err() {
                 fs::copy(path, &target)
                     .unwrap_or_else(|error| panic!("cannot copy {}: {error}", path.display()));
@@ -276,9 +278,10 @@ impl Fresh<'_> {
             let target = below(root, Path::new(file));
             // Never through a link to the machine's own.
             assert!(!target.exists(), "{file} is no package's");
-            fs::copy(file, &target).unwrap();
+            fs::copy(file, &target).expect("a root of the packages can be made");
         }
-        fs::set_permissions(root, fs::Permissions::from_mode(0o700)).unwrap();
+        fs::set_permissions(root, fs::Permissions::from_mode(0o700))
+            .expect("a root of the packages can be made");
     }
 }
 
@@ -288,7 +291,8 @@ fn below(root: &Path, path: &Path) -> PathBuf {
 }
 
 fn link_once(target: &Path, link: &Path) {
-    fs::create_dir_all(link.parent().expect("it is in a directory")).unwrap();
+    fs::create_dir_all(link.parent().expect("it is in a directory"))
+        .expect("a root of the packages can be made");
     match symlink(target, link) {
         Ok(()) => {}
         Err(error) if error.kind() == ErrorKind::AlreadyExists => {}

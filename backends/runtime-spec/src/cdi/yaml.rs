@@ -131,7 +131,11 @@ impl Reader {
             Content::Object(object, key) => match key.take() {
                 None => match value {
                     Value::String(text) => *key = Some(text),
-                    other => return Err(format!("{other} is no key")),
+                    other @ (Value::Null
+                    | Value::Bool(_)
+                    | Value::Number(_)
+                    | Value::Array(_)
+                    | Value::Object(_)) => return Err(format!("{other} is no key")),
                 },
                 Some(key) if object.contains_key(&key) => return Err(format!("key {key:?} is there twice")),
                 Some(key) => drop(object.insert(key, value)),
