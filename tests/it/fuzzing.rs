@@ -47,9 +47,10 @@ targets! {
 fn kept(target: &str) -> Vec<Vec<u8>> {
     let dir = repository().join("tests/fuzzing/corpus").join(target);
     let read = fs::read_dir(&dir).unwrap_or_else(|error| panic!("{}: {error}", dir.display()));
-    let mut paths: Vec<PathBuf> = read.map(|entry| entry.unwrap().path()).collect();
+    let mut paths: Vec<PathBuf> =
+        read.map(|entry| entry.expect("what a test makes can be used").path()).collect();
     paths.sort();
-    paths.iter().map(|path| fs::read(path).unwrap()).collect()
+    paths.iter().map(|path| fs::read(path).expect("what a test makes can be used")).collect()
 }
 
 /// Runs a target on what is kept for it and on `count` inputs made from that. One that fails is written below `target/fuzzing`.
@@ -60,9 +61,9 @@ fn holds_for_any_input(name: &str, target: fn(&[u8]), count: usize) {
     for input in kept.iter().cloned().chain(made) {
         if catch_unwind(|| target(&input)).is_err() {
             let dir = repository().join("target/fuzzing/artifacts").join(name);
-            fs::create_dir_all(&dir).unwrap();
+            fs::create_dir_all(&dir).expect("what a test makes can be used");
             let path = dir.join("found-by-test");
-            fs::write(&path, &input).unwrap();
+            fs::write(&path, &input).expect("what a test makes can be used");
             panic!("{name} does not hold for {}: {}", path.display(), input.escape_ascii());
         }
     }

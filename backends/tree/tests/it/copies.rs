@@ -11,8 +11,13 @@ use switchyard_tree::{Budget, Cancel, Copied, Error, copy, open, open_below};
 use crate::{build, makes, snapshot};
 
 fn copy_all(from: &Path, to: &Path, budget: &mut Budget) -> Result<Copied, Error> {
-    fs::create_dir(to).unwrap();
-    copy(open(from).unwrap(), open(to).unwrap(), budget, &Cancel::default())
+    fs::create_dir(to).expect("what a test makes can be used");
+    copy(
+        open(from).expect("what a test makes can be used"),
+        open(to).expect("what a test makes can be used"),
+        budget,
+        &Cancel::default(),
+    )
 }
 
 fn plenty() -> Budget {

@@ -24,9 +24,15 @@ fn with_few_descriptors(test: &str) -> bool {
     if std::env::var_os(FEW).is_some() {
         return true;
     }
-    let program = std::env::current_exe().unwrap();
+    let program = std::env::current_exe().expect("what a test makes can be used");
     let script = "ulimit -n 96 && exec \"$0\" --exact \"$1\"";
-    let run = Command::new("sh").args(["-c", script]).arg(program).arg(test).env(FEW, "1").output().unwrap();
+    let run = Command::new("sh")
+        .args(["-c", script])
+        .arg(program)
+        .arg(test)
+        .env(FEW, "1")
+        .output()
+        .expect("what a test makes can be used");
     let said = String::from_utf8_lossy(&run.stdout);
     assert!(
         run.status.success() && said.contains("1 passed"),
@@ -38,7 +44,12 @@ fn with_few_descriptors(test: &str) -> bool {
 
 /// Runs something on a stack that holds no recursion.
 fn on_a_small_stack(work: impl FnOnce() + Send + 'static) {
-    thread::Builder::new().stack_size(256 << 10).spawn(work).unwrap().join().unwrap();
+    thread::Builder::new()
+        .stack_size(256 << 10)
+        .spawn(work)
+        .expect("what a test makes can be used")
+        .join()
+        .expect("what a test makes can be used");
 }
 
 #[test]

@@ -44,37 +44,38 @@ fn makes() -> impl Strategy<Value = Vec<Make>> {
 
 /// Makes a tree at `root`.
 fn build(root: &Path, makes: &[Make]) {
-    fs::create_dir(root).unwrap();
+    fs::create_dir(root).expect("what a test makes can be used");
     let (mut dirs, mut files, mut modes) = (vec![root.to_path_buf()], Vec::new(), Vec::new());
     for (number, make) in makes.iter().enumerate() {
         let new = |at: &usize, dirs: &[PathBuf]| dirs[at % dirs.len()].join(format!("n{number}"));
         match make {
             Make::Dir(at, mode) => {
                 let path = new(at, &dirs);
-                fs::create_dir(&path).unwrap();
+                fs::create_dir(&path).expect("what a test makes can be used");
                 modes.push((path.clone(), *mode));
                 dirs.push(path);
             }
             Make::File(at, content, mode) => {
                 let path = new(at, &dirs);
-                fs::write(&path, content).unwrap();
+                fs::write(&path, content).expect("what a test makes can be used");
                 modes.push((path.clone(), *mode));
                 files.push(path);
             }
-            Make::Link(at, target) => symlink(target, new(at, &dirs)).unwrap(),
+            Make::Link(at, target) => symlink(target, new(at, &dirs)).expect("what a test makes can be used"),
             Make::Name(at, file) => {
                 if let Some(file) = files.get(file % files.len().max(1)) {
-                    fs::hard_link(file, new(at, &dirs)).unwrap();
+                    fs::hard_link(file, new(at, &dirs)).expect("what a test makes can be used");
                 }
             }
             Make::Fifo(at) => {
                 let path = new(at, &dirs);
-                mknodat(rustix::fs::CWD, &path, FileType::Fifo, Mode::from_raw_mode(0o640), 0).unwrap();
+                mknodat(rustix::fs::CWD, &path, FileType::Fifo, Mode::from_raw_mode(0o640), 0)
+                    .expect("what a test makes can be used");
             }
         }
     }
     for (path, mode) in modes {
-        fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+        fs::set_permissions(path, fs::Permissions::from_mode(mode)).expect("what a test makes can be used");
     }
 }
 
@@ -93,13 +94,13 @@ struct Seen {
 /// What is in a tree, by path; read with the standard library.
 fn snapshot(root: &Path) -> BTreeMap<PathBuf, Seen> {
     fn walk(root: &Path, path: &Path, first: &mut BTreeMap<u64, PathBuf>, all: &mut BTreeMap<PathBuf, Seen>) {
-        let data = fs::symlink_metadata(path).unwrap();
+        let data = fs::symlink_metadata(path).expect("what a test makes can be used");
         let kind = data.file_type();
-        let relative = path.strip_prefix(root).unwrap().to_path_buf();
+        let relative = path.strip_prefix(root).expect("what a test makes can be used").to_path_buf();
         let content = if kind.is_symlink() {
-            fs::read_link(path).unwrap().as_os_str().as_bytes().to_vec()
+            fs::read_link(path).expect("what a test makes can be used").as_os_str().as_bytes().to_vec()
         } else if kind.is_file() {
-            fs::read(path).unwrap()
+            fs::read(path).expect("what a test makes can be used")
         } else {
             Vec::new()
         };
@@ -115,8 +116,10 @@ fn snapshot(root: &Path) -> BTreeMap<PathBuf, Seen> {
         };
         all.insert(relative, seen);
         if kind.is_dir() {
-            let mut names: Vec<OsString> =
-                fs::read_dir(path).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+            let mut names: Vec<OsString> = fs::read_dir(path)
+                .expect("what a test makes can be used")
+                .map(|entry| entry.expect("what a test makes can be used").file_name())
+                .collect();
             names.sort();
             for name in names {
                 walk(root, &path.join(name), first, all);
@@ -130,11 +133,11 @@ fn snapshot(root: &Path) -> BTreeMap<PathBuf, Seen> {
 
 /// Makes a chain of so many directories below `top`, one in the other, and gives the deepest.
 fn chain(top: &Path, levels: usize) -> OwnedFd {
-    let mut dir = switchyard_tree::open(top).unwrap();
+    let mut dir = switchyard_tree::open(top).expect("what a test makes can be used");
     let flags = rustix::fs::OFlags::RDONLY | rustix::fs::OFlags::DIRECTORY;
     for _ in 0..levels {
-        mkdirat(&dir, "d", Mode::from_raw_mode(0o755)).unwrap();
-        dir = openat(&dir, "d", flags, Mode::empty()).unwrap();
+        mkdirat(&dir, "d", Mode::from_raw_mode(0o755)).expect("what a test makes can be used");
+        dir = openat(&dir, "d", flags, Mode::empty()).expect("what a test makes can be used");
     }
     dir
 }

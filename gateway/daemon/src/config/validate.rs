@@ -84,6 +84,18 @@ pub(super) fn check(config: &Config) -> Result<(), Fault> {
             format!("{} is not within -1000 to 1000", config.managed.oom_score),
         );
     }
+    check_at_least_one(config)?;
+    check_images(&config.images)?;
+    check_streaming(&config.cri.streaming)?;
+    if config.logkeeper.mode == Mode::External && config.logkeeper.state_dir.is_some() {
+        return fault("logkeeper.state_dir", "is only used with logkeeper.mode = \"managed\"".into());
+    }
+    Ok(())
+}
+
+/// Checks what makes no sense as 0.
+fn check_at_least_one(config: &Config) -> Result<(), Fault> {
+    let containerd = &config.containerd;
     for (key, is_zero) in [
         ("admin.max_connections", config.admin.max_connections == 0),
         ("admin.header_timeout_seconds", config.admin.header_timeout_seconds == 0),
@@ -105,13 +117,8 @@ pub(super) fn check(config: &Config) -> Result<(), Fault> {
         ("cri.streaming.idle_timeout_seconds", config.cri.streaming.idle_timeout_seconds == 0),
     ] {
         if is_zero {
-            return fault(key, "must be at least 1".into());
+            return Err((key.to_owned(), "must be at least 1".into()));
         }
-    }
-    check_images(&config.images)?;
-    check_streaming(&config.cri.streaming)?;
-    if config.logkeeper.mode == Mode::External && config.logkeeper.state_dir.is_some() {
-        return fault("logkeeper.state_dir", "is only used with logkeeper.mode = \"managed\"".into());
     }
     Ok(())
 }
