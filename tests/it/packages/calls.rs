@@ -15,8 +15,8 @@ pub(super) fn of_script(text: &str) -> BTreeSet<String> {
         text.lines().filter_map(|line| line.split_once("()").map(|(name, _)| name.trim())).collect();
     let mut found = BTreeSet::new();
     for command in text.split(['\n', ';', '|', '&', '(', ')', '`', '"', '{', '}']) {
-        let mut words = command.split_whitespace().filter(|word| !word.contains('=')).peekable();
-        while let Some(word) = words.next() {
+        let words = command.split_whitespace().filter(|word| !word.contains('='));
+        for word in words {
             if is_name(word) && !functions.contains(word) {
                 found.insert(word.to_owned());
             }

@@ -126,7 +126,7 @@ proptest! {
             let (mut node, mut model) = (Node::new().await, Model::default());
             node.pull().await;
             for call in calls {
-                call.make(&mut node, &mut model).await;
+                Box::pin(call.make(&mut node, &mut model)).await;
                 compare(&mut node, &model).await;
             }
             node.is_sound();

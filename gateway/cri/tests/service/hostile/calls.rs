@@ -232,7 +232,9 @@ impl Call {
             }
             Self::Create(pod, config) => {
                 let pod = Model::pick(&model.pods, &pod);
-                if let Some(id) = asked("CreateContainer", node.create(&pod, (*config).clone())).await {
+                if let Some(id) =
+                    asked("CreateContainer", Box::pin(node.create(&pod, (*config).clone()))).await
+                {
                     model.made_container(id, pod, *config);
                 }
             }
@@ -292,6 +294,10 @@ impl Call {
     }
 
     /// Limits change nothing that lists show.
+    #[expect(
+        clippy::wildcard_enum_match_arm,
+        reason = "the caller hands over what changes limits, and nothing else"
+    )]
     async fn update(self, node: &mut Node, model: &Model) {
         match self {
             Self::Update(id, limits) => {
