@@ -155,6 +155,15 @@ async fn take(lab: &Lab, started: &mut BTreeSet<String>, number: usize, step: St
                 // A start takes away an earlier one of the same task of the same allocation.
                 started.retain(|other| place(other) != place(&request.id));
                 started.insert(request.id);
+            } else {
+                // One that is refused late has taken it away already.
+                let (here, mut gone) = (place(&request.id), Vec::new());
+                for other in started.iter().filter(|other| place(other) == here) {
+                    if lab.inspect(other).await.is_err() {
+                        gone.push(other.clone());
+                    }
+                }
+                started.retain(|other| !gone.contains(other));
             }
         }
         Step::Recover(field) => {
