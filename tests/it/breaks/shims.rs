@@ -287,7 +287,10 @@ fn a_shim_that_dies_ends_its_container_which_is_told_and_leaves_nothing() {
     // Its shim does not see this one end, and dies before it could tell.
     let ended = silent.shell("ended", "exec sleep 31418");
     let frozen = Frozen::new(shim(&node, &ended));
-    let main = processes::running(node.root().path(), "sleep 31418");
+    // The shell becomes the command a moment after its start.
+    let main = || processes::running(node.root().path(), "sleep 31418");
+    assert!(eventually(LIMIT, || main().is_some()), "the command runs");
+    let main = main();
     kill(Pid::from_raw(main.expect("it runs").pid), Signal::SIGKILL).expect("it runs");
     kill(frozen.0, Signal::SIGKILL).expect("it runs");
     for id in [&running, &ended] {
