@@ -25,7 +25,7 @@
 //! - Clients that are attached read the spool along, each at its own pace; nobody waits for one that does not ([`LiveOutput`]).
 //! - A socket that the daemon hands over stays open for a while after the daemon was killed; nothing passes through here.
 //! - One task per container touches its files. It runs on the thread of the file system that has its log, whose containers share the
-//!   buffers: file I/O blocks that thread, as each batch is short, and a file system that hangs stops its own logs alone ([`lane`]).
+//!   buffers: file I/O blocks that thread, as each batch is short, and a file system that hangs stops its own logs alone (`lane`).
 //!
 //! Vocabulary: *container* stands for whatever has output, `spec` for what the daemon said about it, *batch* for
 //! what is read or written at once, *finish* for the end of its output.
