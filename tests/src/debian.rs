@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fs;
-use std::io::ErrorKind;
+use std::io;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -248,40 +248,36 @@ impl Fresh<'_> {
 
     /// Makes its root in an empty directory, of this machine's own files: nobody may write there.
     ///
-    /// # Panics
-    /// If the directory cannot be written, or the root not be read.
-    pub fn make(&self, root: &Path) {
+    /// # Errors
+    /// The directory cannot be written, or a file of the machine not be read.
+    pub fn make(&self, root: &Path) -> io::Result<()> {
         for path in &self.files {
             let target = below(root, path);
             // Machines leave out documentation, and directories may be links to others.
             let Ok(meta) = path.symlink_metadata() else { continue };
-            fs::create_dir_all(target.parent().expect("no package has the root itself"))
-                .expect("a root of the packages can be made");
+            make_parent(&target)?;
             if meta.is_symlink() {
-                symlink(path.read_link().expect("a root of the packages can be made"), &target)
-                    .expect("a root of the packages can be made");
+                symlink(path.read_link()?, &target)?;
             } else if meta.is_dir() {
-                fs::create_dir_all(&target).expect("a root of the packages can be made");
-                fs::set_permissions(&target, meta.permissions()).expect("a root of the packages can be made");
+                fs::create_dir_all(&target)?;
+                fs::set_permissions(&target, meta.permissions())?;
             } else if fs::hard_link(path, &target).is_err() {
-                fs::copy(path, &target)
-                    .unwrap_or_else(|error| panic!("cannot copy {}: {error}", path.display()));
+                fs::copy(path, &target)?;
             }
         }
         let alternatives = root.join("etc/alternatives");
         for (name, link, target) in self.chosen().filter(|(_, _, target)| !target.as_os_str().is_empty()) {
-            link_once(target, &alternatives.join(name));
-            link_once(&Path::new("/etc/alternatives").join(name), &below(root, link));
+            link_once(target, &alternatives.join(name))?;
+            link_once(&Path::new("/etc/alternatives").join(name), &below(root, link))?;
         }
         // Made by the scripts of packages.
         for file in ["/etc/passwd", "/etc/group"] {
             let target = below(root, Path::new(file));
             // Never through a link to the machine's own.
             assert!(!target.exists(), "{file} is no package's");
-            fs::copy(file, &target).expect("a root of the packages can be made");
+            fs::copy(file, &target)?;
         }
         fs::set_permissions(root, fs::Permissions::from_mode(0o700))
-            .expect("a root of the packages can be made");
     }
 }
 
@@ -290,18 +286,20 @@ fn below(root: &Path, path: &Path) -> PathBuf {
     root.join(path.strip_prefix("/").expect("dpkg names whole paths"))
 }
 
-fn link_once(target: &Path, link: &Path) {
-    fs::create_dir_all(link.parent().expect("it is in a directory"))
-        .expect("a root of the packages can be made");
+fn make_parent(path: &Path) -> io::Result<()> {
+    path.parent().map_or(Ok(()), fs::create_dir_all)
+}
+
+fn link_once(target: &Path, link: &Path) -> io::Result<()> {
+    make_parent(link)?;
     match symlink(target, link) {
-        Ok(()) => {}
-        Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
-        Err(error) => panic!("cannot link {}: {error}", link.display()),
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+        made => made,
     }
 }
 
-/// A command that runs a program in such a root, which it cannot write. It sees these directories of the machine at their own paths, and may
-/// write there.
+/// A command that runs a program in such a root, which it cannot write. It sees these directories of the machine at their own paths, and
+/// may write there.
 #[must_use]
 pub fn enter(root: &Path, dirs: &[&Path], program: &Path) -> Command {
     let mut command = Command::new("unshare");

@@ -1,8 +1,8 @@
 //! Versions of OCI runtimes and of containerd from which containers or images are known to reach the host.
 //!
 //! It is information for operators and decides nothing: a distribution may have fixed a vulnerability under the same number. Listed are
-//! those since 2019 that can happen here: what needs containerd's own CRI, a restore from a checkpoint, a virtual machine or a local user
-//! is not.
+//! those since 2019 that can happen here: what needs containerd's own CRI, a restore from a checkpoint, a virtual machine or a user of
+//! the host is not.
 
 use std::collections::BTreeSet;
 
@@ -49,7 +49,7 @@ const fn known(id: &'static str, program: &'static str, since: Version, fixed: &
 /// The fixes of the three of November 2025.
 const PROCFS: &[Version] = &[release(1, 2, 8), release(1, 3, 3), candidate(1, 4, 0, 3)];
 
-const KNOWN: [Known; 18] = [
+const KNOWN: [Known; 17] = [
     // A container overwrites the runtime through /proc/self/exe.
     known("CVE-2019-5736", "runc", EVER, &[candidate(1, 0, 0, 7)]),
     // An image mounts over /proc and so evades AppArmor and SELinux.
@@ -79,8 +79,6 @@ const KNOWN: [Known; 18] = [
     known("CVE-2020-15257", "containerd", EVER, &[release(1, 3, 9), release(1, 4, 3)]),
     // Unpacking an image changes modes of the host's files.
     known("CVE-2021-32760", "containerd", EVER, &[release(1, 4, 8), release(1, 5, 4)]),
-    // Users of the host reach into the file systems of containers.
-    known("CVE-2021-41103", "containerd", EVER, &[release(1, 4, 11), release(1, 5, 7)]),
     // Unpacking an image changes files of the host.
     known("CVE-2025-47290", "containerd", release(2, 1, 0), &[release(2, 1, 1)]),
 ];
@@ -231,7 +229,7 @@ mod tests {
         check("containerd", "1.6.20~ds1", &[]);
         check("containerd", "2.1.0", &["CVE-2025-47290"]);
         check("containerd", "v2.1.1", &[]);
-        check("containerd", "1.4.7", &["CVE-2021-32760", "CVE-2021-41103"]);
+        check("containerd", "1.4.7", &["CVE-2021-32760"]);
         check("youki", "0.0.1", &[]);
         check("runc", "unknown", &[]);
     }

@@ -35,7 +35,7 @@ fn build() -> PathBuf {
     let scratch = Scratch::new();
     let root = scratch.path().join("root");
     fs::create_dir(&root).expect("the scratch directory is ours");
-    database.fresh(&debian::list_of(&tests.join("run"))).make(&root);
+    database.fresh(&debian::list_of(&tests.join("run"))).make(&root).expect("it can be made");
     let protos = tests.join("../proto").canonicalize().expect("the repository has it");
     let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join("nomad-go");
     let (wire, sources) = (dir.join("src").join(WIRE), dir.join("src/switchyard/nomad-go"));

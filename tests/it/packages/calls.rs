@@ -15,8 +15,7 @@ pub(super) fn of_script(text: &str) -> BTreeSet<String> {
         text.lines().filter_map(|line| line.split_once("()").map(|(name, _)| name.trim())).collect();
     let mut found = BTreeSet::new();
     for command in text.split(['\n', ';', '|', '&', '(', ')', '`', '"', '{', '}']) {
-        let words = command.split_whitespace().filter(|word| !word.contains('='));
-        for word in words {
+        for word in command.split_whitespace().filter(|word| !word.contains('=')) {
             if is_name(word) && !functions.contains(word) {
                 found.insert(word.to_owned());
             }
