@@ -25,7 +25,19 @@ macro_rules! targets {
 }
 
 targets! {
+    registry_auth_challenge: switchyard_registry::fuzzing::auth_challenge, 4_000;
+    registry_hosts_toml: switchyard_registry::fuzzing::hosts_toml, 4_000;
+    registry_image_config: switchyard_registry::fuzzing::image_config, 4_000;
+    registry_manifest: switchyard_registry::fuzzing::manifest, 4_000;
+    registry_reference: switchyard_registry::fuzzing::reference, 4_000;
+    logkeeper_mountinfo: switchyard_logkeeper::fuzzing::mountinfo, 4_000;
+    logkeeper_output: switchyard_logkeeper::fuzzing::output, 4_000;
+    logkeeper_position: switchyard_logkeeper::fuzzing::position_record, 4_000;
+    logkeeper_reply: switchyard_logkeeper::fuzzing::reply, 4_000;
+    logkeeper_request: switchyard_logkeeper::fuzzing::request, 4_000;
+    logkeeper_state: switchyard_logkeeper::fuzzing::state_entry, 4_000;
     accounts: switchyard_runtime_spec::fuzzing::accounts, 4_000;
+    authority_connection: switchyard_authority::fuzzing::connection, 2_000;
     cdi: switchyard_runtime_spec::fuzzing::cdi, 4_000;
     cgroup_files: switchyard_cgroup::fuzzing::files, 4_000;
     cni_conf: switchyard_cni::fuzzing::conf, 4_000;

@@ -27,9 +27,9 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tonic::transport::server::Connected;
 
 mod block;
-#[cfg(feature = "fuzz")]
-pub mod check;
 mod frames;
+#[cfg(feature = "fuzzing")]
+pub mod fuzzing;
 mod huffman;
 mod table;
 

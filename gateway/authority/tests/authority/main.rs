@@ -9,7 +9,7 @@ mod server;
 mod streams;
 
 use proptest::prelude::*;
-use switchyard_authority::check::{check, check_any_bytes, filtered};
+use switchyard_authority::fuzzing::{check, check_any_bytes, filtered};
 
 use server::{served, served_without_filter};
 use streams::{Client, Name, Request, Value};

@@ -19,6 +19,16 @@ enum Read {
     Block { stream: [u8; 4], flags: u8, priority: Vec<u8>, fields: Vec<Field> },
 }
 
+/// Any bytes as a connection; the first of them says how large the portions are that they come in.
+///
+/// # Panics
+/// As [`check_any_bytes`].
+pub fn connection(data: &[u8]) {
+    if let Some((cut, bytes)) = data.split_first() {
+        check_any_bytes(bytes, usize::from(*cut));
+    }
+}
+
 /// Takes any bytes for what a client sends after the preface, and then for header blocks; `cut` is the size of the portions that
 /// they come in.
 ///
