@@ -8,11 +8,12 @@ use std::path::Path;
 use switchyard_tests::debian::{Database, Fresh, list_of};
 
 /// Scripts, what they source, and the one with the list of what they install.
-const SCRIPTS: [(&str, &[&str]); 5] = [
+const SCRIPTS: [(&str, &[&str]); 6] = [
     (
         "deploy/quickstart",
         &["deploy/packages.sh", "deploy/quickstart-nomad.sh", "deploy/quickstart-remove.sh"],
     ),
+    ("tests/advisories", &["deploy/packages.sh"]),
     ("tests/bench", &["deploy/packages.sh"]),
     ("tests/chaos", &["deploy/packages.sh"]),
     ("tests/run", &["deploy/packages.sh"]),

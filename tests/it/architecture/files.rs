@@ -66,7 +66,16 @@ fn no_file_ends_without_a_newline_or_holds_tabs() {
 #[test]
 fn scripts_are_executable_and_strict() {
     use std::os::unix::fs::PermissionsExt;
-    for script in ["tests/run", "tests/chaos", "tests/fuzz", "tests/vm", ".ci/run", "deploy/quickstart"] {
+    for script in [
+        "tests/run",
+        "tests/advisories",
+        "tests/bench",
+        "tests/chaos",
+        "tests/fuzz",
+        "tests/vm",
+        ".ci/run",
+        "deploy/quickstart",
+    ] {
         let path = repository().join(script);
         let mode =
             fs::metadata(&path).unwrap_or_else(|error| panic!("{script}: {error}")).permissions().mode();

@@ -8,24 +8,82 @@ use std::path::{Path, PathBuf};
 const BEFORE: [&str; 13] =
     ["!", "{", "do", "elif", "else", "env", "exec", "if", "then", "time", "timeout", "until", "while"];
 
-/// The programs that a script may call: the words where commands stand. Some are words of a text or builtins of the shell.
+/// Builtins of the shell that are programs as well.
+const BUILTINS: [&str; 1] = ["kill"];
+
+/// The programs that a script may call: the words where commands stand. Some of them are builtins of the shell.
 pub(super) fn of_script(text: &str) -> BTreeSet<String> {
-    let text = without_quotes(&without_documents(text));
+    let text = without_documents(text);
     let functions: BTreeSet<&str> =
         text.lines().filter_map(|line| line.split_once("()").map(|(name, _)| name.trim())).collect();
     let mut found = BTreeSet::new();
-    for command in text.split(['\n', ';', '|', '&', '(', ')', '`', '"', '{', '}']) {
-        for word in command.split_whitespace().filter(|word| !word.contains('=')) {
-            if is_name(word) && !functions.contains(word) {
-                found.insert(word.to_owned());
-            }
-            // timeout's first argument is a number.
-            if !BEFORE.contains(&word) && !word.starts_with(|first: char| first.is_ascii_digit()) {
-                break;
+    for code in commands(&text) {
+        for command in code.split(['\n', ';', '|', '&', '{', '}']) {
+            for word in command.split_whitespace().filter(|word| !word.contains('=')) {
+                if is_name(word) && !functions.contains(word) && !BUILTINS.contains(&word) {
+                    found.insert(word.to_owned());
+                }
+                // timeout's first argument is a number.
+                if !BEFORE.contains(&word) && !word.starts_with(|first: char| first.is_ascii_digit()) {
+                    break;
+                }
             }
         }
     }
     found
+}
+
+/// Where a character of a script stands.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Place {
+    /// Among commands: of the script, of a subshell, of a substitution.
+    Code,
+    /// Between double quotes, where only substitutions count.
+    Text,
+}
+
+/// The code of a script, that of each subshell and substitution by itself. For them, and for what is quoted, there is a `_` instead.
+fn commands(script: &str) -> Vec<String> {
+    let mut stack = vec![(Place::Code, String::new())];
+    let mut done = Vec::new();
+    let mut chars = script.chars().peekable();
+    let mut last = ' ';
+    while let Some(char) = chars.next() {
+        let depth = stack.len();
+        let (place, code) = stack.last_mut().expect("the script itself is never taken away");
+        match (char, *place) {
+            ('\\', _) => {
+                chars.next();
+                code.push('_');
+            }
+            ('$', _) if chars.peek() == Some(&'(') => {
+                chars.next();
+                stack.push((Place::Code, String::new()));
+            }
+            ('"', Place::Code) => stack.push((Place::Text, String::new())),
+            ('\'', Place::Code) => {
+                chars.by_ref().take_while(|char| *char != '\'').for_each(drop);
+                code.push('_');
+            }
+            ('#', Place::Code) if last.is_whitespace() => {
+                chars.by_ref().take_while(|char| *char != '\n').for_each(drop);
+                code.push('\n');
+            }
+            ('(', Place::Code) => stack.push((Place::Code, String::new())),
+            ('"', Place::Text) | (')', Place::Code) if depth > 1 => {
+                let (_, code) = stack.pop().expect("it is not the last");
+                done.push(code);
+                stack.last_mut().expect("it was not the last").1.push('_');
+            }
+            // The end of a pattern of `case`.
+            (')', Place::Code) => code.push('\n'),
+            (_, Place::Text) => {}
+            (char, Place::Code) => code.push(char),
+        }
+        last = char;
+    }
+    done.extend(stack.into_iter().map(|(_, code)| code));
+    done
 }
 
 fn is_name(word: &str) -> bool {
@@ -51,11 +109,6 @@ fn without_documents(text: &str) -> String {
         }
     }
     kept
-}
-
-/// Leaves out what stands between single quotes, which other programs read.
-fn without_quotes(text: &str) -> String {
-    text.split('\'').step_by(2).collect::<Vec<_>>().join(" ")
 }
 
 /// The texts that follow this opening, up to their closing quote.
@@ -90,12 +143,15 @@ pub(super) fn sources(dir: &Path) -> Vec<PathBuf> {
 #[test]
 fn commands_are_found_where_they_stand() {
     let script = "# comment calls nothing\nif ! first --flag; then\n    X=1 second \"$(third a | fourth)\"\nfi\n\
-        mine() { fifth; }\nmine\ncat <<END >file\nno command\nEND\nawk 'not | these' && timeout 10 sixth\n";
+        mine() { fifth; }\nmine\ncat <<END >file\nno command\nEND\nawk 'not | these' && timeout 10 sixth\n\
+        say \"somebody's text; or $(seventh \"a | b\") this\" # nothing\ncase x in y) eighth ;; esac\nkill 1\n";
     let found: Vec<String> = of_script(script).into_iter().collect();
-    for name in ["first", "second", "third", "fourth", "fifth", "sixth", "cat", "awk", "timeout"] {
+    for name in
+        ["first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth", "cat", "awk", "timeout"]
+    {
         assert!(found.contains(&name.to_owned()), "{name} is not in {found:?}");
     }
-    for name in ["comment", "no", "these", "mine", "not"] {
+    for name in ["comment", "no", "these", "mine", "not", "or", "b", "this", "nothing", "kill"] {
         assert!(!found.contains(&name.to_owned()), "{name} is in {found:?}");
     }
 }
