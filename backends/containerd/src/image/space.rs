@@ -19,8 +19,9 @@ use crate::text::blocking;
 /// The disk of containerd's content store.
 #[derive(Debug, Default)]
 pub(crate) struct Space {
-    /// Where blobs are written; `None` if containerd does not say, or says a place that is not here. Asked once.
-    ingest: OnceCell<Option<PathBuf>>,
+    /// The root of the store; `None` if containerd does not say, or says a place that is not here. Asked once. What is below it may not be
+    /// there yet: containerd 2.x makes its directories with the first blob.
+    root: OnceCell<Option<PathBuf>>,
 }
 
 impl Space {
@@ -31,8 +32,8 @@ impl Space {
     /// `ResourceExhausted`, or what containerd says when it is asked for what it has. Cancel-safe.
     pub(crate) async fn check(&self, client: &Client, layers: &[Descriptor]) -> Result<()> {
         let layers = distinct(layers);
-        let Some(ingest) = self.ingest.get_or_try_init(|| ingest_of(client)).await? else { return Ok(()) };
-        let Some(free) = free_bytes(ingest).await else { return Ok(()) };
+        let Some(root) = self.root.get_or_try_init(|| root_of(client)).await? else { return Ok(()) };
+        let Some(free) = free_bytes(root).await else { return Ok(()) };
         if total_bytes(&layers) <= free {
             return Ok(());
         }
@@ -48,7 +49,7 @@ impl Space {
             format!(
                 "its layers need {missing} bytes, compressed, and {free} are free on the disk of {}: remove images, or have no \
                  look at it (images.check_free_space)",
-                ingest.display()
+                root.display()
             ),
         ))
     }
@@ -62,17 +63,15 @@ fn distinct(layers: &[Descriptor]) -> Vec<Descriptor> {
 }
 
 /// Where containerd writes what it downloads, if that is a directory of this mount namespace.
-async fn ingest_of(client: &Client) -> Result<Option<PathBuf>> {
+async fn root_of(client: &Client) -> Result<Option<PathBuf>> {
     let request = api::PluginsRequest { filters: vec!["type==io.containerd.content.v1".to_owned()] };
     let plugins = call("list content stores", QUICK, client.introspection().plugins(request)).await?.plugins;
-    let Some(ingest) =
-        plugins.iter().find_map(|plugin| Some(Path::new(plugin.exports.get("root")?).join("ingest")))
-    else {
+    let Some(root) = plugins.iter().find_map(|plugin| plugin.exports.get("root").map(PathBuf::from)) else {
         return Ok(None);
     };
-    let looked = ingest.clone();
+    let looked = root.clone();
     let is_here = blocking(move || Ok(looked.is_dir())).await?;
-    Ok(Some(ingest).filter(|_| is_here))
+    Ok(Some(root).filter(|_| is_here))
 }
 
 /// What is free for root; `None` if that is not said in time.
