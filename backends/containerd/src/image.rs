@@ -28,7 +28,7 @@ mod holders;
 pub(crate) mod index;
 mod layers;
 pub(crate) mod lease;
-mod load;
+pub(crate) mod load;
 mod name;
 mod progress;
 mod pull;

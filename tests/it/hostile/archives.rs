@@ -123,7 +123,8 @@ fn an_archive_that_does_not_fit_the_content_store_is_refused_before_a_layer_is_w
     const LAYER: u64 = 64 << 20;
     let node = Node::start_with("", |root| root.small_disk(&root.state(), "size=40m"));
     let agent = Agent::start(node.root(), &json!({}));
-    let config = json!({ "image": "brought:1", "load": "image.tar", "command": "true", "network_mode": "host" });
+    let config =
+        json!({ "image": "brought:1", "load": "image.tar", "command": "true", "network_mode": "host" });
     let mut task = Setup::new(node.root(), &agent, "task", &config);
     let list = json!([{ "Config": "config.json", "Layers": ["layer.tar"] }]).to_string();
     let length = u64::try_from(list.len()).expect("it is short");

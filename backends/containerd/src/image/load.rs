@@ -19,7 +19,7 @@ use super::unpack::chain_ids;
 use super::{Images, name};
 use crate::client::Client;
 
-mod archive;
+pub(crate) mod archive;
 
 use archive::Archive;
 

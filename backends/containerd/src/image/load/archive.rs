@@ -36,7 +36,7 @@ const SHOWN: usize = 8;
 const SHOWN_LENGTH: usize = 200;
 
 /// A tar archive, with where its files are in it.
-pub(super) struct Archive {
+pub(crate) struct Archive {
     file: Arc<File>,
     entries: HashMap<PathBuf, Entry>,
     /// Cancelled when nobody waits for it any more.
@@ -49,16 +49,16 @@ enum Entry {
 }
 
 /// An image in an archive.
-pub(super) struct Found {
-    pub(super) file: Arc<File>,
-    pub(super) config: Bytes,
-    pub(super) layers: Vec<Part>,
+pub(crate) struct Found {
+    pub(crate) file: Arc<File>,
+    pub(crate) config: Bytes,
+    pub(crate) layers: Vec<Part>,
 }
 
 /// A layer, and where in the archive it begins.
-pub(super) struct Part {
-    pub(super) at: u64,
-    pub(super) descriptor: Descriptor,
+pub(crate) struct Part {
+    pub(crate) at: u64,
+    pub(crate) descriptor: Descriptor,
 }
 
 /// An image as the list names it.
@@ -79,7 +79,7 @@ impl Archive {
     ///
     /// # Errors
     /// `InvalidArgument` if it is no tar archive; `Cancelled`.
-    pub(super) fn open(file: File, stop: CancellationToken) -> Result<Self> {
+    pub(crate) fn open(file: File, stop: CancellationToken) -> Result<Self> {
         let mut entries = HashMap::new();
         let mut walk = Walk::new(&file, &stop)?;
         while let Some(entry) = walk.next()? {
@@ -101,10 +101,11 @@ impl Archive {
     ///
     /// # Errors
     /// `NotFound` if there is none; `InvalidArgument` if a part of it is missing, malformed or too much; `Cancelled`.
-    pub(super) fn image(&self, reference: &str, limits: &Limits) -> Result<Found> {
+    pub(crate) fn image(&self, reference: &str, limits: &Limits) -> Result<Found> {
         let list = self.list()?;
-        let listed: Vec<Listed> = serde_json::from_slice(&list)
-            .map_err(|fault| wrong("its manifest.json is no list of images").with_source(fault))?;
+        let listed: Vec<Listed> = serde_json::from_slice(&list).map_err(|fault| {
+            wrong(format!("its {LIST} is no list of images: {}", shown(&fault.to_string())))
+        })?;
         let image = choose(&listed, reference)?;
         let paths = image.layers.as_deref().unwrap_or_default();
         limits.check_layer_count("its image", paths.len()).map_err(too_large)?;

@@ -148,7 +148,10 @@ fn what_is_in_an_entry_is_not_read_and_its_length_is_any() {
         .entry(b'g', "global", 1 << 20, b"")
         .file("manifest.json", list)
         .end();
-    assert_eq!(open(file).expect("it is one").image("x", &Limits::default()).expect("it is there").config.as_ref(), b"{}");
+    assert_eq!(
+        open(file).expect("it is one").image("x", &Limits::default()).expect("it is there").config.as_ref(),
+        b"{}"
+    );
 }
 
 #[test]
@@ -231,12 +234,12 @@ fn layers_are_bounded_in_number_and_one_that_is_named_often_is_read_once() {
     for limit in [3, 600] {
         assert_eq!(with(limit, limit).expect("as many as may be").layers.len(), limit);
         let text = with(limit + 1, limit).err().expect("one more").report();
-        let told =
-            format!("has {} layers, more than the limit of {limit} (images.max_layers)", limit + 1);
+        let told = format!("has {} layers, more than the limit of {limit} (images.max_layers)", limit + 1);
         assert!(text.contains(&told), "{text}");
     }
     let list = Written::new().entry(b'0', "manifest.json", (1 << 20) + 1, b"[]").end();
-    let text = open(list).expect("it is one").image("x", &Limits::default()).err().expect("it is too long").report();
+    let text =
+        open(list).expect("it is one").image("x", &Limits::default()).err().expect("it is too long").report();
     assert!(text.contains("manifest.json has 1048577 bytes, and may have 1048576"), "{text}");
 }
 
@@ -260,7 +263,8 @@ fn whoever_reads_an_archive_stops_when_nobody_waits_any_more() {
         Written::new().file("c", "{}").file("manifest.json", list).entry(b'0', "l", 1 << 42, b"").end();
     let stop = CancellationToken::new();
     let archive = Archive::open(file, stop.clone()).expect("it is one");
-    let reading = std::thread::spawn(move || archive.image("x", &Limits::default()).err().map(|error| error.kind()));
+    let reading =
+        std::thread::spawn(move || archive.image("x", &Limits::default()).err().map(|error| error.kind()));
     stop.cancel();
     assert_eq!(reading.join().expect("it ends"), Some(ErrorKind::Cancelled));
     let file = Written::new().file("c", "{}").end();
@@ -275,6 +279,8 @@ fn errors_show_no_more_of_an_archive_than_people_read() {
     let error = refused(&[("manifest.json", &list), ("c", "{}")], "other:1");
     assert_eq!(error.kind(), ErrorKind::NotFound);
     assert!(error.report().len() < 2500, "{}", error.report());
+    let list = serde_json::json!("x".repeat(900_000)).to_string();
+    assert!(refused(&[("manifest.json", &list)], "other:1").report().len() < 500);
     let list = serde_json::json!([{ "Config": "c".repeat(9000) }]).to_string();
     assert!(refused(&[("manifest.json", &list)], "other:1").report().len() < 500);
 }
