@@ -375,6 +375,10 @@ impl Backend for Containerd {
         self.inner.create_sandbox(id, spec).await
     }
 
+    async fn network_released(&self, id: SandboxId) {
+        self.inner.leftovers.unreleased.released(id).await;
+    }
+
     async fn stop_sandbox(&self, id: SandboxId) -> Result<()> {
         self.inner.stop_sandbox(id).await
     }

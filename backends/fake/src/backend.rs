@@ -56,6 +56,9 @@ impl Backend for Fake {
         self.session.act(Method::StartSandbox, id, || self.world.lock().start_sandbox(id)).await
     }
 
+    /// What fails here has left nothing.
+    async fn network_released(&self, _id: SandboxId) {}
+
     /// No sandbox of this backend has anything that could end by itself.
     async fn wait_sandbox(&self, _id: SandboxId) -> Result<String> {
         std::future::pending().await

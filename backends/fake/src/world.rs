@@ -204,7 +204,8 @@ impl State {
             SandboxPid::Shared => Some(self.next_pid()),
             SandboxPid::PerTask | SandboxPid::Host => None,
         };
-        let details = SandboxDetails { ips, netns, pid, note: Vec::new() };
+        let details =
+            SandboxDetails { ips, netns, pid, note: Vec::new(), host_ports: spec.host_ports.clone() };
         let sandbox = FakeSandbox {
             meta: Arc::new(spec.meta.clone()),
             handler: spec.handler.clone(),
@@ -290,6 +291,7 @@ impl State {
                 Output::Log(path) => Some(path.clone()),
                 Output::Discard | Output::Live | Output::Fifos { .. } => None,
             },
+            leases: spec.leases.clone(),
         };
         let (entrypoint, command) = (&local.image.entrypoint, &local.image.command);
         let (first, last) = match (spec.command.is_empty(), spec.args.is_empty()) {
@@ -418,6 +420,7 @@ impl State {
             tasks: tasks.collect(),
             unsettled: Vec::new(),
             removals: self.doomed(),
+            remnants: Vec::new(),
         }
     }
 

@@ -62,8 +62,9 @@ pub trait Backend: Send + Sync + 'static {
     /// `InvalidArgument` for what can never work; `Unavailable` if the runtime or the network is away. Nothing is left behind.
     async fn create_sandbox(&self, id: SandboxId, spec: &SandboxSpec) -> Result<SandboxDetails>;
 
-    /// Waits until nothing is left of a sandbox that could not be made or finished; at once if nothing is. Cancel-safe.
-    async fn sandbox_gone(&self, id: SandboxId);
+    /// Waits until a sandbox that could not be made, or not be made ready again, has nothing of the node's network any more, as rules for
+    /// ports of the host; at once if it has nothing. One that cannot be read keeps its caller waiting. Cancel-safe.
+    async fn network_released(&self, id: SandboxId);
 
     /// Ends a sandbox's own process and releases its network and namespaces. No process of its tasks runs any more; clearing up
     /// after them may go on meanwhile. Idempotent.

@@ -1,6 +1,7 @@
 //! Connecting a sandbox by CNI.
 
 use std::net::IpAddr;
+use std::path::Path;
 use std::sync::Arc;
 
 use serde_json::{Map, Value};
@@ -8,8 +9,8 @@ use switchyard_cni::{self as cni, Attachment, Capabilities};
 use switchyard_core::backend::Condition;
 use switchyard_core::id::SandboxId;
 use switchyard_core::spec::{
-    Bandwidth, CgroupPlacement, Dns, ID_PLACEHOLDER, Link, PodNetwork, PortMapping, Protocol, SandboxSpec,
-    Subnet,
+    Bandwidth, CgroupPlacement, Dns, HOST_PORTS_MAX, HostPort, HostPorts, ID_PLACEHOLDER, Link, PodNetwork,
+    PortMapping, Protocol, SandboxSpec, Subnet,
 };
 use switchyard_core::{Error, ErrorKind, Result};
 use switchyard_namespaces::Ns;
@@ -158,6 +159,26 @@ fn offer(capabilities: &mut Capabilities, spec: &SandboxSpec, ranges: &[Subnet])
     capabilities.cgroup_path = Some(group.display().to_string()).filter(|path| !path.is_empty());
     let pool = |range: &Subnet| vec![cni::IpRange { subnet: range.to_string(), ..cni::IpRange::default() }];
     capabilities.ip_ranges = ranges.iter().map(pool).collect();
+}
+
+/// The ports of the host that a journal says are mapped, as far as it can be read; none without one. Blocks on the file system.
+///
+/// # Errors
+/// Those of [`cni::Saved::read`].
+pub(crate) fn ports_of_journal(path: &Path) -> Result<HostPorts> {
+    let Some(saved) = cni::Saved::read(path).map_err(from_cni)? else { return Ok(HostPorts::default()) };
+    let attachment = saved.attachment();
+    let mappings = attachment.capabilities.extra.get("portMappings").and_then(Value::as_array);
+    let port = |mapping: &Value| {
+        let port = mapping.get("hostPort")?.as_u64().and_then(|port| u16::try_from(port).ok())?;
+        let protocol = mapping.get("protocol").and_then(Value::as_str).map(str::to_ascii_lowercase);
+        let protocol = Protocol::parse(protocol.as_deref().unwrap_or("tcp"))?;
+        let ip = mapping.get("hostIP").and_then(Value::as_str).and_then(|ip| ip.parse().ok());
+        (port != 0).then_some(HostPort { protocol, port, ip })
+    };
+    let ports = mappings.into_iter().flatten().filter_map(port).take(HOST_PORTS_MAX).collect();
+    // The group was not put down: it shares with nobody.
+    Ok(HostPorts { group: String::new(), ports })
 }
 
 fn port_mapping(port: &PortMapping) -> cni::PortMapping {

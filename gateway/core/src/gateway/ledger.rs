@@ -83,9 +83,9 @@ impl Gateway {
         }
     }
 
-    /// Takes back the ports of a sandbox that could not be made, as soon as nothing is left of it: until then packets still go its way.
-    pub(super) fn release_when_gone(&self, id: SandboxId) {
-        if self.shared.backend.sandbox_gone(id).now_or_never().is_some() {
+    /// Takes back the ports of a sandbox that could not be made, as soon as that is undone: until then packets still go its way.
+    pub(super) fn release_when_undone(&self, id: SandboxId) {
+        if self.shared.backend.network_released(id).now_or_never().is_some() {
             self.ledger().ports.release(id);
             return;
         }
@@ -93,7 +93,7 @@ impl Gateway {
         self.shared.watchers.spawn(async move {
             let shared = &gateway.shared;
             tokio::select! {
-                () = shared.backend.sandbox_gone(id) => gateway.ledger().ports.release(id),
+                () = shared.backend.network_released(id) => gateway.ledger().ports.release(id),
                 () = shared.unwatched.cancelled() => {}
             }
         });
@@ -144,7 +144,7 @@ impl Gateway {
         // Those that a task has were left by a kill between the making of the task and this.
         self.remove_stored(&in_use).await;
         for remnant in &recovered.remnants {
-            self.release_when_gone(remnant.id);
+            self.release_when_undone(remnant.id);
         }
         self.follow_leases();
     }

@@ -200,7 +200,7 @@ async fn make_sandbox(gateway: Gateway, spec: SandboxSpec) -> Result<Arc<Sandbox
     let details = match shared.backend.create_sandbox(id, &spec).await {
         Ok(details) => details,
         Err(error) => {
-            gateway.release_when_gone(id);
+            gateway.release_when_undone(id);
             return Err(error);
         }
     };
@@ -276,7 +276,7 @@ async fn start_sandbox(gateway: Gateway, id: SandboxId, spec: SandboxSpec) -> Re
             gateway.check_ready(id).map(drop)
         }
         Err(error) => {
-            gateway.release_when_gone(id);
+            gateway.release_when_undone(id);
             shared.table.apply_sandbox(id, SandboxEvent::StartFailed)?;
             Err(error.context(format!("start sandbox {id}")))
         }
