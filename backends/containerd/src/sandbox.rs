@@ -31,7 +31,7 @@ use crate::record::{
 };
 use crate::recover::shows_its_end;
 use crate::steps::Step;
-use crate::text::{io_error, make_dir, remove_tree};
+use crate::text::{make_dir, remove_tree};
 use crate::users;
 
 mod files;
@@ -491,12 +491,4 @@ async fn join(path: PathBuf, sysctls: BTreeMap<String, String>) -> Result<Vec<Ip
     };
     namespaces::tasks::set_sysctls(path.clone(), sysctls).await.map_err(refused)?;
     namespaces::tasks::addresses(path.clone()).await.map_err(refused)
-}
-
-/// What a file below `/proc/sys/kernel` says.
-pub(crate) fn kernel_text(name: &str) -> Result<String> {
-    let path = std::path::Path::new("/proc/sys/kernel").join(name);
-    std::fs::read_to_string(&path)
-        .map(|text| text.trim().to_owned())
-        .map_err(|fault| io_error("read", &path, fault))
 }
