@@ -8,6 +8,7 @@ mod exec;
 mod isolation;
 mod model;
 mod node;
+mod ports;
 mod restart;
 mod review;
 mod stopping;
