@@ -214,3 +214,39 @@ pub(crate) fn from_cni(error: cni::Error) -> Error {
     };
     Error::new(kind, "network").with_source(error)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_ports_of_an_older_record_are_those_that_its_journal_maps() {
+        let dir = tempfile::tempdir().expect("a directory can be made");
+        let path = dir.path().join("cni.json");
+        assert_eq!(ports_of_journal(&path).expect("there is none"), HostPorts::default());
+        let mappings = serde_json::json!([
+            { "hostPort": 8080, "containerPort": 80, "protocol": "tcp" },
+            { "hostPort": 53, "containerPort": 53, "protocol": "udp", "hostIP": "127.0.0.9" },
+            { "hostPort": 70_000, "protocol": "tcp" },
+            { "hostPort": 0, "protocol": "tcp" },
+            { "hostPort": 1, "protocol": "quic" },
+            "no mapping",
+        ]);
+        let journal = serde_json::json!({
+            "version": 2,
+            "network": { "name": "net", "cniVersion": "1.0.0", "plugins": [{ "type": "bridge" }] },
+            "attachment": {
+                "containerId": "x", "netns": null, "ifname": "eth0", "args": [],
+                "capabilities": { "portMappings": mappings },
+            },
+        });
+        std::fs::write(&path, journal.to_string()).expect("it can be written");
+        let found = ports_of_journal(&path).expect("it can be read");
+        let port = |protocol, port, ip| HostPort { protocol, port, ip };
+        let expected =
+            [port(Protocol::Tcp, 8080, None), port(Protocol::Udp, 53, Some([127, 0, 0, 9].into()))];
+        assert_eq!((found.group.as_str(), found.ports.as_slice()), ("", &expected[..]));
+        std::fs::write(&path, "nonsense").expect("it can be written");
+        assert!(ports_of_journal(&path).is_err());
+    }
+}

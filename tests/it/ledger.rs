@@ -1,0 +1,3 @@
+//! What of the node is given to whom: a kubelet and a Nomad agent want the same thing of one daemon, with real containers.
+
+mod ports;
