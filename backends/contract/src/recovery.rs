@@ -208,7 +208,7 @@ pub async fn what_sandboxes_and_tasks_hold_of_the_node_is_recovered(fixture: &dy
     let id = SandboxId::random();
     let details = lab.backend.create_sandbox(id, &spec).await.expect("create a sandbox");
     assert_eq!(details.host_ports, host_ports);
-    let claim = LeaseClaim { token: LeaseToken::random(), slots: vec!["acme-7::1".to_owned()] };
+    let claim = LeaseClaim { token: LeaseToken::random(), slots: vec!["acme-7::1".to_owned()], named: false };
     let task = TaskSpec { leases: vec![claim.clone()], ..fixture.task_spec("task", ENDLESS) };
     let task = lab.task_of(id, task).await;
     assert_eq!(task.details.leases, std::slice::from_ref(&claim));

@@ -60,6 +60,18 @@ pub struct Limits {
     pub lease: Duration,
     /// For devices to be kept from other owners after what had them has stopped: it may be restarted.
     pub restart_grace: Duration,
+    /// What becomes of a task that names a device by itself which somebody else has.
+    pub named_devices: NamedDevices,
+}
+
+/// What becomes of a task that names a device of the node by itself, by a path or a name, where somebody else has that device.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum NamedDevices {
+    /// It is refused.
+    #[default]
+    Refuse,
+    /// It is made, and that is told.
+    Warn,
 }
 
 impl Default for Limits {
@@ -73,6 +85,7 @@ impl Default for Limits {
             exec_per_task: 1024,
             lease: Duration::from_mins(10),
             restart_grace: Duration::from_secs(20),
+            named_devices: NamedDevices::default(),
         }
     }
 }

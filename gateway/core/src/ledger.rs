@@ -17,7 +17,7 @@ pub mod ports;
 mod refusal;
 mod store;
 
-pub use devices::{Devices, Granted, LEASE_SLOTS_MAX, Lease, LeaseState, Ticks};
+pub use devices::{Devices, Granted, LEASE_SLOTS_MAX, Lease, LeaseState, Named, Ticks};
 pub use ports::{PortHolder, Ports};
 pub use refusal::{Holder, Reason, Refusal, Resource};
 pub use store::{LeaseStore, MemoryStore, StoredLease};

@@ -25,6 +25,9 @@ struct PortRecord {
 pub(crate) struct LeaseRecord {
     token: String,
     slots: Vec<String>,
+    /// The task named the devices itself.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    named: bool,
 }
 
 // === impl HostPortsRecord ===
@@ -53,13 +56,13 @@ impl HostPortsRecord {
 
 impl LeaseRecord {
     pub(crate) fn from_core(claim: &LeaseClaim) -> Self {
-        let LeaseClaim { token, slots } = claim;
-        Self { token: token.to_string(), slots: slots.clone() }
+        let LeaseClaim { token, slots, named } = claim;
+        Self { token: token.to_string(), slots: slots.clone(), named: *named }
     }
 
     /// `None` for what can never have been a lease.
     pub(crate) fn to_core(&self) -> Option<LeaseClaim> {
-        Some(LeaseClaim { token: self.token.parse().ok()?, slots: self.slots.clone() })
+        Some(LeaseClaim { token: self.token.parse().ok()?, slots: self.slots.clone(), named: self.named })
     }
 }
 
@@ -79,7 +82,11 @@ mod tests {
         let claims = HostPorts { group: "pod".to_owned(), ports };
         let text = serde_json::to_string(&HostPortsRecord::from_core(&claims)).unwrap();
         assert_eq!(serde_json::from_str::<HostPortsRecord>(&text).unwrap().to_core(), claims);
-        let lease = LeaseClaim { token: LeaseToken::from_bytes([7; 16]), slots: vec!["a::1".to_owned()] };
+        let lease = LeaseClaim {
+            token: LeaseToken::from_bytes([7; 16]),
+            slots: vec!["a::1".to_owned()],
+            named: true,
+        };
         assert_eq!(LeaseRecord::from_core(&lease).to_core(), Some(lease));
     }
 }

@@ -1,17 +1,18 @@
 //! Devices: how each owner sees them, and leases of them.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::watch;
 use tokio::time::{Instant, MissedTickBehavior, interval_at, timeout};
 
-use super::{Gateway, Scope};
+use super::{Gateway, NamedDevices, Scope};
 use crate::device::{Inventories, Inventory, Reservation};
 use crate::error::{Error, Result};
 use crate::id::{LeaseToken, Owner, SandboxId, TaskId};
-use crate::ledger::{LeaseState, StoredLease, Ticks};
+use crate::ledger::{LeaseState, Named, StoredLease, Ticks};
 use crate::spec::{LeaseClaim, TaskSpec};
 
 /// How often leases that nobody uses are looked at.
@@ -166,7 +167,7 @@ impl Gateway {
         Ok(Leased { token, reservation: granted.reservation })
     }
 
-    /// Gives the leases that a task names to the sandbox that it is made in, all or none.
+    /// Gives the leases that a task names to the sandbox that it is made in, and leases the devices that it names itself; all or none.
     pub(super) fn bind(&self, sandbox: SandboxId, spec: &TaskSpec) -> Result<Vec<LeaseClaim>> {
         let name = self.shared.table.sandbox(sandbox).map(|home| home.meta.name.clone()).unwrap_or_default();
         let mut bound: Vec<LeaseClaim> = Vec::new();
@@ -180,10 +181,34 @@ impl Gateway {
                 }
             }
         }
+        match self.lease_named(spec, sandbox, &name) {
+            Ok(named) => bound.extend(named),
+            Err(error) => {
+                self.unbind(&bound);
+                return Err(error);
+            }
+        }
         if !bound.is_empty() {
             self.shared.views.touch();
         }
         Ok(bound)
+    }
+
+    fn lease_named(&self, spec: &TaskSpec, sandbox: SandboxId, name: &str) -> Result<Vec<LeaseClaim>> {
+        let nodes: Vec<&Path> = spec.devices.iter().map(|node| node.host_path.as_path()).collect();
+        if nodes.is_empty() && spec.cdi_devices.is_empty() {
+            return Ok(Vec::new());
+        }
+        let named = Named { nodes: &nodes, cdi: &spec.cdi_devices };
+        let leased = self.ledger().devices.lease_named(spec.meta.owner, named, (sandbox, name));
+        match (leased, self.shared.limits.named_devices) {
+            (Ok(claims), _) => Ok(claims),
+            (Err(refusal), NamedDevices::Refuse) => Err(self.refused(refusal)),
+            (Err(refusal), NamedDevices::Warn) => {
+                tracing::warn!(task = spec.meta.name, %refusal, "a task names a device that somebody else has: it gets it all the same");
+                Ok(Vec::new())
+            }
+        }
     }
 
     /// Takes leases back that nothing was made with after all, unless another task of the sandbox has them.
@@ -197,8 +222,10 @@ impl Gateway {
             };
             let used =
                 self.shared.table.tasks_of(sandbox).iter().any(|task| has(&task.details.leases, claim.token));
-            if !used {
-                ledger.devices.unbind(claim.token);
+            match (used, claim.named) {
+                (true, _) => {}
+                (false, true) => ledger.devices.revoke(claim.token),
+                (false, false) => ledger.devices.unbind(claim.token),
             }
         }
         if !claims.is_empty() {
@@ -212,8 +239,8 @@ impl Gateway {
         self.remove_stored(&tokens).await;
     }
 
-    /// Keeps the leases of a task that is about to be removed, if no other task of its sandbox has them: the sandbox has them on, and may
-    /// have another task made with them.
+    /// Sees to the leases of a task that is about to be removed and runs no more, which no other task of its sandbox has: the sandbox keeps
+    /// them, and may have another task made with them; those that the task had named itself are over.
     pub(super) async fn store_orphaned(&self, id: TaskId) -> Result<()> {
         let Some(task) = self.shared.table.task(id) else { return Ok(()) };
         if task.details.leases.is_empty() || self.check_ready(task.sandbox).is_err() {
@@ -222,8 +249,14 @@ impl Gateway {
         let others: Vec<_> =
             self.shared.table.tasks_of(task.sandbox).into_iter().filter(|other| other.id != id).collect();
         for claim in &task.details.leases {
-            if !others.iter().any(|other| has(&other.details.leases, claim.token)) {
-                let LeaseClaim { token, slots } = claim.clone();
+            if others.iter().any(|other| has(&other.details.leases, claim.token)) {
+                continue;
+            }
+            let LeaseClaim { token, slots, named } = claim.clone();
+            if named {
+                self.ledger().devices.revoke(token);
+                self.shared.views.touch();
+            } else {
                 self.shared.leases.put(&StoredLease { token, owner: task.meta.owner, slots }).await?;
             }
         }

@@ -21,7 +21,10 @@ use crate::id::{LeaseToken, Owner, SandboxId};
 use crate::spec::LeaseClaim;
 
 mod inventory;
+mod named;
 mod view;
+
+pub use named::Named;
 
 /// As many slots as one lease may have.
 pub const LEASE_SLOTS_MAX: usize = 1024;
@@ -197,7 +200,7 @@ impl Devices {
         if let Some(lease) = self.leases.get_mut(&token) {
             lease.turn(LeaseState::Bound { sandbox, name: name.to_owned() });
         }
-        Ok(LeaseClaim { token, slots })
+        Ok(LeaseClaim { token, slots, named: false })
     }
 
     /// Takes a lease back from a sandbox in which nothing was made with it after all.
@@ -292,6 +295,11 @@ impl Devices {
             self.end(token);
         }
         unbound
+    }
+
+    /// Ends a lease, whoever has it.
+    pub(crate) fn revoke(&mut self, token: LeaseToken) {
+        self.end(token);
     }
 
     /// A lease.

@@ -36,6 +36,18 @@ pub struct LeaseClaim {
     pub token: LeaseToken,
     /// The slots that it is of. A frontend leaves them out; the gateway fills them in for the backend, which keeps them with the task.
     pub slots: Vec<String>,
+    /// The task names the devices itself, and nobody has asked for the lease: it goes with the last task of its sandbox that has it.
+    pub named: bool,
+}
+
+// === impl LeaseClaim ===
+
+impl LeaseClaim {
+    /// The claim of a frontend, which knows the token alone.
+    #[must_use]
+    pub const fn new(token: LeaseToken) -> Self {
+        Self { token, slots: Vec::new(), named: false }
+    }
 }
 
 // === impl HostPort ===
