@@ -8,7 +8,7 @@ use clap::{Args, Parser, Subcommand};
 use switchyard_nomad::launcher::COOKIE;
 
 use crate::channel::report;
-use crate::config::{self, ConfigError, DEFAULT_FILE, DOCUMENTED, Loaded, Sources};
+use crate::config::{self, ConfigError, DEFAULT_FILE, DOCUMENTED, Sources};
 use crate::detach::{self, ALREADY_RUNNING, Detach, DetachError};
 use crate::metrics::{REVISION, VERSION};
 use crate::output::{Format, print, print_error, print_json};
@@ -116,7 +116,7 @@ enum ConfigCommand {
         #[arg(long)]
         origin: bool,
     },
-    /// Check a configuration file and its drop-ins: exit status 0 if they can be used, 1 if not.
+    /// Check a configuration file and its drop-ins: exit status 0 if they can be used, with warnings or without, 1 if not.
     Check {
         /// The file; /etc/switchyard/config.toml if it is there.
         #[arg(conflicts_with = "config")]
@@ -214,6 +214,9 @@ fn serve_command(args: &ServeArgs) -> Result<(), CliError> {
     }
     let loaded = config::load(&sources)?;
     telemetry::init(&loaded.config.log)?;
+    for warning in loaded.warnings() {
+        tracing::warn!("configuration: {warning}");
+    }
     hide_memory();
     let exe = std::env::current_exe().map_err(CliError::Exe)?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
@@ -264,8 +267,11 @@ fn config_command(command: ConfigCommand) -> Result<(), CliError> {
         ConfigCommand::Dump { sources: args, origin } => print(config::load(&sources(&args)?)?.dump(origin))?,
         ConfigCommand::Check { file, config } => {
             let sources = Sources { file: file.or(config), ..Sources::default() };
-            let Loaded { files, .. } = config::load(&sources)?;
-            let read: Vec<_> = files.iter().map(|file| file.display().to_string()).collect();
+            let loaded = config::load(&sources)?;
+            let read: Vec<_> = loaded.files.iter().map(|file| file.display().to_string()).collect();
+            for warning in loaded.warnings() {
+                print_error(format!("switchyard: warning: {warning}\n"))?;
+            }
             match read.as_slice() {
                 [] => print(format!("{DEFAULT_FILE} is not there: the defaults are in force\n"))?,
                 read => print(format!("{}: ok\n", read.join(", ")))?,

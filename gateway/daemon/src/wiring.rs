@@ -6,6 +6,7 @@ use std::sync::Arc;
 use switchyard_containerd::{Containerd, Settings};
 use switchyard_core::backend::Backend;
 use switchyard_core::gateway::Scope;
+use switchyard_devices::{Roots, Search};
 use switchyard_streaming::Sessions;
 use tokio_util::sync::CancellationToken;
 use tonic::service::Routes;
@@ -66,7 +67,12 @@ fn containerd(config: &Config) -> switchyard_core::Result<Arc<dyn Backend>> {
 
 /// The services for launchers of Nomad agents over this view of the gateway.
 pub fn nomad(scope: Scope, config: &Config, stop: CancellationToken) -> switchyard_nomad::Services {
-    let devices = switchyard_devices::watch(config.devices.groups.clone(), stop.clone());
+    let search = Search {
+        groups: config.devices.groups.clone(),
+        cdi_spec_dirs: config.devices.cdi_spec_dirs.clone(),
+        roots: Roots::default(),
+    };
+    let devices = switchyard_devices::watch(search, stop.clone());
     switchyard_nomad::services(scope, devices, stop)
 }
 

@@ -29,7 +29,7 @@ const LAYERS: [(&str, &[&str]); 21] = [
     ("switchyard-contract", &["switchyard-core"]),
     ("switchyard-core", &[]),
     ("switchyard-cri", &["switchyard-core", "switchyard-proto", "switchyard-streaming"]),
-    ("switchyard-devices", &["switchyard-core"]),
+    ("switchyard-devices", &["switchyard-core", "switchyard-runtime-spec"]),
     ("switchyard-fake", &["switchyard-core"]),
     ("switchyard-logkeeper", &["switchyard-steps"]),
     ("switchyard-namespaces", &["switchyard-core", "switchyard-steps"]),

@@ -79,9 +79,11 @@ impl Devices {
         loop {
             let said = self.next(stream);
             let devices = said.device_group.iter().flat_map(|group| &group.devices);
-            let now: Vec<_> = devices
-                .map(|device| (device.id.rsplit('/').next().unwrap_or_default(), device.healthy))
-                .collect();
+            // The id of a node in a directory of a test has that directory before its name.
+            let name = |id: &'_ str| id.rsplit('_').next().unwrap_or_default().to_owned();
+            let now: Vec<_> = devices.map(|device| (name(&device.id), device.healthy)).collect();
+            let wanted: Vec<_> =
+                wanted.iter().map(|(name, healthy)| ((*name).to_owned(), *healthy)).collect();
             if now == wanted {
                 return;
             }
@@ -89,10 +91,16 @@ impl Devices {
     }
 }
 
-/// A device like `/dev/null`, which nobody minds.
+/// Devices like `/dev/null`, `/dev/zero`, `/dev/full` and `/dev/urandom`, which nobody minds: each has a number of its own.
 fn make_device(path: &Path) {
     let mode = Mode::S_IRUSR | Mode::S_IWUSR;
-    mknod(path, SFlag::S_IFCHR, mode, makedev(1, 3))
+    let minor = match path.file_name().and_then(|name| name.to_str()) {
+        Some("acme0") => 3,
+        Some("acme1") => 5,
+        Some("acme2") => 7,
+        Some(_) | None => 9,
+    };
+    mknod(path, SFlag::S_IFCHR, mode, makedev(1, minor))
         .expect("tests make device nodes and so must run as root");
 }
 
@@ -123,6 +131,7 @@ fn devices_are_told_as_they_come_and_go_and_a_task_gets_what_was_reserved() {
     devices.wait(&mut stream, &[("acme0", true), ("acme1", true), ("acme2", true)]);
     std::fs::remove_file(dir.join("acme2")).expect("it is ours");
     devices.wait(&mut stream, &[("acme0", true), ("acme1", true)]);
+    // By its path, as agents know it that were told of it by earlier versions.
     let id = dir.join("acme1").display().to_string();
     let given = devices.reserve(&[&id]).expect("it is there");
     assert_eq!(devices.reserve(&[&id]).expect("it is there still"), given);

@@ -93,6 +93,25 @@ pub(super) fn check(config: &Config) -> Result<(), Fault> {
     Ok(())
 }
 
+/// What can be used and is probably not meant so.
+pub(super) fn warnings(config: &Config) -> Vec<Fault> {
+    if !config.nomad.enabled {
+        return Vec::new();
+    }
+    let shared =
+        config.devices.groups.iter().filter(|group| !group.resource.is_empty() && group.quota.is_empty());
+    let warning = |group: &Group| {
+        let why = format!(
+            "{} is offered to kubelets, as {}, and to Nomad, and goes to who asks first: a quota says how many each may have, as \
+             quota = {{ kubernetes = 1, nomad = 1 }}",
+            group.full_name(),
+            group.resource
+        );
+        ("devices.groups".to_owned(), why)
+    };
+    shared.map(warning).collect()
+}
+
 /// Checks what makes no sense as 0.
 fn check_at_least_one(config: &Config) -> Result<(), Fault> {
     let containerd = &config.containerd;

@@ -48,6 +48,26 @@ fn the_default_configuration_is_printed_and_passes_its_own_check() {
 }
 
 #[test]
+fn a_group_of_devices_for_two_orchestrators_without_a_quota_is_warned_of_and_can_be_used() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("config.toml");
+    let name = file.to_str().unwrap();
+    let group = "version = 1\n[[devices.groups]]\nvendor = \"acme\"\ntype = \"tpu\"\npaths = [\"/dev/a*\"]\n";
+    let shared = format!("{group}resource = \"acme.com/tpu\"\n");
+    fs::write(&file, &shared).unwrap();
+    let warning =
+        format!("switchyard: warning: {name}:2: devices.groups: acme/tpu/default is offered to kubelets");
+    check(&["config", "check", name], 0, ": ok\n", &warning);
+    let quota = format!("{shared}quota = {{ nomad = 1 }}\n");
+    let kubelets_alone = format!("{shared}[nomad]\nenabled = false\n");
+    for text in [group, &quota, &kubelets_alone] {
+        fs::write(&file, text).unwrap();
+        let output = switchyard(&["config", "check", name]);
+        assert!(output.status.success() && output.stderr.is_empty(), "{text}: {output:?}");
+    }
+}
+
+#[test]
 fn a_configuration_that_cannot_be_used_fails_its_check_and_the_daemon() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("config.toml");

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use futures::StreamExt;
-use switchyard_core::device::{Device, DeviceGroup, Fact, Health, Inventory, Traffic, node};
+use switchyard_core::device::{Device, DeviceGroup, Fact, Health, Inventory, SlotPlacement, Traffic, node};
 use switchyard_core::gateway::{Gateway, Limits};
 use switchyard_core::id::Owner;
 use switchyard_fake::Fake;
@@ -24,10 +24,13 @@ fn plugin() -> (Gateway, Tell, DeviceService) {
 
 fn inventory(health: Health) -> Inventory {
     let device = |number: u8, health: &Health| Device {
-        id: format!("/dev/acme{number}"),
-        node: node(format!("/dev/acme{number}").into(), "rw"),
+        id: format!("acme{number}"),
+        aliases: vec![format!("/dev/acme{number}")],
+        nodes: vec![node(format!("/dev/acme{number}").into(), "rw")],
+        cdi: Vec::new(),
         health: health.clone(),
         pci_bus_id: Some(format!("0000:3b:00.{number}")),
+        numa_node: None,
         traffic: (number == 0).then_some(Traffic { read_bytes: 4096, written_bytes: 10 }),
     };
     let facts = [
@@ -40,10 +43,16 @@ fn inventory(health: Health) -> Inventory {
         vendor: "acme".to_owned(),
         kind: "tpu".to_owned(),
         name: "v2".to_owned(),
+        resource: String::new(),
         attributes: facts.map(|(name, fact)| (name.to_owned(), fact)).into(),
+        shares: 1,
+        quota: BTreeMap::new(),
+        placement: SlotPlacement::Packed,
         devices: vec![device(0, &Health::Healthy), device(1, &health)],
         variable: "ACME_DEVICES".to_owned(),
+        env: BTreeMap::new(),
         shared: vec![node("/dev/acmectl".into(), "rw")],
+        mounts: Vec::new(),
     };
     let empty = DeviceGroup {
         name: "v1".to_owned(),
@@ -102,18 +111,18 @@ async fn a_reservation_has_no_mounts_and_is_the_same_each_time() {
         plugin.reserve(Request::new(nomad::ReserveRequest { device_ids })).await.map(Response::into_inner)
     };
     // It is known in a moment: an agent may try again.
-    assert_eq!(reserve(&["/dev/acme0"]).await.unwrap_err().code(), Code::FailedPrecondition);
+    assert_eq!(reserve(&["acme0"]).await.unwrap_err().code(), Code::FailedPrecondition);
     tell.send_replace(Some(Arc::new(inventory(Health::Unhealthy("it burns".to_owned())))));
-    let given = reserve(&["/dev/acme0"]).await.unwrap();
-    assert_eq!(reserve(&["/dev/acme0"]).await.unwrap(), given);
+    let given = reserve(&["acme0"]).await.unwrap();
+    assert_eq!(reserve(&["/dev/acme0"]).await.unwrap(), given, "its id of before is taken too");
     let reservation = given.container_res.expect("an agent falls over without it");
     assert!(reservation.mounts.is_empty(), "{reservation:?}");
     assert_eq!(reservation.envs.get("ACME_DEVICES").map(String::as_str), Some("/dev/acme0"));
     let nodes: Vec<_> =
         reservation.devices.iter().map(|device| (&*device.host_path, &*device.permissions)).collect();
     assert_eq!(nodes, [("/dev/acme0", "rw"), ("/dev/acmectl", "rw")]);
-    assert_eq!(reserve(&["/dev/acme7"]).await.unwrap_err().code(), Code::NotFound);
-    let refused = reserve(&["/dev/acme1"]).await.unwrap_err();
+    assert_eq!(reserve(&["acme7"]).await.unwrap_err().code(), Code::NotFound);
+    let refused = reserve(&["acme1"]).await.unwrap_err();
     assert!(refused.message().contains("it burns"), "{refused}");
 }
 
@@ -134,8 +143,8 @@ async fn stats_are_whole_and_go_on() {
                 "{stats:?}"
             );
         }
-        assert_eq!(devices["/dev/acme1"].summary.as_ref().unwrap().string_val.as_deref(), Some("it burns"));
-        let read = &devices["/dev/acme0"].stats.as_ref().unwrap().attributes["Read"];
+        assert_eq!(devices["acme1"].summary.as_ref().unwrap().string_val.as_deref(), Some("it burns"));
+        let read = &devices["acme0"].stats.as_ref().unwrap().attributes["Read"];
         assert_eq!((read.int_numerator_val, &*read.unit), (Some(4), "KiB"));
     }
 }

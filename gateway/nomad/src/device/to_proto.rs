@@ -19,7 +19,21 @@ pub(super) fn fingerprint(inventory: Option<&Inventory>) -> nomad::FingerprintRe
 }
 
 fn group(group: &DeviceGroup) -> nomad::DeviceGroup {
-    let DeviceGroup { vendor, kind, name, attributes, devices, variable: _, shared: _ } = group;
+    let DeviceGroup {
+        vendor,
+        kind,
+        name,
+        resource: _,
+        attributes,
+        shares: _,
+        quota: _,
+        placement: _,
+        devices,
+        variable: _,
+        env: _,
+        shared: _,
+        mounts: _,
+    } = group;
     nomad::DeviceGroup {
         vendor: vendor.clone(),
         device_type: kind.clone(),
@@ -30,7 +44,7 @@ fn group(group: &DeviceGroup) -> nomad::DeviceGroup {
 }
 
 fn device(device: &Device) -> nomad::DetectedDevice {
-    let Device { id, node: _, health, pci_bus_id, traffic: _ } = device;
+    let Device { id, aliases: _, nodes: _, cdi: _, health, pci_bus_id, numa_node: _, traffic: _ } = device;
     let (healthy, health_description) = match health {
         Health::Healthy => (true, String::new()),
         Health::Unhealthy(why) => (false, why.clone()),
@@ -55,7 +69,7 @@ fn attribute(fact: &Fact) -> Attribute {
 
 /// What a task gets. There are no mounts in it: agents would put them in the place of the task's volumes.
 pub(super) fn reserved(given: Reservation) -> nomad::ReserveResponse {
-    let Reservation { env, nodes } = given;
+    let Reservation { env, nodes, mounts: _, cdi: _ } = given;
     let device = |DeviceNode { host_path, container_path, permissions }| nomad::DeviceSpec {
         task_path: container_path.display().to_string(),
         host_path: host_path.display().to_string(),
