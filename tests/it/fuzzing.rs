@@ -25,6 +25,7 @@ macro_rules! targets {
 }
 
 targets! {
+    containerd_records: switchyard_containerd::fuzzing::records, 4_000;
     registry_auth_challenge: switchyard_registry::fuzzing::auth_challenge, 4_000;
     registry_hosts_toml: switchyard_registry::fuzzing::hosts_toml, 4_000;
     registry_image_config: switchyard_registry::fuzzing::image_config, 4_000;
@@ -40,7 +41,9 @@ targets! {
     authority_connection: switchyard_authority::fuzzing::connection, 2_000;
     cdi: switchyard_runtime_spec::fuzzing::cdi, 4_000;
     cgroup_files: switchyard_cgroup::fuzzing::files, 4_000;
+    archive: switchyard_containerd::fuzzing::archive, 4_000;
     cni_conf: switchyard_cni::fuzzing::conf, 4_000;
+    cni_journal: switchyard_cni::fuzzing::journal, 4_000;
     cni_result: switchyard_cni::fuzzing::result, 4_000;
     cri_container: switchyard_cri::fuzzing::container, 4_000;
     cri_pod: switchyard_cri::fuzzing::pod, 4_000;
@@ -54,6 +57,7 @@ targets! {
     streaming_session: switchyard_streaming::fuzzing::session, 1_000;
     terminal_sizes: switchyard_streaming::fuzzing::resize, 4_000;
     ttrpc: switchyard_containerd::fuzzing::ttrpc, 4_000;
+    websocket: switchyard_streaming::fuzzing::websocket, 2_000;
 }
 
 /// The inputs that are kept for a target, in the order of their names.

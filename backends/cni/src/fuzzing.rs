@@ -1,8 +1,9 @@
-//! What holds for any bytes that plugins and configuration files give us. Called by fuzz targets and tests alone.
+//! What holds for any bytes that plugins, configuration files and journals give us. Called by fuzz targets and tests alone.
 
 use std::path::Path;
 
 use crate::conf::{NetworkList, is_name, type_of};
+use crate::journal::Saved;
 use crate::result::CniResult;
 use crate::version::SpecVersion;
 
@@ -46,5 +47,26 @@ pub fn conf(data: &[u8]) {
         assert_eq!(types(&again), types(&list));
         let head = |list: &NetworkList| (list.name.clone(), list.cni_version, list.disable_check);
         assert_eq!(head(&again), head(&list));
+    }
+}
+
+/// Reads bytes as the journal of an attachment. One that was cut short anywhere, as by a full disk or a power cut, is of the same attachment
+/// or of none, and is never damaged; what it leads to has names that lead out of no directory.
+///
+/// # Panics
+/// It does not hold.
+pub fn journal(data: &[u8]) {
+    let path = Path::new("/var/lib/switchyard/sandboxes/id/cni.json");
+    let Ok(Some(saved)) = Saved::parse(path, data) else { return };
+    let attachment = saved.attachment();
+    if let Ok(list) = saved.list(path) {
+        assert!(is_name(&list.name) && !list.name.contains('/'), "{:?}", list.name);
+        if let Ok(Some(result)) = saved.result(path) {
+            assert!(result.pod_ips("eth0").len() <= result.ips.len());
+        }
+    }
+    for cut in [1, 2, 3, 4, 5, 8, 16, 64].map(|part| data.len() - data.len() / part) {
+        let cut = Saved::parse(path, &data[..cut]).expect("what is cut short is not damaged");
+        assert!(cut.is_none_or(|cut| cut.attachment() == attachment));
     }
 }

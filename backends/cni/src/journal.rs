@@ -80,8 +80,13 @@ impl Saved {
             Err(e) if e.kind() == ErrorKind::NotFound => return Ok(None),
             Err(source) => return Err(Error::Journal { doing: "read", path: path.to_owned(), source }),
         };
+        Self::parse(path, &bytes)
+    }
+
+    /// Reads the content of a journal file; `None` if no plugin has run for it. `path` is for error messages.
+    pub(crate) fn parse(path: &Path, bytes: &[u8]) -> Result<Option<Self>, Error> {
         let damaged = |source| Error::JournalContent { path: path.to_owned(), source };
-        let mut documents = serde_json::Deserializer::from_slice(&bytes).into_iter::<Value>();
+        let mut documents = serde_json::Deserializer::from_slice(bytes).into_iter::<Value>();
         let intent = match documents.next() {
             None => return Ok(None),
             // A kill or a full disk has cut the writing short.

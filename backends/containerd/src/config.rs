@@ -146,7 +146,7 @@ pub struct Images {
     pub max_manifest_bytes: u64,
     /// The sum of an image's layers as they are in the registry, in bytes; 0 for no limit.
     pub max_image_bytes: u64,
-    /// Whether a pull is refused when there is less space than its layers have.
+    /// Whether a pull or a load is refused when there is less space than its layers have.
     pub check_free_space: bool,
     /// The largest `/etc/passwd` or `/etc/group` of an image that is read, in bytes.
     pub max_account_file_bytes: u64,

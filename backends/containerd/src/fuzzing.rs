@@ -1,6 +1,27 @@
-//! What holds for any bytes of shims. Called by fuzz targets and tests alone.
+//! What holds for any bytes of shims, of archives that jobs bring, and of records in containerd. Called by fuzz targets and tests alone.
 
+use std::collections::HashMap;
+use std::fmt::Debug;
+use std::fs::File;
+use std::io::Write;
+
+use prost_types::Any;
+use rustix::fs::{MemfdFlags, memfd_create};
+use serde::{Deserialize, Serialize};
+use switchyard_core::ErrorKind;
+use switchyard_registry::{Digest, Limits};
+use tokio_util::sync::CancellationToken;
+
+use crate::image::load::archive::Archive;
+use crate::record::{self, EXTENSION, ExitRecord, SandboxRecord, TaskRecord};
 use crate::shim::ttrpc::{HEAD, MAX_MESSAGE, take};
+
+/// The limits of images that archives are read with.
+const LIMITS: Limits =
+    Limits { manifest_bytes: 1 << 10, config_bytes: 1 << 10, layers: 8, image_bytes: None };
+
+/// The longest text of an error that is told of an archive, in bytes.
+const MOST_TOLD: usize = 4096;
 
 /// Reads bytes as what a shim sends, in pieces as large as the first byte says: no more is kept than one frame and a piece, and nothing is
 /// read twice.
@@ -26,4 +47,92 @@ pub fn ttrpc(data: &[u8]) {
         assert!(received.len() <= HEAD + MAX_MESSAGE + piece.len(), "{} bytes are kept", received.len());
     }
     assert_eq!(taken + received.len(), data.len());
+}
+
+/// Reads bytes as an archive of images, as they are and with right sums in all headers: layers and configuration are within the archive and
+/// the limits, and a layer's digest is that of its bytes. A refusal is for whoever wrote the archive, and short.
+///
+/// # Panics
+/// It does not hold.
+pub fn archive(data: &[u8]) {
+    read_archive(data);
+    read_archive(&with_sums(data));
+}
+
+fn read_archive(data: &[u8]) {
+    let mut file = File::from(memfd_create("archive", MemfdFlags::CLOEXEC).expect("there is memory"));
+    file.write_all(data).expect("there is memory");
+    let found = Archive::open(file, CancellationToken::new())
+        .and_then(|archive| archive.image("docker.io/library/busybox:1", &LIMITS));
+    let found = match found {
+        Ok(found) => found,
+        Err(error) => {
+            let kind = error.kind();
+            assert!(matches!(kind, ErrorKind::InvalidArgument | ErrorKind::NotFound), "{kind:?}");
+            assert!(error.report().len() <= MOST_TOLD, "{} bytes are told", error.report().len());
+            return;
+        }
+    };
+    assert!(found.layers.len() <= LIMITS.layers, "{} layers", found.layers.len());
+    assert!(found.config.len() <= 1 << 10, "{} bytes", found.config.len());
+    for layer in &found.layers {
+        let begin = usize::try_from(layer.at).expect("it is in the archive");
+        let size = usize::try_from(layer.descriptor.size).expect("it is in the archive");
+        let bytes = data.get(begin..begin + size).expect("it is in the archive");
+        assert_eq!(Digest::sha256(bytes), layer.descriptor.digest);
+    }
+}
+
+/// The same bytes with the right sum in each block that says that it is a header: few that are made have one by chance.
+fn with_sums(data: &[u8]) -> Vec<u8> {
+    let mut data = data.to_vec();
+    for block in data.chunks_exact_mut(512).filter(|block| block[257..262] == *b"ustar") {
+        block[148..156].fill(b' ');
+        let sum: u32 = block.iter().map(|byte| u32::from(*byte)).sum();
+        block[148..156].copy_from_slice(format!("{sum:06o}\0 ").as_bytes());
+    }
+    data
+}
+
+/// Reads bytes as the records of a sandbox, of a task and of an end: what was read is written and read the same again, and means the same.
+///
+/// # Panics
+/// It does not hold.
+pub fn records(data: &[u8]) {
+    if let Some(sandbox) = survives::<SandboxRecord>(data) {
+        let again = sandbox.meta.to_core().map(|meta| meta.name.clone());
+        assert!(again.is_err() || again.is_ok_and(|name| name == sandbox.meta.name()));
+        let details = sandbox.details(None, None);
+        assert_eq!(details.ips, sandbox.ips);
+        assert!(details.note.len() * 2 <= sandbox.note.len());
+        let users = sandbox.users.as_ref().and_then(record::UsersRecord::to_core);
+        let written = users.as_ref().map(record::UsersRecord::from_core);
+        assert!(written.is_none() || written == sandbox.users);
+    }
+    if let Some(task) = survives::<TaskRecord>(data) {
+        let _ = (task.meta.to_core(), task.images(), task.input_ends(), task.mark("id"));
+        let details = task.details();
+        assert_eq!(details.throttles.len(), task.throttles.len());
+        assert_eq!(details.volume_images.len(), task.volume_images.len());
+        if let Ok(id) = task.sandbox_id() {
+            assert_eq!(id.to_string(), task.sandbox);
+        }
+    }
+    let label = String::from_utf8_lossy(data);
+    if let Some(exit) = ExitRecord::parse_label(&label) {
+        let (exit, started_at) = exit.to_core();
+        let again = ExitRecord::parse_label(&ExitRecord::from_core(&exit, started_at).to_label());
+        let (again, same_start) = again.expect("it was written by us").to_core();
+        assert_eq!((again.code, again.finished_at, same_start), (exit.code, exit.finished_at, started_at));
+    }
+}
+
+/// The record in these bytes, which is the same after it was written.
+fn survives<T: Serialize + for<'a> Deserialize<'a> + PartialEq + Debug>(data: &[u8]) -> Option<T> {
+    let of = |value: Any| HashMap::from([(EXTENSION.to_owned(), value)]);
+    let any = Any { value: data.to_vec(), ..record::encode(&()) };
+    let read: T = record::decode("id", &of(any)).ok()?;
+    let again: T = record::decode("id", &of(record::encode(&read))).expect("it was written by us");
+    assert_eq!(again, read);
+    Some(read)
 }

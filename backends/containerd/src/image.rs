@@ -28,7 +28,7 @@ mod holders;
 pub(crate) mod index;
 mod layers;
 pub(crate) mod lease;
-mod load;
+pub(crate) mod load;
 mod name;
 mod progress;
 mod pull;
@@ -54,7 +54,7 @@ pub(crate) struct Images {
     /// References of images that stay.
     pins: Vec<String>,
     limits: registry::Limits,
-    /// Looked at before each pull; `None` if the operator does not want it.
+    /// Looked at before each pull and load; `None` if the operator does not want it.
     space: Option<Arc<space::Space>>,
     infos: Arc<InfoCache>,
     recent: recent::Recent,
@@ -92,7 +92,7 @@ pub(crate) struct Policy {
     pub(crate) pins: Vec<String>,
     /// What an image may have at most.
     pub(crate) limits: registry::Limits,
-    /// Whether a pull is refused when there is less space than its layers have.
+    /// Whether a pull or a load is refused when there is less space than its layers have.
     pub(crate) check_free_space: bool,
 }
 

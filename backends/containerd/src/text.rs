@@ -4,10 +4,15 @@ use std::error::Error as StdError;
 use std::io;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::Path;
+use std::sync::Arc;
 
+use switchyard_core::threads::bulk;
 use switchyard_core::{Error, ErrorKind, Result};
 use switchyard_namespaces::files::write_atomic;
 use switchyard_tree::Cancel;
+
+/// As many entries of a tree are walked as a short call.
+const BRIEF: u32 = 1000;
 
 /// The error of a file operation, with what was being done to which file.
 pub(crate) fn io_error(doing: &str, path: &Path, fault: io::Error) -> Error {
@@ -68,13 +73,21 @@ pub(crate) fn tree_error(doing: &str, path: &Path, error: switchyard_tree::Error
     Error::new(kind, format!("{doing} {}", path.display())).with_source(error)
 }
 
-/// Runs work on trees on a thread that may block, and cancels it when this is dropped.
+/// Runs the removal of a tree on a thread that may block, and cancels it when this is dropped. Most trees are small: a removal begins as a
+/// short call, which waits for no bulk work, and goes on as [`bulk`] work if the tree has more entries than a short call may take. `work`
+/// is called once more then: it goes on with what is left.
 pub(crate) async fn stoppable<T: Send + 'static>(
-    work: impl FnOnce(&Cancel) -> Result<T> + Send + 'static,
+    work: impl Fn(&Cancel) -> Result<T> + Send + Sync + 'static,
 ) -> Result<T> {
-    let guard = CancelOnDrop::default();
+    let (guard, work) = (CancelOnDrop::default(), Arc::new(work));
+    let (brief, begun) = (guard.cancel().after(BRIEF), Arc::clone(&work));
+    match blocking(move || begun(&brief)).await {
+        // Only the number of entries has ended it: while this runs nobody cancels.
+        Err(error) if error.kind() == ErrorKind::Cancelled => {}
+        done => return done,
+    }
     let cancel = guard.cancel();
-    blocking(move || work(&cancel)).await
+    bulk(move || work(&cancel)).await
 }
 
 /// Cancels work on a tree when it is dropped.
@@ -106,7 +119,7 @@ pub(crate) async fn make_dir(path: &Path) -> Result<()> {
     blocking(move || make_private(&path)).await
 }
 
-/// Runs short file operations on a thread that may block. What may take long is [`bulk`](switchyard_core::threads::bulk) work.
+/// Runs short file operations on a thread that may block. What may take long is [`bulk`] work.
 pub(crate) async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T> + Send + 'static,
 ) -> Result<T> {
@@ -125,7 +138,54 @@ pub(crate) fn kernel_text(name: &str) -> Result<String> {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+    use std::sync::mpsc;
+    use std::time::Duration;
+
+    use switchyard_core::threads::BULK;
+
     use super::*;
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn a_small_tree_waits_for_no_bulk_work_and_a_large_one_does() {
+        let dir = tempfile::tempdir().unwrap();
+        let tree = |name: &str, files: u32| {
+            let tree = dir.path().join(name);
+            fs::create_dir(&tree).unwrap();
+            (0..files).for_each(|file| fs::write(tree.join(file.to_string()), "").unwrap());
+            tree
+        };
+        let (small, large) = (tree("small", BRIEF / 2), tree("large", BRIEF * 2));
+        let (begun, begins) = mpsc::channel();
+        let mut answers = Vec::new();
+        for _ in 0..BULK {
+            let (answer, asked) = mpsc::channel::<()>();
+            answers.push(answer);
+            let begun = begun.clone();
+            tokio::spawn(bulk(move || {
+                begun.send(()).unwrap();
+                let _ = asked.recv();
+                Ok(())
+            }));
+        }
+        tokio::task::spawn_blocking(move || begins.iter().take(BULK).count()).await.unwrap();
+        remove_tree(&small).await.unwrap();
+        assert!(!small.exists());
+        let left = || fs::read_dir(&large).map_or(0, Iterator::count);
+        let removed = large.clone();
+        let removal = tokio::spawn(async move { remove_tree(&removed).await });
+        // It has a few entries more or less to see than there are files.
+        while left() > 1100 {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        for _ in 0..100 {
+            tokio::task::spawn_blocking(|| ()).await.unwrap();
+        }
+        assert!(left() >= 900 && !removal.is_finished(), "{} files are left", left());
+        drop(answers);
+        removal.await.unwrap().unwrap();
+        assert!(!large.exists());
+    }
 
     #[test]
     fn a_full_disk_is_told_apart_however_deep_it_is_told() {

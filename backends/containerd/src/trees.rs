@@ -129,7 +129,7 @@ fn note_tries(path: &Path, tries: u8) {
 
 #[cfg(test)]
 mod tests {
-    use std::os::fd::AsRawFd;
+    use std::sync::atomic::{AtomicU32, Ordering};
 
     use nix::mount::{MsFlags, mount};
     use nix::sched::{CloneFlags, unshare};
@@ -205,24 +205,34 @@ mod tests {
 
     #[tokio::test]
     async fn a_removal_that_nobody_waits_for_any_more_stops() {
-        let (began, wait) = (Arc::new(std::sync::Barrier::new(2)), fs::File::open("/dev/null").unwrap());
+        let began = Arc::new(std::sync::Barrier::new(2));
         let at_work = Arc::clone(&began);
         let (told, heard) = std::sync::mpsc::channel();
+        let calls = AtomicU32::new(0);
         let work = stoppable(move |cancel| {
-            at_work.wait();
+            let is_bulk = calls.fetch_add(1, Ordering::Relaxed) == 1;
+            if is_bulk {
+                at_work.wait();
+            }
             let dir = tempfile::tempdir().unwrap();
             let tree = dir.path().join("tree");
-            // It ends only when it is cancelled.
-            while remove_tree_now(&tree, cancel).is_ok() {
+            // It ends only when it has seen enough entries for a short call, or is cancelled.
+            let ended = loop {
                 fs::create_dir(&tree).unwrap();
-                fs::write(tree.join(wait.as_raw_fd().to_string()), "").unwrap();
+                fs::write(tree.join("file"), "").unwrap();
+                if let Err(error) = remove_tree_now(&tree, cancel) {
+                    break error;
+                }
+            };
+            if is_bulk {
+                told.send(ended.kind()).unwrap();
             }
-            told.send(()).unwrap();
-            Ok(())
+            Err::<(), _>(ended)
         });
         let work = tokio::spawn(work);
         tokio::task::spawn_blocking(move || began.wait()).await.unwrap();
         work.abort();
-        tokio::task::spawn_blocking(move || heard.recv().unwrap()).await.unwrap();
+        let ended = tokio::task::spawn_blocking(move || heard.recv().unwrap()).await.unwrap();
+        assert_eq!(ended, ErrorKind::Cancelled);
     }
 }

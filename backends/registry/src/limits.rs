@@ -47,12 +47,8 @@ impl Limits {
     /// # Errors
     /// [`Error::TooLarge`].
     pub fn check_layers(&self, what: &str, layers: &[Descriptor]) -> Result<()> {
-        let [.., layers_key, image_key] = Self::KEYS;
-        if layers.len() > self.layers {
-            let most = u64::try_from(self.layers).unwrap_or(u64::MAX);
-            let bound = Bound { most, key: Some(layers_key) };
-            return Err(bound.exceeded(what, format!("{} layers", layers.len())));
-        }
+        let [.., image_key] = Self::KEYS;
+        self.check_layer_count(what, layers.len())?;
         let bytes = total_bytes(layers);
         match self.image_bytes {
             Some(most) if bytes > most => {
@@ -61,6 +57,19 @@ impl Limits {
             }
             Some(_) | None => Ok(()),
         }
+    }
+
+    /// Checks the number of an image's layers alone, before anything is known of them. `what` names the image in errors.
+    ///
+    /// # Errors
+    /// [`Error::TooLarge`].
+    pub fn check_layer_count(&self, what: &str, count: usize) -> Result<()> {
+        if count <= self.layers {
+            return Ok(());
+        }
+        let most = u64::try_from(self.layers).unwrap_or(u64::MAX);
+        let bound = Bound { most, key: Some(Self::KEYS[2]) };
+        Err(bound.exceeded(what, format!("{count} layers")))
     }
 
     /// Checks the size of an image's configuration. `what` names it in errors.

@@ -1,23 +1,40 @@
 //! The flag that stops a walk.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use crate::error::Error;
 
 /// Stops a walk that runs on another thread. Clones are the same flag.
 #[derive(Debug, Clone, Default)]
-pub struct Cancel(Arc<AtomicBool>);
+pub struct Cancel {
+    is_cancelled: Arc<AtomicBool>,
+    /// How many entries are left until the walk ends; `None` for any number.
+    left: Option<Arc<AtomicU32>>,
+}
+
+// === impl Cancel ===
 
 impl Cancel {
     /// Has the walk end with [`Error::Cancelled`] before its next entry. What it did so far stays done.
     pub fn cancel(&self) {
-        self.0.store(true, Ordering::Relaxed);
+        self.is_cancelled.store(true, Ordering::Relaxed);
+    }
+
+    /// The same flag, for a walk that ends with [`Error::Cancelled`] after about this many entries as well.
+    #[must_use]
+    pub fn after(&self, entries: u32) -> Self {
+        Self { is_cancelled: Arc::clone(&self.is_cancelled), left: Some(Arc::new(AtomicU32::new(entries))) }
     }
 
     /// # Errors
-    /// [`Error::Cancelled`] if it is.
+    /// [`Error::Cancelled`] if it is, or if there is no entry left.
     pub(crate) fn check(&self) -> Result<(), Error> {
-        if self.0.load(Ordering::Relaxed) { Err(Error::Cancelled) } else { Ok(()) }
+        let next = |left: u32| left.checked_sub(1);
+        let is_used_up = self
+            .left
+            .as_ref()
+            .is_some_and(|left| left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next).is_err());
+        if is_used_up || self.is_cancelled.load(Ordering::Relaxed) { Err(Error::Cancelled) } else { Ok(()) }
     }
 }

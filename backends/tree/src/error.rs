@@ -10,7 +10,7 @@ use rustix::io::Errno;
 /// Why a walk ended early. What was removed or copied until then stays so.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// [`crate::Cancel::cancel`] was called.
+    /// [`crate::Cancel::cancel`] was called, or as many entries as [`crate::Cancel::after`] says were seen.
     #[error("cancelled")]
     Cancelled,
     /// A file system or a directory is mounted in the tree. It is not entered.

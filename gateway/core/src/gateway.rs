@@ -411,6 +411,14 @@ impl Scope {
         Ok(self.gateway.ready()?.table.sandbox_named(self.owner, name))
     }
 
+    /// This owner's sandboxes whose names begin so. What this costs does not grow with the number of the others.
+    ///
+    /// # Errors
+    /// `Unavailable` before recovery.
+    pub fn sandboxes_beginning(&self, beginning: &str) -> Result<Vec<Arc<Sandbox>>> {
+        Ok(self.gateway.ready()?.table.sandboxes_beginning(self.owner, beginning))
+    }
+
     /// The task that bears this name, if there is one.
     ///
     /// # Errors

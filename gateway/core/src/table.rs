@@ -220,6 +220,18 @@ impl Table {
         objects.sandboxes.get(id).map(|cell| cell.borrow().clone())
     }
 
+    /// The sandboxes of an owner whose names begin so, by name. It looks at these alone, however many others there are.
+    #[must_use]
+    pub fn sandboxes_beginning(&self, owner: Owner, beginning: &str) -> Vec<Arc<Sandbox>> {
+        let objects = self.lock();
+        let first = (owner, beginning.to_owned());
+        let named = objects.sandbox_names.range(first..);
+        named
+            .take_while(|((of, name), _)| *of == owner && name.starts_with(beginning))
+            .filter_map(|(_, id)| objects.sandbox(*id))
+            .collect()
+    }
+
     /// The task that bears this name.
     #[must_use]
     pub fn task_named(&self, owner: Owner, name: &str) -> Option<Arc<Task>> {
@@ -445,3 +457,6 @@ pub fn no_sandbox(id: SandboxId) -> Error {
 pub fn sandbox_not_ready(id: SandboxId, state: &SandboxState) -> Error {
     Error::failed_precondition(format!("sandbox {id} is {}: tasks need a ready one", state.as_str()))
 }
+
+#[cfg(test)]
+mod tests;

@@ -2,6 +2,8 @@
 
 #[cfg(feature = "fuzzing")]
 mod session;
+#[cfg(feature = "fuzzing")]
+mod websocket;
 
 use bytes::BytesMut;
 
@@ -10,6 +12,8 @@ use crate::spdy::frame::{Decoder, Event, MAX_CONTROL};
 
 #[cfg(feature = "fuzzing")]
 pub use session::session;
+#[cfg(feature = "fuzzing")]
+pub use websocket::websocket;
 
 /// Decodes bytes as SPDY that comes in pieces as large as the first byte says. No more comes out than went in, and no more is kept than
 /// one control frame.

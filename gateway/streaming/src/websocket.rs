@@ -14,12 +14,13 @@ pub(crate) use tunnel::bytes;
 pub(crate) use tunnel::tunnel;
 
 /// The most bytes of a message. Real clients send 32 KiB.
-const MAX_MESSAGE: usize = 1024 * 1024;
+pub(crate) const MAX_MESSAGE: usize = 1024 * 1024;
 
-type Socket = WebSocketStream<Join<Box<dyn AsyncRead + Send + Unpin>, Box<dyn AsyncWrite + Send + Unpin>>>;
+pub(crate) type Socket =
+    WebSocketStream<Join<Box<dyn AsyncRead + Send + Unpin>, Box<dyn AsyncWrite + Send + Unpin>>>;
 
 /// The WebSocket over a connection that was upgraded to it.
-async fn socket(
+pub(crate) async fn socket(
     reader: Box<dyn AsyncRead + Send + Unpin>,
     writer: Box<dyn AsyncWrite + Send + Unpin>,
     read_ahead: Vec<u8>,

@@ -94,8 +94,10 @@ fn a_container_does_not_join_whoever_has_got_the_number_of_its_target() {
     let pod = node.pod("reused");
     let target = pod.shell("target", "exec sleep 31432");
     let debugger = pod.create(&debugger(&node, &target));
-    let main = processes::running(node.root().path(), "sleep 31432");
-    let number = main.expect("it runs").pid;
+    // The shell becomes the command a moment after its start.
+    let main = || processes::running(node.root().path(), "sleep 31432");
+    assert!(eventually(Duration::from_secs(10), || main().is_some()), "the command runs");
+    let number = main().expect("it runs").pid;
     node.cri().stop(&target, 0).expect("it can be stopped");
     let mut stranger = spawn_as(number);
     let status = node.cri().start(&debugger).expect_err("its target has ended");

@@ -117,3 +117,29 @@ fn loads_without_end_hold_up_nobody_else_and_end_with_their_deadline() {
     drop(task);
     node.assert_clean();
 }
+
+#[test]
+fn an_archive_that_does_not_fit_the_content_store_is_refused_before_a_layer_is_written() {
+    const LAYER: u64 = 64 << 20;
+    let node = Node::start_with("", |root| root.small_disk(&root.state(), "size=40m"));
+    let agent = Agent::start(node.root(), &json!({}));
+    let config =
+        json!({ "image": "brought:1", "load": "image.tar", "command": "true", "network_mode": "host" });
+    let mut task = Setup::new(node.root(), &agent, "task", &config);
+    let list = json!([{ "Config": "config.json", "Layers": ["layer.tar"] }]).to_string();
+    let length = u64::try_from(list.len()).expect("it is short");
+    let config = json!({ "rootfs": { "diff_ids": [format!("sha256:{}", "0".repeat(64))] } }).to_string();
+    let entries: [(&str, u8, u64, &str); 3] = [
+        ("config.json", b'0', u64::try_from(config.len()).expect("it is short"), &config),
+        ("manifest.json", b'0', length, &list),
+        ("layer.tar", b'0', LAYER, ""),
+    ];
+    write(&task.task_dir().join("local/image.tar"), &entries);
+    let status = agent.driver().start(&task.config).expect_err("it does not fit");
+    for part in [&format!("need {LAYER} bytes"), "are free on the disk of", "images.check_free_space"] {
+        assert!(status.message().contains(part), "{status}");
+    }
+    task.remove_leaf();
+    drop(task);
+    node.assert_clean();
+}

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use switchyard_core::image::{Image, ImageId};
 use switchyard_core::{Error, Result};
@@ -21,6 +21,8 @@ pub(crate) struct ImageInfo {
     pub(crate) config_digest: Digest,
     /// Bytes of the configuration.
     pub(crate) config_bytes: u64,
+    /// Bytes of the manifest.
+    pub(crate) manifest_bytes: u64,
     /// Bytes of all that the registry has of it.
     pub(crate) size_bytes: u64,
 }
@@ -29,6 +31,11 @@ impl ImageInfo {
     /// The snapshot of all layers.
     pub(crate) fn top(&self) -> Option<String> {
         super::unpack::chain_ids(&self.config.rootfs.diff_ids).pop()
+    }
+
+    /// Bytes of the documents that were read: what they became takes some ten times as much memory at most.
+    pub(crate) const fn read_bytes(&self) -> u64 {
+        self.config_bytes.saturating_add(self.manifest_bytes)
     }
 }
 
@@ -45,23 +52,62 @@ pub(crate) struct Named {
     pub(crate) left: bool,
 }
 
+/// What the documents of all images that are remembered may have together, in bytes: those of some two thousand common images.
+const REMEMBERED_BYTES: u64 = 16 << 20;
+
 /// What has been read of images, by target digest. Content does not change under its digest.
 #[derive(Debug, Default)]
 pub(crate) struct InfoCache {
-    infos: Mutex<HashMap<Digest, Arc<ImageInfo>>>,
+    infos: Mutex<Infos>,
 }
 
+#[derive(Debug, Default)]
+struct Infos {
+    by_target: HashMap<Digest, Arc<ImageInfo>>,
+    /// Of all that are here.
+    bytes: u64,
+}
+
+// === impl Infos ===
+
+impl Infos {
+    /// Remembers an image. Where there is no room for all, the largest are forgotten and read anew each time: they are few, and no image
+    /// drives out those that are smaller than itself.
+    fn insert(&mut self, target: &Digest, info: &Arc<ImageInfo>) {
+        if self.by_target.insert(target.clone(), Arc::clone(info)).is_some() {
+            return;
+        }
+        self.bytes = self.bytes.saturating_add(info.read_bytes());
+        while self.bytes > REMEMBERED_BYTES {
+            let largest = self.by_target.iter().max_by_key(|(_, info)| info.read_bytes());
+            let Some(largest) = largest.map(|(target, _)| target.clone()) else { break };
+            self.remove(&largest);
+        }
+    }
+
+    fn remove(&mut self, target: &Digest) {
+        if let Some(info) = self.by_target.remove(target) {
+            self.bytes = self.bytes.saturating_sub(info.read_bytes());
+        }
+    }
+}
+
+// === impl InfoCache ===
+
 impl InfoCache {
+    fn infos(&self) -> MutexGuard<'_, Infos> {
+        self.infos.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     pub(crate) fn get(&self, target: &Digest) -> Option<Arc<ImageInfo>> {
-        self.infos.lock().unwrap_or_else(PoisonError::into_inner).get(target).cloned()
+        self.infos().by_target.get(target).cloned()
     }
 
     /// Drops what no image leads to any more.
     pub(crate) fn keep(&self, targets: &BTreeSet<Digest>) {
-        self.infos
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .retain(|target, _| targets.contains(target));
+        let mut infos = self.infos();
+        infos.by_target.retain(|target, _| targets.contains(target));
+        infos.bytes = infos.by_target.values().fold(0, |sum, info| sum.saturating_add(info.read_bytes()));
     }
 
     /// Reads an image's manifest and configuration.
@@ -73,7 +119,7 @@ impl InfoCache {
             return Ok(info);
         }
         let info = Arc::new(read_info(client, target).await?);
-        self.infos.lock().unwrap_or_else(PoisonError::into_inner).insert(target.clone(), Arc::clone(&info));
+        self.infos().insert(target, &info);
         Ok(info)
     }
 }
@@ -96,15 +142,16 @@ async fn read_info(client: &Client, target: &Digest) -> Result<ImageInfo> {
             }
             Manifest::Image(image) => {
                 let config = content::read(client, &image.config.digest).await?;
-                let manifest_size = u64::try_from(bytes.len()).unwrap_or(u64::MAX);
+                let manifest_bytes = u64::try_from(bytes.len()).unwrap_or(u64::MAX);
                 return Ok(ImageInfo {
                     id: ImageId::new(image.config.digest.to_string()),
                     config: ImageConfig::parse(&digest.to_string(), &config).map_err(super::from_registry)?,
                     config_digest: image.config.digest,
                     config_bytes: u64::try_from(config.len()).unwrap_or(u64::MAX),
+                    manifest_bytes,
                     size_bytes: total_bytes(&image.layers)
                         .saturating_add(image.config.size)
-                        .saturating_add(manifest_size),
+                        .saturating_add(manifest_bytes),
                     layers: image.layers,
                 });
             }

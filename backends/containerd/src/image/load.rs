@@ -19,7 +19,7 @@ use super::unpack::chain_ids;
 use super::{Images, name};
 use crate::client::Client;
 
-mod archive;
+pub(crate) mod archive;
 
 use archive::Archive;
 
@@ -42,13 +42,12 @@ impl Images {
         let _stops_with_us = stop.clone().drop_guard();
         // It reads and hashes all that the image has. Another load begins when no thread is at this one any more.
         let until_it_ends = Arc::clone(&turn);
+        let limits = self.limits;
         let image = threads::bulk(move || {
             let _until_it_ends = until_it_ends;
-            Archive::open(archive, stop)?.image(&reference)
+            Archive::open(archive, stop)?.image(&reference, &limits)
         })
         .await?;
-        let config_bytes = u64::try_from(image.config.len()).unwrap_or(u64::MAX);
-        self.limits.check_config("its configuration", config_bytes).map_err(super::from_registry)?;
         let config = ImageConfig::parse("config", &image.config).map_err(super::from_registry)?;
         super::pull::check_platform(&config.platform)?;
         let plan = Plan {
@@ -60,6 +59,9 @@ impl Images {
             flush: self.flush.clone(),
         };
         self.limits.check_layers("the image", &plan.layers).map_err(super::from_registry)?;
+        if let Some(space) = &self.space {
+            space.check(&self.client, &plan.layers).await?;
+        }
         let lease = self.leases.take("load").await?;
         reach(Step::PullLeased);
         let client = lease.client()?;

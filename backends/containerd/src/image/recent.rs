@@ -15,6 +15,9 @@ use crate::client::{Client, QUICK, call};
 /// How many are remembered.
 const REMEMBERED: usize = 256;
 
+/// An image with larger documents, in bytes, is not remembered but found anew each time.
+const REMEMBERED_BYTES: u64 = 64 << 10;
+
 /// What a reference led to.
 #[derive(Debug, Default)]
 pub(super) struct Recent {
@@ -64,15 +67,15 @@ impl Recent {
         self.known().generation
     }
 
-    /// Remembers what a reference led to, unless it is the beginning of an id, which another image may come to share, or somebody has
-    /// let go of an image since `generation`: the right may be one that was read before.
+    /// Remembers what a reference led to, unless it is the beginning of an id, which another image may come to share, the image is a
+    /// large one, or somebody has let go of an image since `generation`: the right may be one that was read before.
     pub(super) fn remember(&self, key: Key, record: &Named, runnable: &Runnable, generation: u64) {
         let reference = key.reference.as_str();
         let name = reference.parse::<Reference>().map(|reference| reference.to_string());
         let exact = reference == record.name
             || reference == record.info.id.as_str()
             || name.is_ok_and(|name| name == record.name);
-        if !exact {
+        if !exact || runnable.info.read_bytes() > REMEMBERED_BYTES {
             return;
         }
         let mut known = self.known();
@@ -139,6 +142,26 @@ impl Recent {
 mod tests {
     use super::super::index::tests::named;
     use super::*;
+
+    #[test]
+    fn what_is_remembered_is_bounded_in_number_and_in_bytes() {
+        let recent = Recent::default();
+        let small = named("docker.io/library/busybox:latest", 'a', 'b');
+        let info = std::sync::Arc::unwrap_or_clone(small.info.clone());
+        let large = super::super::ImageInfo { config_bytes: REMEMBERED_BYTES + 1, ..info };
+        let large = Named { info: std::sync::Arc::new(large), ..small.clone() };
+        let remember = |record: &Named, snapshotter: &str| {
+            let info = std::sync::Arc::clone(&record.info);
+            let runnable = Runnable { info, image_ref: String::new(), name: record.name.clone(), top: None };
+            let key = Key::new(&record.name, snapshotter, Owner::Kubernetes);
+            recent.remember(key, record, &runnable, recent.generation());
+            recent.known().by_key.len()
+        };
+        assert_eq!(remember(&large, "overlayfs"), 0);
+        for number in 0..3 * REMEMBERED {
+            assert!(remember(&small, &number.to_string()) <= REMEMBERED);
+        }
+    }
 
     #[test]
     fn what_was_read_before_somebody_let_go_is_not_remembered_after_it() {

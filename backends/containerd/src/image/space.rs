@@ -1,7 +1,7 @@
-//! Space for a pull, looked at before anything is downloaded.
+//! Space for a pull or a load, looked at before any layer is written.
 //!
-//! Only the compressed sizes of layers are known then: an image that passes may still fill the disk when it is unpacked, and two pulls
-//! that fit one by one may not fit together. Both fail as they always did, with what containerd says of a full disk.
+//! Only the sizes of layers as they come are known then: an image that passes may still fill the disk when it is unpacked, and two
+//! pulls that fit one by one may not fit together. Both fail as they always did, with what containerd says of a full disk.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -25,7 +25,7 @@ pub(crate) struct Space {
 }
 
 impl Space {
-    /// Refuses a pull whose layers do not fit. What the store has of them already needs no more space. Where it cannot be known what is
+    /// Refuses an image whose layers do not fit. What the store has of them already needs no more space. Where it cannot be known what is
     /// free, nothing is refused.
     ///
     /// # Errors
@@ -47,7 +47,7 @@ impl Space {
         Err(Error::new(
             ErrorKind::ResourceExhausted,
             format!(
-                "its layers need {missing} bytes, compressed, and {free} are free on the disk of {}: remove images, or have no \
+                "its layers need {missing} bytes before they are unpacked, and {free} are free on the disk of {}: remove images, or have no \
                  look at it (images.check_free_space)",
                 root.display()
             ),

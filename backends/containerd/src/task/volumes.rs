@@ -5,6 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use switchyard_core::threads::bulk;
 use switchyard_core::{Error, Result};
 use switchyard_runtime_spec::ImageVolume;
 use switchyard_steps::reach;
@@ -49,7 +50,8 @@ impl Inner {
             reach(Step::VolumeDrafted);
             let named = Arc::clone(&self.volumes);
             let place = move || drafts.iter().try_for_each(|(draft, name)| named.place(&draft.source, name));
-            blocking(place).await?;
+            // It has a whole file system synced.
+            bulk(place).await?;
             reach(Step::VolumeNamed);
         }
         self.faults.reach(Step::TaskVolumes)

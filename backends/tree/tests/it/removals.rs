@@ -68,6 +68,26 @@ fn a_directory_is_emptied_and_stays() {
 }
 
 #[test]
+fn a_removal_of_so_many_entries_stops_after_them_and_another_goes_on_with_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let tree = dir.path().join("tree");
+    fs::create_dir(&tree).unwrap();
+    (0..100).for_each(|file| fs::write(tree.join(file.to_string()), "").unwrap());
+    let cancel = Cancel::default();
+    for _ in 0..2 {
+        let before = fs::read_dir(&tree).unwrap().count();
+        assert!(matches!(remove(&tree, &cancel.after(30)), Err(Error::Cancelled)));
+        let removed = before - fs::read_dir(&tree).unwrap().count();
+        assert!((20..=30).contains(&removed), "{removed}");
+    }
+    let clone = cancel.after(1000);
+    cancel.cancel();
+    assert!(matches!(remove(&tree, &clone), Err(Error::Cancelled)), "it is the same flag");
+    remove(&tree, &Cancel::default().after(1000)).unwrap();
+    assert!(!tree.exists());
+}
+
+#[test]
 fn a_cancelled_removal_stops_and_the_next_goes_on_with_it() {
     let dir = tempfile::tempdir().unwrap();
     let tree = dir.path().join("tree");

@@ -39,6 +39,12 @@ const DISABLED_PLUGINS: [&str; 13] = [
     "io.containerd.tracing.processor.v1.otlp",
 ];
 
+/// Where containerd keeps downloads that have not ended, below its root.
+const DOWNLOADS: &str = "io.containerd.content.v1.content/ingest";
+
+/// As many of these are looked at as at most are there in earnest.
+const MOST_DOWNLOADS: usize = 10_000;
+
 /// The bit of CAP_SYS_RESOURCE (capabilities(7)).
 const CAP_SYS_RESOURCE: u32 = 24;
 
@@ -52,13 +58,19 @@ pub fn program(config: &Config, exe: &Path) -> Program {
     let text = generate(config, &OomScore::of_this_process()).to_string();
     let dirs = dirs(config);
     let (target, namespace) = (file.clone(), config.containerd.namespace.clone());
+    let downloads = state.join("root").join(DOWNLOADS);
+    let prepare = move || {
+        write(&target, &dirs, &text)?;
+        clear_nameless(&downloads);
+        Ok(())
+    };
     Program {
         name: "containerd",
         exe: exe.to_owned(),
         command: vec![config.containerd.binary.clone(), "--config".into(), file.display().to_string()],
         pid_file: run.join("containerd.pid"),
         log: state.join("containerd.log"),
-        prepare: Arc::new(move || write(&target, &dirs, &text)),
+        prepare: Arc::new(prepare),
         probe: Arc::new(move || Box::pin(probe(socket.clone(), namespace.clone()))),
         patience: Patience::of(&config.managed),
     }
@@ -88,6 +100,33 @@ fn write(file: &Path, dirs: &[(PathBuf, u32)], text: &str) -> io::Result<()> {
     fs::rename(new, file)?;
     reach(Step::ContainerdConfigured);
     Ok(())
+}
+
+/// Removes downloads without a name; gives how many. containerd knows a download by the name that is in its directory and syncs neither, so
+/// that after a power cut one that had ended is there again with an empty name or none: containerd's collector passes over it for ever, and
+/// with a log line at each collection. No containerd runs that could be about to write the name. What cannot be removed is left.
+fn clear_nameless(downloads: &Path) -> usize {
+    let Ok(entries) = fs::read_dir(downloads) else { return 0 };
+    let mut removed = 0;
+    for dir in entries.flatten().take(MOST_DOWNLOADS).map(|entry| entry.path()) {
+        let is_nameless = match fs::metadata(dir.join("ref")) {
+            Ok(name) => name.len() == 0,
+            Err(error) => error.kind() == io::ErrorKind::NotFound,
+        };
+        if !is_nameless {
+            continue;
+        }
+        match fs::remove_dir_all(&dir) {
+            Ok(()) => removed += 1,
+            Err(error) => {
+                tracing::warn!(dir = %dir.display(), %error, "what is left of a download cannot be removed");
+            }
+        }
+    }
+    if removed > 0 {
+        tracing::info!(removed, "downloads without a name are removed, as a power cut leaves them");
+    }
+    removed
 }
 
 /// containerd's configuration, in version 2 of its form: 1.6 reads no later one, and later releases read it.
@@ -205,6 +244,28 @@ mod tests {
         assert_eq!(table["oom_score"].as_integer(), Some(-999));
         assert!(table["disabled_plugins"].as_array().unwrap().contains(&"io.containerd.grpc.v1.cri".into()));
         assert_eq!(table.to_string().parse::<Table>().unwrap(), table);
+    }
+
+    #[test]
+    fn of_downloads_those_without_a_name_are_removed() {
+        let dir = tempfile::tempdir().unwrap();
+        let make = |name: &str, files: &[(&str, &str)]| {
+            fs::create_dir(dir.path().join(name)).unwrap();
+            files.iter().for_each(|(file, text)| fs::write(dir.path().join(name).join(file), text).unwrap());
+        };
+        make("empty", &[]);
+        make("empty-name", &[("ref", ""), ("data", "x"), ("startedat", "")]);
+        make("no-name", &[("data", "x")]);
+        make("named", &[("ref", "k8s.io/1/layer-sha256:x"), ("data", "")]);
+        fs::write(dir.path().join("a-file"), "").unwrap();
+        for removed in [3, 0] {
+            assert_eq!(clear_nameless(dir.path()), removed);
+            let mut left: Vec<_> =
+                fs::read_dir(dir.path()).unwrap().map(|e| e.unwrap().file_name()).collect();
+            left.sort();
+            assert_eq!(left, ["a-file", "named"]);
+        }
+        assert_eq!(clear_nameless(&dir.path().join("none")), 0);
     }
 
     #[test]

@@ -155,7 +155,7 @@ impl Driver {
     async fn clear(&self, record: &Record) -> Result<Option<Arc<Task>>> {
         let scope = &self.shared.scope;
         let here = place(&record.id);
-        for sandbox in scope.sandboxes()? {
+        for sandbox in scope.sandboxes_beginning(here)? {
             let name = &sandbox.meta.name;
             if place(name) == here && *name != record.id {
                 tracing::info!(task = name, by = record.id, "a start that no agent heard of is taken away");

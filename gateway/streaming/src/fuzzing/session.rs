@@ -123,14 +123,14 @@ fn redeemed(kind: u8) -> (Redeemed, bool, bool) {
 // === what the client sends ===
 
 /// Takes the parts of frames off a script; zero when it is at its end.
-struct Script<'d>(&'d [u8]);
+pub(super) struct Script<'d>(pub(super) &'d [u8]);
 
 impl<'d> Script<'d> {
-    fn byte(&mut self) -> u8 {
+    pub(super) fn byte(&mut self) -> u8 {
         self.bytes(1).first().copied().unwrap_or_default()
     }
 
-    fn number(&mut self) -> u32 {
+    pub(super) fn number(&mut self) -> u32 {
         self.bytes(4).iter().fold(0, |sum, byte| sum << 8 | u32::from(*byte))
     }
 
@@ -141,7 +141,7 @@ impl<'d> Script<'d> {
     }
 
     /// As many bytes as the next one says.
-    fn counted(&mut self) -> &'d [u8] {
+    pub(super) fn counted(&mut self) -> &'d [u8] {
         let most = usize::from(self.byte());
         self.bytes(most)
     }

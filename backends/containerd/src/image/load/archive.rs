@@ -12,21 +12,18 @@ use bytes::Bytes;
 use serde::Deserialize;
 use sha2::{Digest as _, Sha256};
 use switchyard_core::{Error, ErrorKind, Result};
-use switchyard_registry::{Descriptor, Reference};
+use switchyard_registry::{self as registry, Descriptor, Limits, Reference};
 use tokio_util::sync::CancellationToken;
 
 mod walk;
 
 use walk::{Kind, Walk, check};
 
-/// A document larger than this is none, in bytes.
-const DOCUMENT_LIMIT: u64 = 8 << 20;
+/// Where an archive has the list of its images.
+const LIST: &str = "manifest.json";
 
 /// The largest list of images, in bytes: what it is read into takes many times as much.
 const LIST_LIMIT: u64 = 1 << 20;
-
-/// More layers than a kernel puts one over another.
-const MOST_LAYERS: usize = 500;
 
 /// How many links are followed from one entry to the next.
 const MOST_LINKS: usize = 8;
@@ -39,7 +36,7 @@ const SHOWN: usize = 8;
 const SHOWN_LENGTH: usize = 200;
 
 /// A tar archive, with where its files are in it.
-pub(super) struct Archive {
+pub(crate) struct Archive {
     file: Arc<File>,
     entries: HashMap<PathBuf, Entry>,
     /// Cancelled when nobody waits for it any more.
@@ -52,16 +49,16 @@ enum Entry {
 }
 
 /// An image in an archive.
-pub(super) struct Found {
-    pub(super) file: Arc<File>,
-    pub(super) config: Bytes,
-    pub(super) layers: Vec<Part>,
+pub(crate) struct Found {
+    pub(crate) file: Arc<File>,
+    pub(crate) config: Bytes,
+    pub(crate) layers: Vec<Part>,
 }
 
 /// A layer, and where in the archive it begins.
-pub(super) struct Part {
-    pub(super) at: u64,
-    pub(super) descriptor: Descriptor,
+pub(crate) struct Part {
+    pub(crate) at: u64,
+    pub(crate) descriptor: Descriptor,
 }
 
 /// An image as the list names it.
@@ -82,7 +79,7 @@ impl Archive {
     ///
     /// # Errors
     /// `InvalidArgument` if it is no tar archive; `Cancelled`.
-    pub(super) fn open(file: File, stop: CancellationToken) -> Result<Self> {
+    pub(crate) fn open(file: File, stop: CancellationToken) -> Result<Self> {
         let mut entries = HashMap::new();
         let mut walk = Walk::new(&file, &stop)?;
         while let Some(entry) = walk.next()? {
@@ -99,20 +96,22 @@ impl Archive {
         Ok(Self { file: Arc::new(file), entries, stop })
     }
 
-    /// The image of this name, or the only one.
+    /// The image of this name, or the only one. Whether its configuration and the number of its layers are within `limits` is known
+    /// before they are read.
     ///
     /// # Errors
     /// `NotFound` if there is none; `InvalidArgument` if a part of it is missing, malformed or too much; `Cancelled`.
-    pub(super) fn image(&self, reference: &str) -> Result<Found> {
-        let list = self.document(Path::new("manifest.json"), LIST_LIMIT)?;
-        let listed: Vec<Listed> = serde_json::from_slice(&list)
-            .map_err(|fault| wrong("its manifest.json is no list of images").with_source(fault))?;
+    pub(crate) fn image(&self, reference: &str, limits: &Limits) -> Result<Found> {
+        let list = self.list()?;
+        let listed: Vec<Listed> = serde_json::from_slice(&list).map_err(|fault| {
+            wrong(format!("its {LIST} is no list of images: {}", shown(&fault.to_string())))
+        })?;
         let image = choose(&listed, reference)?;
-        let config = self.document(&image.config, DOCUMENT_LIMIT)?;
         let paths = image.layers.as_deref().unwrap_or_default();
-        if paths.len() > MOST_LAYERS {
-            return Err(wrong(format!("its image has {} layers, and may have {MOST_LAYERS}", paths.len())));
-        }
+        limits.check_layer_count("its image", paths.len()).map_err(too_large)?;
+        let (at, size) = self.find(&image.config)?;
+        limits.check_config("its configuration", size).map_err(too_large)?;
+        let config = self.read(at, size)?;
         // What is named several times is read once.
         let mut known: HashMap<u64, Descriptor> = HashMap::new();
         let mut layers = Vec::with_capacity(paths.len());
@@ -140,12 +139,17 @@ impl Archive {
         Err(wrong(format!("{} is not in it", shown(&path.to_string_lossy()))))
     }
 
-    fn document(&self, path: &Path, limit: u64) -> Result<Bytes> {
-        let (at, size) = self.find(path)?;
-        if size > limit {
-            let path = path.to_string_lossy();
-            return Err(wrong(format!("{} has {size} bytes, and may have {limit}", shown(&path))));
+    /// The list of images.
+    fn list(&self) -> Result<Bytes> {
+        let (at, size) = self.find(Path::new(LIST))?;
+        if size > LIST_LIMIT {
+            return Err(wrong(format!("{LIST} has {size} bytes, and may have {LIST_LIMIT}")));
         }
+        self.read(at, size)
+    }
+
+    /// The bytes of a document, of a size that may be.
+    fn read(&self, at: u64, size: u64) -> Result<Bytes> {
         let mut bytes = vec![0; usize::try_from(size).unwrap_or(0)];
         self.file.read_exact_at(&mut bytes, at).map_err(unreadable)?;
         Ok(bytes.into())
@@ -230,6 +234,10 @@ fn unreadable(fault: std::io::Error) -> Error {
 fn wrong(why: impl Into<String>) -> Error {
     Error::new(ErrorKind::InvalidArgument, "the archive is not as docker save writes it")
         .with_source(Error::new(ErrorKind::InvalidArgument, why))
+}
+
+fn too_large(error: registry::Error) -> Error {
+    Error::new(ErrorKind::InvalidArgument, "the archive has more than an image may have").with_source(error)
 }
 
 #[cfg(test)]

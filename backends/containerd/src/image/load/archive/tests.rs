@@ -34,7 +34,7 @@ fn open(file: File) -> Result<Archive> {
 }
 
 fn found(entries: &[(&str, &str)], reference: &str) -> Result<Found> {
-    open(archive(entries))?.image(reference)
+    open(archive(entries))?.image(reference, &Limits::default())
 }
 
 fn refused(entries: &[(&str, &str)], reference: &str) -> Error {
@@ -148,7 +148,10 @@ fn what_is_in_an_entry_is_not_read_and_its_length_is_any() {
         .entry(b'g', "global", 1 << 20, b"")
         .file("manifest.json", list)
         .end();
-    assert_eq!(open(file).expect("it is one").image("x").expect("it is there").config.as_ref(), b"{}");
+    assert_eq!(
+        open(file).expect("it is one").image("x", &Limits::default()).expect("it is there").config.as_ref(),
+        b"{}"
+    );
 }
 
 #[test]
@@ -173,7 +176,7 @@ fn names_of_pax_and_of_gnu_are_read_and_so_are_sizes_of_pax() {
         .entry(b'2', "link", 0, b"")
         .file("manifest.json", &list)
         .end();
-    let image = open(file).expect("it is one").image("x").expect("it is there");
+    let image = open(file).expect("it is one").image("x", &Limits::default()).expect("it is there");
     assert_eq!((image.config.as_ref(), image.layers[0].descriptor.size), (&b"{}"[..], 3));
 }
 
@@ -222,18 +225,35 @@ fn an_archive_that_is_cut_off_or_has_sizes_beyond_it_is_refused() {
 #[test]
 fn layers_are_bounded_in_number_and_one_that_is_named_often_is_read_once() {
     let list = |count: usize| format!(r#"[{{"Config":"c","Layers":[{}]}}]"#, vec![r#""l""#; count].join(","));
-    let with = |count: usize| {
+    let with = |count: usize, layers: usize| {
         let list = list(count);
         let file =
-            Written::new().file("c", "{}").entry(b'0', "l", 64 << 20, b"").file("manifest.json", &list);
-        open(file.end()).expect("it is one").image("x")
+            Written::new().file("c", "{}").entry(b'0', "l", 16 << 20, b"").file("manifest.json", &list);
+        open(file.end()).expect("it is one").image("x", &Limits { layers, ..Limits::default() })
     };
-    let most = with(500).expect("as many as may be");
-    assert_eq!(most.layers.len(), 500);
-    assert!(with(501).err().expect("one more").report().contains("501 layers, and may have 500"));
+    for limit in [3, 600] {
+        assert_eq!(with(limit, limit).expect("as many as may be").layers.len(), limit);
+        let text = with(limit + 1, limit).err().expect("one more").report();
+        let told = format!("has {} layers, more than the limit of {limit} (images.max_layers)", limit + 1);
+        assert!(text.contains(&told), "{text}");
+    }
     let list = Written::new().entry(b'0', "manifest.json", (1 << 20) + 1, b"[]").end();
-    let text = open(list).expect("it is one").image("x").err().expect("it is too long").report();
+    let text =
+        open(list).expect("it is one").image("x", &Limits::default()).err().expect("it is too long").report();
     assert!(text.contains("manifest.json has 1048577 bytes, and may have 1048576"), "{text}");
+}
+
+#[test]
+fn a_configuration_is_bounded_by_its_key_before_it_is_read() {
+    let with = |config_bytes: u64| {
+        let list = r#"[{"Config":"c"}]"#;
+        let file = Written::new().entry(b'0', "c", 9 << 20, b"{}").file("manifest.json", list).end();
+        open(file).expect("it is one").image("x", &Limits { config_bytes, ..Limits::default() })
+    };
+    assert_eq!(with(9 << 20).expect("as many as may be").config.len(), 9 << 20);
+    let text = with((9 << 20) - 1).err().expect("one more").report();
+    let told = "has 9437184 bytes, more than the limit of 9437183 (images.max_config_bytes)";
+    assert!(text.contains(told), "{text}");
 }
 
 #[test]
@@ -243,7 +263,8 @@ fn whoever_reads_an_archive_stops_when_nobody_waits_any_more() {
         Written::new().file("c", "{}").file("manifest.json", list).entry(b'0', "l", 1 << 42, b"").end();
     let stop = CancellationToken::new();
     let archive = Archive::open(file, stop.clone()).expect("it is one");
-    let reading = std::thread::spawn(move || archive.image("x").err().map(|error| error.kind()));
+    let reading =
+        std::thread::spawn(move || archive.image("x", &Limits::default()).err().map(|error| error.kind()));
     stop.cancel();
     assert_eq!(reading.join().expect("it ends"), Some(ErrorKind::Cancelled));
     let file = Written::new().file("c", "{}").end();
@@ -258,6 +279,8 @@ fn errors_show_no_more_of_an_archive_than_people_read() {
     let error = refused(&[("manifest.json", &list), ("c", "{}")], "other:1");
     assert_eq!(error.kind(), ErrorKind::NotFound);
     assert!(error.report().len() < 2500, "{}", error.report());
+    let list = serde_json::json!("x".repeat(900_000)).to_string();
+    assert!(refused(&[("manifest.json", &list)], "other:1").report().len() < 500);
     let list = serde_json::json!([{ "Config": "c".repeat(9000) }]).to_string();
     assert!(refused(&[("manifest.json", &list)], "other:1").report().len() < 500);
 }
