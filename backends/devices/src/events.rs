@@ -213,4 +213,15 @@ mod tests {
         check("", false);
         assert!(!concerns_devices(&[0xff; UEVENT_MAX]));
     }
+
+    #[tokio::test]
+    async fn the_kernel_tells_of_a_device_that_changes() {
+        let events = Events::open();
+        // A write to this file makes the kernel send the event of a device that is there.
+        std::fs::write("/sys/devices/virtual/mem/null/uevent", "change")
+            .expect("this test must run as root, with a /sys that can be written");
+        let told = tokio::time::timeout(std::time::Duration::from_secs(20), events.changed()).await;
+        told.expect("it is told");
+        events.clear();
+    }
 }

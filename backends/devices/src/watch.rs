@@ -16,8 +16,10 @@ use crate::look::{Found, Looker, Search, watched};
 const PAUSE: Duration = Duration::from_secs(2);
 /// Between two looks whatever happens.
 const LEAST_PAUSE: Duration = Duration::from_millis(50);
-/// How many times as long as a look the pause after it is at least, so that looking takes a small part of a processor.
-const LOOK_SHARE: u32 = 10;
+/// How many times as long as a look the pause after it is at least, so that looking never takes all of a processor.
+const LOOK_SHARE: u32 = 4;
+/// How long that pause is at most, also after a look that a file system has held up.
+const MOST_PAUSE: Duration = Duration::from_secs(10);
 
 /// Looks for the devices of these groups until `stop`, when something happens and every two seconds, and tells what there is when it is
 /// another than before. Where there are no groups nothing is looked for. Must be called within a tokio runtime.
@@ -55,7 +57,7 @@ async fn follow(search: Search, told: watch::Sender<Option<Arc<Inventory>>>, pau
             }
             Err(fault) => tracing::error!(error = %fault, "a look at the node's devices broke off"),
         }
-        let rest = begun.elapsed().saturating_mul(LOOK_SHARE).max(LEAST_PAUSE);
+        let rest = begun.elapsed().saturating_mul(LOOK_SHARE).clamp(LEAST_PAUSE, MOST_PAUSE);
         let ended = Instant::now();
         let _ = tokio::time::timeout(pause.max(rest), events.changed()).await;
         // The first event after a while is followed at once, others together.
