@@ -73,6 +73,19 @@ impl Scope {
         self.gateway.tracked(what, async move { gateway.lease(owner, &slots).await }).await
     }
 
+    /// What a task gets with a lease of this owner, as the devices are now; `None` for a token that is no lease of this owner's, or not any
+    /// more. An orchestrator that has forgotten what it was answered still knows the token.
+    ///
+    /// # Errors
+    /// `Unavailable` before recovery and before the hardware was looked at; `FailedPrecondition` for a device that is not there any more or
+    /// not well.
+    pub fn reservation(&self, token: LeaseToken) -> Result<Option<Reservation>> {
+        self.gateway.ready()?;
+        let ledger = self.gateway.ledger();
+        let lease = ledger.devices.get(token).filter(|lease| lease.owner == self.owner);
+        lease.map(|lease| ledger.devices.reserve(&lease.slots)).transpose()
+    }
+
     /// Waits until no sandbox has these slots that something else of this owner is to be made with. Cancel-safe.
     ///
     /// # Errors
@@ -106,8 +119,13 @@ impl Scope {
 // === impl Gateway ===
 
 impl Gateway {
-    /// Keeps the devices as `hardware` has them, until the gateway shuts down. Call it once.
+    /// Keeps the devices as `hardware` has them, and tells each owner of its view, until the gateway shuts down. Call it once. Before
+    /// recovery no view has a healthy device.
     pub fn watch_devices(&self, mut hardware: Inventories) {
+        let gateway = self.clone();
+        self.shared.watchers.spawn(async move {
+            gateway.shared.unwatched.run_until_cancelled(gateway.tell_views()).await;
+        });
         let gateway = self.clone();
         self.shared.watchers.spawn(async move {
             let shared = &gateway.shared;
@@ -275,15 +293,11 @@ impl Gateway {
         }
     }
 
-    /// Ends what leases hold too long, and tells whoever looks what has changed, until the gateway shuts down.
+    /// Ends what leases hold too long, until the gateway shuts down.
     pub(super) fn follow_leases(&self) {
         let gateway = self.clone();
         self.shared.watchers.spawn(async move {
             gateway.shared.unwatched.run_until_cancelled(gateway.tick_leases()).await;
-        });
-        let gateway = self.clone();
-        self.shared.watchers.spawn(async move {
-            gateway.shared.unwatched.run_until_cancelled(gateway.tell_views()).await;
         });
         self.shared.views.touch();
     }

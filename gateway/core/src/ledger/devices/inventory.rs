@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::Devices;
-use crate::device::{Device, DeviceGroup, Health, Inventory, device_of};
+use crate::device::{Device, DeviceGroup, Health, Inventory, Reservation, device_of};
+use crate::error::{Error, ErrorKind, Result};
 
 /// As many devices of a group as are remembered that are there no more.
 const VANISHED_MAX: usize = 1024;
@@ -28,6 +29,24 @@ impl Devices {
         self.places = Arc::new(places(&groups));
         self.known = Some(Arc::new(Inventory { groups }));
         self.rename_slots();
+    }
+
+    /// What a task gets that has these slots, as their devices are now.
+    ///
+    /// # Errors
+    /// `Unavailable` before the hardware was looked at; `FailedPrecondition` for a device that is not there any more or not well: it may come
+    /// back.
+    pub fn reserve(&self, slots: &[String]) -> Result<Reservation> {
+        let known = self.known.as_ref();
+        let known =
+            known.ok_or_else(|| Error::unavailable("the devices of the node are still being looked for"))?;
+        known.reserve(slots).map_err(|error| {
+            if error.kind() == ErrorKind::NotFound {
+                Error::failed_precondition(error.report())
+            } else {
+                error
+            }
+        })
     }
 
     /// The id of the slot that a text names: an id of its own, or that by which an earlier version offered the device.
