@@ -21,6 +21,7 @@ mod ends;
 mod hostile;
 mod left;
 mod many;
+mod ports;
 mod starting;
 mod storm;
 mod whole;
