@@ -130,14 +130,16 @@ fn devices_are_told_as_they_come_and_go_and_a_task_gets_what_was_reserved() {
     make_device(&dir.join("acme2"));
     devices.wait(&mut stream, &[("acme0", true), ("acme1", true), ("acme2", true)]);
     std::fs::remove_file(dir.join("acme2")).expect("it is ours");
-    devices.wait(&mut stream, &[("acme0", true), ("acme1", true)]);
+    devices.wait(&mut stream, &[("acme0", true), ("acme1", true), ("acme2", false)]);
     // By its path, as agents know it that were told of it by earlier versions.
     let id = dir.join("acme1").display().to_string();
     let given = devices.reserve(&[&id]).expect("it is there");
     assert_eq!(devices.reserve(&[&id]).expect("it is there still"), given);
     assert!(given.mounts.is_empty(), "{given:?}");
     let gone = devices.reserve(&[&dir.join("acme2").display().to_string()]).expect_err("it is gone");
-    assert_eq!(gone.code(), Code::NotFound, "{gone}");
+    assert_eq!(gone.code(), Code::FailedPrecondition, "{gone}");
+    let unknown = devices.reserve(&[&dir.join("acme3").display().to_string()]).expect_err("it never was");
+    assert_eq!(unknown.code(), Code::NotFound, "{unknown}");
 
     let agent = Agent::start(node.root(), &json!({}));
     let script = format!("echo $ACME_DEVICES; ls {0}; echo x > {0}/acme1 && echo written", dir.display());
@@ -165,7 +167,7 @@ fn devices_are_told_as_they_come_and_go_and_a_task_gets_what_was_reserved() {
     for _ in 0..2 {
         let told = devices.next(&mut stats);
         let all = &told.groups[0].instance_stats;
-        assert_eq!(all.len(), 2);
+        assert_eq!(all.len(), 3);
         assert!(all.values().all(|stats| stats.timestamp.is_some() && stats.summary.is_some()), "{told:?}");
     }
     drop((stream, stats));

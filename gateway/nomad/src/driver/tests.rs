@@ -19,6 +19,7 @@ use crate::session::{Held, Processors, SESSION_KEY};
 mod command;
 mod ends;
 mod hostile;
+mod leases;
 mod left;
 mod many;
 mod ports;
