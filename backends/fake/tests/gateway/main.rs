@@ -6,6 +6,7 @@ mod creation;
 mod events;
 mod exec;
 mod isolation;
+mod ledger;
 mod model;
 mod node;
 mod ports;
