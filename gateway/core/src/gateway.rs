@@ -103,6 +103,8 @@ struct Shared {
     /// Leases that nothing has been made with, on disk.
     leases: Arc<dyn LeaseStore>,
     views: lease::Views,
+    /// Leases of one owner come one after the other: the same question has an answer only when the first is on disk.
+    lease_turns: Turns<Owner>,
     limits: Limits,
     recovered: watch::Sender<bool>,
     /// What was asked for.
@@ -197,6 +199,7 @@ impl Gateway {
             ledger: Mutex::default(),
             leases,
             views: lease::Views::default(),
+            lease_turns: Turns::default(),
             limits,
             recovered: watch::Sender::new(false),
             new_sandboxes: Flights::new(operations.clone()),

@@ -8,7 +8,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use switchyard_kubelet::{Kubelet, Options, RunOptions};
 use switchyard_proto::cri::v1 as cri;
-use switchyard_proto::nomad::device as device;
+use switchyard_proto::nomad::device;
 use switchyard_proto::nomad::drivers::proto as nomad;
 use switchyard_tests::host::{eventually, random_name};
 use switchyard_tests::node::{Node, Pod};
@@ -116,7 +116,11 @@ impl Lab {
         let report = self.report();
         let holders = report["slots"][0]["holders"].as_array().expect("it is a list").clone();
         assert_eq!(holders.len(), 1, "{report:#}");
-        assert_eq!((holders[0]["owner"].as_str(), holders[0]["state"].as_str()), (Some(owner), Some("bound")), "{report:#}");
+        assert_eq!(
+            (holders[0]["owner"].as_str(), holders[0]["state"].as_str()),
+            (Some(owner), Some("bound")),
+            "{report:#}"
+        );
         assert!(holders[0]["name"].as_str().is_some_and(|held| held.contains(name)), "{name}: {report:#}");
     }
 
@@ -134,7 +138,8 @@ impl Lab {
 
 /// A task with what the agent was given for it.
 fn task(lab: &Lab, agent: &Agent, given: &device::ContainerReservation) -> Setup {
-    let config = json!({ "image": lab.node.image(), "command": "sleep", "args": ["1000"], "network_mode": "host" });
+    let config =
+        json!({ "image": lab.node.image(), "command": "sleep", "args": ["1000"], "network_mode": "host" });
     let mut task = Setup::new(lab.node.root(), agent, "task", &config);
     task.config.device_env.extend(given.envs.clone());
     task.config.env.extend(given.envs.clone());
@@ -208,7 +213,9 @@ fn the_last_device_is_a_pods_or_a_tasks_and_never_both() {
             }
             (Err(refused), Ok(given)) => {
                 won[1] += 1;
-                let seen = refused.contains("nomad") || refused.contains("Available: 0") || refused.contains("unhealthy");
+                let seen = refused.contains("nomad")
+                    || refused.contains("Available: 0")
+                    || refused.contains("unhealthy");
                 assert!(seen, "{refused}");
                 let task = task(&lab, &agent, &given);
                 agent.driver().start(&task.config).expect("it starts");

@@ -143,7 +143,7 @@ impl Gateway {
         });
     }
 
-    /// Ends a lease that nothing was made with, as an operator asks for.
+    /// Ends a lease that no sandbox has, as an operator asks for.
     ///
     /// # Errors
     /// `NotFound`; `FailedPrecondition` if a sandbox has it.
@@ -158,7 +158,7 @@ impl Gateway {
                 let text = format!("lease {token} is in use by {name} of {}: it ends with that", lease.owner);
                 return Err(Error::failed_precondition(text));
             }
-            ledger.devices.drop_unbound(token);
+            ledger.devices.drop_unused(token);
         }
         tracing::info!(lease = %token, "a lease of devices was ended by an operator");
         self.shared.views.touch();
@@ -168,6 +168,7 @@ impl Gateway {
 
     async fn lease(&self, owner: Owner, slots: &[String]) -> Result<Leased> {
         self.ready()?;
+        let _turn = self.shared.lease_turns.take(owner).await;
         let granted = self.ledger().devices.lease(owner, slots, LeaseToken::random());
         let granted = granted.map_err(|refusal| self.refused(refusal))?;
         let token = granted.token;
@@ -175,7 +176,7 @@ impl Gateway {
         if granted.is_new {
             let stored = StoredLease { token, owner, slots: granted.lease.slots };
             if let Err(error) = self.shared.leases.put(&stored).await {
-                self.ledger().devices.drop_unbound(token);
+                self.ledger().devices.drop_unused(token);
                 self.shared.views.touch();
                 self.remove_stored(&[token]).await;
                 return Err(error.context(format!("lease devices {slots:?}")));

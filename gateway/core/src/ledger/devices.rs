@@ -287,14 +287,14 @@ impl Devices {
         missing
     }
 
-    /// Ends a lease that nothing has been made with. Says whether there was one.
-    pub fn drop_unbound(&mut self, token: LeaseToken) -> bool {
-        let unbound =
-            self.leases.get(&token).is_some_and(|lease| matches!(lease.state, LeaseState::Unbound { .. }));
-        if unbound {
+    /// Ends a lease that no sandbox has. Says whether there was one.
+    pub fn drop_unused(&mut self, token: LeaseToken) -> bool {
+        let unused =
+            self.leases.get(&token).is_some_and(|lease| !matches!(lease.state, LeaseState::Bound { .. }));
+        if unused {
             self.end(token);
         }
-        unbound
+        unused
     }
 
     /// Ends a lease, whoever has it.

@@ -348,7 +348,7 @@ proptest! {
                     let ended = devices.end_unlisted(owner, &listed);
                     prop_assert!(empty || ended.is_empty());
                 }
-                Op::Drop(lease) => drop(devices.drop_unbound(token(lease))),
+                Op::Drop(lease) => drop(devices.drop_unused(token(lease))),
                 Op::Vanish(gone) => {
                     let groups = if gone { vec![group("one", &["a"])] } else { all.clone() };
                     devices.set_inventory(&Inventory { groups });
