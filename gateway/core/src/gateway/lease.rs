@@ -114,6 +114,18 @@ impl Scope {
             self.gateway.remove_stored(&ended).await;
         }
     }
+
+    /// This owner's leases that nothing has been made with, although the orchestrator's list has all of their slots.
+    #[must_use]
+    pub fn unused(&self, listed: &BTreeSet<String>) -> BTreeSet<LeaseToken> {
+        let ledger = self.gateway.ledger();
+        let own = ledger.devices.leases().filter(|(_, lease)| {
+            lease.owner == self.owner && matches!(lease.state, LeaseState::Unbound { .. })
+        });
+        own.filter(|(_, lease)| lease.slots.iter().all(|slot| listed.contains(slot)))
+            .map(|(token, _)| token)
+            .collect()
+    }
 }
 
 // === impl Gateway ===

@@ -248,12 +248,7 @@ impl Devices {
                 LeaseState::Unbound { .. } | LeaseState::LetGo { .. } | LeaseState::Bound { .. } => {}
             }
         }
-        self.remembered.extend(over);
-        while self.remembered.len() > REMEMBERED_MAX
-            && let Some(oldest) = self.remembered.front().copied()
-        {
-            self.end(oldest);
-        }
+        self.remember(&over);
         freed
     }
 
@@ -269,21 +264,26 @@ impl Devices {
     }
 
     /// Ends those leases of an owner that nothing was made with and that its orchestrator does not have any more: `listed` are the slots
-    /// that it says its pods have.
+    /// that it says its pods have. What it has does not age. The tokens of those that have ended are remembered: some lists leave out
+    /// containers that are still to be made.
     pub fn end_unlisted(&mut self, owner: Owner, listed: &BTreeSet<String>) -> Vec<LeaseToken> {
         let mut missing = Vec::new();
         for (token, lease) in self.leases.iter_mut().filter(|(_, lease)| lease.owner == owner) {
-            let unbound = matches!(lease.state, LeaseState::Unbound { .. });
-            if !unbound || lease.slots.iter().all(|slot| listed.contains(slot)) {
+            let LeaseState::Unbound { contestable } = lease.state else {
                 lease.misses = 0;
-            } else {
-                lease.misses += 1;
-                if lease.misses >= MISSES {
-                    missing.push(*token);
-                }
+                continue;
+            };
+            if lease.slots.iter().all(|slot| listed.contains(slot)) {
+                lease.turn(LeaseState::Unbound { contestable });
+                continue;
+            }
+            lease.misses += 1;
+            if lease.misses >= MISSES {
+                lease.turn(LeaseState::LetGo { grace: false });
+                missing.push(*token);
             }
         }
-        missing.iter().for_each(|token| self.end(*token));
+        self.remember(&missing);
         missing
     }
 
@@ -388,6 +388,16 @@ impl Devices {
             self.of_slot.entry(slot.clone()).or_default().insert(token);
         }
         self.leases.insert(token, lease);
+    }
+
+    /// Keeps leases that hold nothing, for a start that comes late and finds their slots free.
+    fn remember(&mut self, leases: &[LeaseToken]) {
+        self.remembered.extend(leases);
+        while self.remembered.len() > REMEMBERED_MAX
+            && let Some(oldest) = self.remembered.front().copied()
+        {
+            self.end(oldest);
+        }
     }
 
     fn end(&mut self, token: LeaseToken) {

@@ -157,6 +157,20 @@ fn a_lease_that_its_orchestrator_does_not_have_any_more_ends() {
     }
     assert_eq!(devices.end_unlisted(K, &none), [token(1)], "what a sandbox has is not ended by a list");
     assert_eq!(healthy(&devices, N), ["a"]);
+    assert_eq!(devices.end_unlisted(K, &none), [], "it has ended already");
+    devices.bind(K, token(1), sandbox(2), "late").unwrap();
+}
+
+#[test]
+fn a_lease_that_its_orchestrator_lists_does_not_age() {
+    let mut devices = devices(vec![group("v2", &["a"])]);
+    devices.lease(K, &ids(&["a"]), token(1)).unwrap();
+    let listed = BTreeSet::from(["a".to_owned()]);
+    for _ in 0..10 {
+        assert!(!devices.tick(Ticks { unbound: 2, grace: 1 }));
+        assert_eq!(devices.end_unlisted(K, &listed), []);
+    }
+    assert_eq!(healthy(&devices, N), [""; 0]);
 }
 
 #[test]
