@@ -27,6 +27,7 @@ pub use switchyard_containerd::config::{
     Registry,
 };
 pub use switchyard_cri::UnsetSeccomp;
+pub use switchyard_device_plugin::Config as KubeletDevices;
 use switchyard_devices::Group;
 
 use crate::admin::Limits;
@@ -117,6 +118,8 @@ pub struct Devices {
     pub cdi_spec_dirs: Vec<PathBuf>,
     /// Devices that jobs ask for by vendor, type and name.
     pub groups: Vec<Group>,
+    /// Where the kubelet is found that is offered those with a resource.
+    pub kubelet: KubeletDevices,
 }
 
 /// The admin HTTP server.
@@ -271,7 +274,11 @@ impl Default for Log {
 
 impl Default for Devices {
     fn default() -> Self {
-        Self { cdi_spec_dirs: DescribedDevices::default().cdi_spec_dirs, groups: Vec::new() }
+        Self {
+            cdi_spec_dirs: DescribedDevices::default().cdi_spec_dirs,
+            groups: Vec::new(),
+            kubelet: KubeletDevices::default(),
+        }
     }
 }
 

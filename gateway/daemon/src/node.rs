@@ -9,6 +9,7 @@ use switchyard_core::backend::{Advisory, Condition as BackendCondition};
 use switchyard_core::gateway::Gateway;
 use switchyard_core::id::Owner;
 use switchyard_core::table::Counts;
+use switchyard_device_plugin::Registrations;
 use switchyard_logkeeper::Client;
 use switchyard_logkeeper::protocol::Stats;
 use switchyard_nomad::Launchers;
@@ -28,6 +29,7 @@ pub struct Node {
     frontends: Vec<(&'static str, AtomicBool)>,
     streaming: OnceLock<Streaming>,
     launchers: OnceLock<Launchers>,
+    kubelet_devices: OnceLock<Registrations>,
 }
 
 /// Where exec, attach and port-forward are served, and what is.
@@ -55,6 +57,7 @@ impl Node {
             frontends: frontends.iter().map(|name| (*name, AtomicBool::default())).collect(),
             streaming: OnceLock::new(),
             launchers: OnceLock::new(),
+            kubelet_devices: OnceLock::new(),
         }
     }
 
@@ -74,6 +77,12 @@ impl Node {
     pub fn set_launchers(&self, launchers: Launchers) {
         // There is one such frontend in the life of a daemon.
         let _ = self.launchers.set(launchers);
+    }
+
+    /// Tells how resources are counted that are offered to a kubelet, once.
+    pub fn set_kubelet_devices(&self, registrations: Registrations) {
+        // There is one such frontend in the life of a daemon.
+        let _ = self.kubelet_devices.set(registrations);
     }
 
     /// Tells whether a frontend is served.
@@ -129,6 +138,7 @@ impl Source for Node {
         }
         parts.push(needed("logkeeper", self.logkeeper.borrow().condition()));
         parts.extend(self.backend_parts());
+        parts.extend(self.kubelet_devices.get().and_then(kubelet_devices));
         for (name, served) in &self.frontends {
             parts.push(self.frontend(name, served));
             if *name == "cri" {
@@ -198,6 +208,21 @@ impl Source for Node {
         }
         Objects::of(&sandboxes, &tasks)
     }
+}
+
+/// Whether a kubelet follows what is offered to it; `None` if nothing is.
+fn kubelet_devices(registrations: &Registrations) -> Option<Part> {
+    let (offered, followed) = (registrations.resources(), registrations.followed());
+    let condition = match (offered, followed) {
+        (0, _) => return None,
+        (_, 0) => Condition::Down(format!("no kubelet follows any of {offered} resources")),
+        (_, _) if followed < offered => {
+            Condition::Down(format!("a kubelet follows {followed} of {offered} resources"))
+        }
+        (_, _) => Condition::Up(format!("a kubelet follows {offered} resources")),
+    };
+    // A node may well have no kubelet now.
+    Some(optional("kubelet devices", condition))
 }
 
 const fn needed(name: &'static str, condition: Condition) -> Part {

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use switchyard_containerd::{Containerd, Settings};
 use switchyard_core::backend::Backend;
 use switchyard_core::gateway::Scope;
+use switchyard_device_plugin::Observe;
 use switchyard_devices::{Roots, Search};
 use switchyard_streaming::Sessions;
 use tokio_util::sync::CancellationToken;
@@ -74,6 +75,16 @@ pub fn nomad(scope: Scope, config: &Config, stop: CancellationToken) -> switchya
     };
     let devices = switchyard_devices::watch(search, stop.clone());
     switchyard_nomad::services(scope, devices, stop)
+}
+
+/// What offers the devices of this view of the gateway to a kubelet, with these layers around its services.
+#[must_use]
+pub fn kubelet_devices(
+    scope: Scope,
+    config: &Config,
+    observe: Observe,
+) -> switchyard_device_plugin::Frontend {
+    switchyard_device_plugin::Frontend::new(scope, config.devices.kubelet.clone()).observed(observe)
 }
 
 /// The CRI services over this view of the gateway.

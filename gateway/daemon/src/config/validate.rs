@@ -27,6 +27,9 @@ pub(super) fn check(config: &Config) -> Result<(), Fault> {
     for (key, path) in paths(config) {
         absolute(key, path)?;
     }
+    for (key, path) in config.devices.kubelet.paths() {
+        absolute(&format!("devices.kubelet.{key}"), path)?;
+    }
     for (key, socket) in [
         ("cri.socket", config.cri_socket()),
         ("nomad.socket", config.nomad_socket()),
@@ -71,6 +74,9 @@ pub(super) fn check(config: &Config) -> Result<(), Fault> {
     }
     if let Err(error) = Group::check(&config.devices.groups) {
         return fault("devices.groups", error.to_string());
+    }
+    if let Err((key, why)) = config.devices.kubelet.check() {
+        return fault(&format!("devices.kubelet.{key}"), why);
     }
     if let Err(error) = config.network.bridge.check() {
         return fault("network.bridge", error.to_string());

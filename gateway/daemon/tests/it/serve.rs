@@ -13,6 +13,7 @@ use switchyard::status::{Objects, StatusReport};
 use switchyard::wiring::{self, Wiring};
 use switchyard_core::Error;
 use switchyard_fake::{Fake, Method};
+use switchyard_kubelet::{Kubelet, Options};
 use switchyard_proto::cri::v1 as cri;
 use switchyard_proto::cri::v1::image_service_client::ImageServiceClient;
 use switchyard_proto::cri::v1::runtime_service_client::RuntimeServiceClient;
@@ -258,4 +259,33 @@ async fn pods_of_the_command_line_are_seen_by_all_its_commands() {
     assert_eq!((code, out), (Some(0), format!("removed {pod}\n")), "{err}");
     assert_eq!(cri(&["pods", "--output", "json"]).await.1.trim(), "[]");
     daemon.stop().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn devices_with_a_resource_are_offered_to_a_kubelet_until_the_daemon_ends() {
+    let place = tempfile::tempdir().unwrap();
+    let directory = place.path().join("device-plugins");
+    let node = Node::with(&format!(
+        "[devices.kubelet]\ndirectory = \"{0}/device-plugins\"\npod_resources_socket = \"{0}/none.sock\"\n\
+         [[devices.groups]]\nvendor = \"acme\"\ntype = \"tpu\"\nresource = \"acme.com/tpu\"\npaths = [\"/dev/null\"]\n",
+        place.path().display()
+    ));
+    let daemon = node.serve(&Fake::new());
+    let kubelet = Kubelet::start(&directory, Options::default());
+    kubelet.until("the device is known", |kubelet| kubelet.capacity("acme.com/tpu") == (1, 1)).await;
+    let told = async {
+        let told = |text: &str| text.contains("a kubelet follows 1 resources");
+        while !node.page("/statusz").await.is_some_and(|(_, text)| told(&text)) {
+            tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+        }
+    };
+    soon("the page to say so", told).await;
+    let metrics = node.page("/metrics").await.unwrap().1;
+    let counted =
+        "{code=\"OK\",method=\"v1beta1.DevicePlugin/GetDevicePluginOptions\",protocol=\"device_plugin\"} 1";
+    assert!(metrics.contains(counted), "{metrics}");
+    daemon.stop().await.unwrap();
+    kubelet.until("its stream has ended", |kubelet| kubelet.capacity("acme.com/tpu") == (1, 0)).await;
+    let left: Vec<_> = fs::read_dir(&directory).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    assert_eq!(left, ["kubelet.sock"]);
 }
