@@ -122,6 +122,7 @@ fn ids(
             _ => others.extend(places),
         }
     }
+    let mut turns = BTreeMap::new();
     others.sort_by_key(|place| (refused.contains_key(place), *place));
     for (at, index) in others {
         let (group, candidates) = &groups[at];
@@ -130,8 +131,13 @@ fn ids(
         let of_group = if is_refused { full_name(group) } else { String::new() };
         let plain = identity::id(known_by);
         let stays = format!("{known_by}\0{distinct_by}\0{of_group}");
-        let by = |turn: usize| if turn == 0 { stays.clone() } else { format!("{stays}\0{found_at}\0{turn}") };
-        let distinct = (0..).map(|turn| identity::distinct_id(&plain, &by(turn)));
+        // Those that are the same in all of this go on where the last one ended: very many of them cost no more than others.
+        let next: &mut usize = turns.entry(stays.clone()).or_default();
+        let distinct = (*next..).map(|turn| {
+            *next = turn + 1;
+            let by = if turn == 0 { stays.clone() } else { format!("{stays}\0{found_at}\0{turn}") };
+            identity::distinct_id(&plain, &by)
+        });
         let mut choice = is_refused.then(|| plain.clone()).into_iter().chain(distinct);
         let id = choice.find(|id| !taken.contains(id)).unwrap_or_default();
         taken.insert(id.clone());

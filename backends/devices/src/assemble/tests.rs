@@ -98,6 +98,14 @@ fn twins_are_both_told_apart_by_what_stays() {
     assert_eq!(ids(vec![one()]), ["0403:6001:1"]);
 }
 
+#[test]
+fn very_many_that_are_the_same_in_everything_cost_no_more_than_others() {
+    let found = vec![candidate("same", "same", &[]); 20_000];
+    let inventory = assemble(vec![(group("one"), found)]);
+    let ids: BTreeSet<&str> = inventory.groups[0].devices.iter().map(|device| device.id.as_str()).collect();
+    assert_eq!(ids.len(), 20_000);
+}
+
 /// Few different texts and numbers, so that they clash often.
 fn any_candidate() -> impl Strategy<Value = Candidate> {
     let text = prop_oneof!["[ab]{1,2}", "[a/:]{0,60}", "(?s).{0,4}", Just("x".repeat(80))];
