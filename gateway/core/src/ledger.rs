@@ -17,7 +17,10 @@ pub mod ports;
 mod refusal;
 mod store;
 
-pub use devices::{Devices, Granted, LEASE_SLOTS_MAX, Lease, LeaseState, Named, Ticks};
+pub use devices::{
+    DeviceReport, Devices, Granted, GroupReport, LEASE_SLOTS_MAX, Lease, LeaseState, Named, SlotHolder,
+    SlotReport, Ticks,
+};
 pub use ports::{PortHolder, Ports};
 pub use refusal::{Holder, Reason, Refusal, Resource};
 pub use store::{LeaseStore, MemoryStore, StoredLease};

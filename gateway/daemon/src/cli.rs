@@ -18,6 +18,7 @@ use crate::{serve, service_manager, telemetry};
 
 mod cri;
 mod daemon;
+mod devices;
 mod nomad;
 
 /// The exit status that says that the usage was wrong.
@@ -59,6 +60,8 @@ enum Command {
     Status(daemon::Target),
     /// List sandboxes and tasks of all owners.
     Ps(daemon::Target),
+    /// List devices and ports of the host, and who has them, or end a lease.
+    Devices(devices::DevicesArgs),
     /// Speak CRI to a runtime, for a look or a try.
     Cri(cri::Cri),
     /// Be what Nomad agents start as their plugins, or install that.
@@ -187,6 +190,7 @@ fn run(command: Command) -> Result<ExitCode, CliError> {
         Command::Config(command) => config_command(command)?,
         Command::Status(target) => return Ok(block_on(daemon::status(&target))??),
         Command::Ps(target) => block_on(daemon::ps(&target))??,
+        Command::Devices(args) => block_on(devices::run(&args))??,
         Command::Cri(command) => return Ok(block_on(cri::run(command))??),
         Command::NomadPlugin(command) => nomad::run(command)?,
         Command::Version { output } => version(output)?,

@@ -118,6 +118,10 @@ pub struct Devices {
     pub cdi_spec_dirs: Vec<PathBuf>,
     /// Devices that jobs ask for by vendor, type and name.
     pub groups: Vec<Group>,
+    /// How long devices that an orchestrator was given and made nothing with are kept from the others, in minutes.
+    pub lease_minutes: u32,
+    /// How long devices are kept for a restart of what had them, in seconds.
+    pub restart_grace_seconds: u32,
     /// Where the kubelet is found that is offered those with a resource.
     pub kubelet: KubeletDevices,
 }
@@ -277,6 +281,8 @@ impl Default for Devices {
         Self {
             cdi_spec_dirs: DescribedDevices::default().cdi_spec_dirs,
             groups: Vec::new(),
+            lease_minutes: 10,
+            restart_grace_seconds: 20,
             kubelet: KubeletDevices::default(),
         }
     }
@@ -286,6 +292,18 @@ impl Devices {
     /// The part of it that is about containers.
     pub(crate) fn described(&self) -> DescribedDevices {
         DescribedDevices { cdi_spec_dirs: self.cdi_spec_dirs.clone() }
+    }
+
+    /// How long devices that an orchestrator was given and made nothing with are kept from the others.
+    #[must_use]
+    pub const fn lease(&self) -> Duration {
+        Duration::from_secs(60 * self.lease_minutes as u64)
+    }
+
+    /// How long devices are kept for a restart of what had them.
+    #[must_use]
+    pub const fn restart_grace(&self) -> Duration {
+        Duration::from_secs(self.restart_grace_seconds as u64)
     }
 }
 

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use futures::future::BoxFuture;
 use switchyard_core::backend::{Advisory, Condition as BackendCondition};
 use switchyard_core::gateway::Gateway;
-use switchyard_core::id::Owner;
+use switchyard_core::id::{LeaseToken, Owner};
 use switchyard_core::table::Counts;
 use switchyard_device_plugin::Registrations;
 use switchyard_logkeeper::Client;
@@ -17,7 +17,7 @@ use switchyard_streaming::Sessions;
 use tokio::sync::watch;
 
 use crate::managed::State;
-use crate::status::{Condition, Objects, Part, Source};
+use crate::status::{Condition, Devices, Objects, Part, Source};
 
 /// The parts of a running daemon, from before they are there.
 #[derive(Debug)]
@@ -103,7 +103,7 @@ impl Node {
         needed(name, condition)
     }
 
-    fn backend_parts(&self) -> [Part; 4] {
+    fn backend_parts(&self) -> [Part; 5] {
         let missing = || Condition::Down("is being connected".into());
         let Some(gateway) = self.gateway.get() else {
             return [
@@ -111,6 +111,7 @@ impl Node {
                 optional("network", missing()),
                 optional("disk", missing()),
                 needed("recovery", missing()),
+                optional("devices", missing()),
             ];
         };
         let status = gateway.status();
@@ -126,6 +127,8 @@ impl Node {
             // A kubelet whose runtime is not ready ends nothing any more, which is what makes space.
             optional("disk", condition(status.disk, "has space".into())),
             needed("recovery", recovery),
+            // Containers without devices are made all the same.
+            optional("devices", devices(gateway)),
         ]
     }
 }
@@ -207,6 +210,30 @@ impl Source for Node {
             tasks.extend(scope.tasks().unwrap_or_default());
         }
         Objects::of(&sandboxes, &tasks)
+    }
+
+    fn devices(&self) -> Devices {
+        self.gateway.get().map(|gateway| Devices::of(&gateway.ledger_report())).unwrap_or_default()
+    }
+
+    fn release_lease(&self, token: LeaseToken) -> BoxFuture<'_, switchyard_core::Result<()>> {
+        Box::pin(async move {
+            match self.gateway.get() {
+                Some(gateway) => gateway.release_lease(token).await,
+                None => Err(switchyard_core::Error::unavailable("the daemon is starting: try again")),
+            }
+        })
+    }
+}
+
+/// Whether devices can be given out.
+fn devices(gateway: &Gateway) -> Condition {
+    match (gateway.is_ledger_whole(), gateway.is_recovered()) {
+        (true, _) => Condition::Up("can be given out".into()),
+        (false, false) => Condition::Down("it is not known yet which were given out before".into()),
+        (false, true) => Condition::Down(
+            "the leases of before cannot be read, so that none is given out: see the log".into(),
+        ),
     }
 }
 

@@ -3,7 +3,7 @@
 use super::metadata;
 
 /// Our crates and what each may use of ours, dev-dependencies aside. `*` is everything.
-const LAYERS: [(&str, &[&str]); 23] = [
+const LAYERS: [(&str, &[&str]); 24] = [
     ("switchyard", &["*"]),
     // Below every gRPC server: whoever listens may use it.
     ("switchyard-authority", &[]),
@@ -32,6 +32,7 @@ const LAYERS: [(&str, &[&str]); 23] = [
     ("switchyard-device-plugin", &["switchyard-authority", "switchyard-core", "switchyard-proto"]),
     ("switchyard-devices", &["switchyard-core", "switchyard-runtime-spec"]),
     ("switchyard-fake", &["switchyard-core"]),
+    ("switchyard-ledger", &["switchyard-core", "switchyard-steps"]),
     // A model for tests: device plugins use it as a dev-dependency.
     ("switchyard-kubelet", &["switchyard-proto"]),
     ("switchyard-logkeeper", &["switchyard-steps"]),

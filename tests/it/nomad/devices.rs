@@ -24,13 +24,13 @@ const EXIT_LOOK: Duration = Duration::from_secs(3);
 const SOON: Duration = Duration::from_secs(20);
 
 /// A device plugin that was launched as an agent does it.
-struct Devices {
+pub(crate) struct Devices {
     plugin: Plugin,
     runtime: Arc<Runtime>,
 }
 
 impl Devices {
-    fn launch(root: &PrivateRoot) -> Self {
+    pub(crate) fn launch(root: &PrivateRoot) -> Self {
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
         let runtime = Arc::new(runtime.expect("a runtime can be made"));
         let plugin = Plugin::launch(&install(root).join("switchyard-device"), &socket_args(root), &runtime);
@@ -59,7 +59,7 @@ impl Devices {
         asked.expect("it is opened")
     }
 
-    fn reserve(&self, ids: &[&str]) -> Result<nomad::ContainerReservation, Status> {
+    pub(crate) fn reserve(&self, ids: &[&str]) -> Result<nomad::ContainerReservation, Status> {
         let device_ids = ids.iter().map(|id| (*id).to_owned()).collect();
         let answer =
             self.call(async |mut client| client.reserve(nomad::ReserveRequest { device_ids }).await)?;
@@ -92,7 +92,7 @@ impl Devices {
 }
 
 /// Devices like `/dev/null`, `/dev/zero`, `/dev/full` and `/dev/urandom`, which nobody minds: each has a number of its own.
-fn make_device(path: &Path) {
+pub(crate) fn make_device(path: &Path) {
     let mode = Mode::S_IRUSR | Mode::S_IWUSR;
     let minor = match path.file_name().and_then(|name| name.to_str()) {
         Some("acme0") => 3,

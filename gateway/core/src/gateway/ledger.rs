@@ -37,6 +37,12 @@ impl Gateway {
         }
     }
 
+    /// Whether it is known what of the devices was given out before, so that they can be given out.
+    #[must_use]
+    pub fn is_ledger_whole(&self) -> bool {
+        self.ledger().devices.is_whole()
+    }
+
     pub(super) fn ledger(&self) -> MutexGuard<'_, Ledger> {
         // No code that holds the lock can panic half way through a change.
         self.shared.ledger.lock().unwrap_or_else(PoisonError::into_inner)

@@ -22,9 +22,11 @@ use crate::spec::LeaseClaim;
 
 mod inventory;
 mod named;
+mod report;
 mod view;
 
 pub use named::Named;
+pub use report::{DeviceReport, GroupReport, SlotHolder, SlotReport};
 
 /// As many slots as one lease may have.
 pub const LEASE_SLOTS_MAX: usize = 1024;

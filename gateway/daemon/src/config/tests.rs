@@ -232,6 +232,10 @@ fn values_that_cannot_work_are_refused_where_they_stand() {
         "config.toml:3: paths.state: \"var\" is not an absolute path without `..`"
     );
     assert_eq!(
+        message("version = 1\n[devices]\nlease_minutes = 0\n"),
+        "config.toml:3: devices.lease_minutes: must be at least 1"
+    );
+    assert_eq!(
         message("version = 1\n[devices.kubelet]\nplugin_watcher_directory = \"plugins\"\n"),
         "config.toml:3: devices.kubelet.plugin_watcher_directory: \"plugins\" is not an absolute path without `..`"
     );

@@ -132,6 +132,8 @@ fn check_at_least_one(config: &Config) -> Result<(), Fault> {
         ("network.plugin_timeout_seconds", config.network.plugin_timeout_seconds == 0),
         ("registry.idle_timeout_seconds", config.registry.idle_timeout_seconds == 0),
         ("images.max_account_file_bytes", config.images.max_account_file_bytes == 0),
+        ("devices.lease_minutes", config.devices.lease_minutes == 0),
+        ("devices.restart_grace_seconds", config.devices.restart_grace_seconds == 0),
         ("exec.max_output_bytes", config.exec.max_output_bytes == 0),
         ("exec.max_per_container", config.exec.max_per_container == 0),
         ("cri.max_message_bytes", config.cri.max_message_bytes == 0),

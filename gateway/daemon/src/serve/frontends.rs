@@ -82,7 +82,7 @@ impl Daemon {
         }
         if let Some(door) = doors.nomad {
             let stop = self.shutdown.token().clone();
-            let services = (wiring.nomad)(gateway.scope(Owner::Nomad), &self.config, stop);
+            let services = (wiring.nomad)(gateway.scope(Owner::Nomad), stop);
             self.node.set_launchers(services.launchers);
             self.spawn("tending of what nomad leaves", services.tending);
             // An agent whose call is refused starts a second task: calls wait for as long as it takes, or until they are called off.

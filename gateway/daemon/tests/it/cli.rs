@@ -19,6 +19,8 @@ fn wrong_usage_exits_with_2_and_says_what_was_meant() {
     check(&[], 2, "", "Usage: switchyard <COMMAND>");
     check(&["serv"], 2, "", "'serve'");
     check(&["serve", "--confg", "x"], 2, "", "--config");
+    check(&["devices", "release"], 2, "", "<TOKEN>");
+    check(&["devices", "release", "xyz"], 2, "", "expected 32 lower-case hexadecimal digits");
     check(&["detach", "--pid-file", "/x"], 2, "", "--log");
     check(&["cri", "run", "image"], 2, "", "--name");
     check(&["cri", "exec", "abc"], 2, "", "COMMAND");
@@ -95,5 +97,6 @@ fn a_daemon_that_is_not_there_is_told_of() {
     let socket = socket.to_str().unwrap();
     check(&["status", "--socket", socket], 1, "", "is the daemon running");
     check(&["ps", "--socket", socket], 1, "", "is the daemon running");
+    check(&["devices", "--socket", socket], 1, "", "is the daemon running");
     check(&["cri", "--socket", socket, "version"], 1, "", "is the runtime running");
 }

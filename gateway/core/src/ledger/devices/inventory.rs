@@ -11,7 +11,7 @@ use crate::error::{Error, ErrorKind, Result};
 const VANISHED_MAX: usize = 1024;
 
 /// Why a device is not well that was there once.
-const VANISHED: &str = "it is not there any more";
+pub(super) const VANISHED: &str = "it is not there any more";
 
 impl Devices {
     /// Puts down what there is. A device that was there before stays, unhealthy: a kubelet that is told of one less while it gives it out

@@ -267,6 +267,52 @@ fn what_can_never_be_asked_for_is_refused_before_it_is_looked_at() {
     assert_eq!(devices.bind(K, token(9), sandbox(1), "pod").unwrap_err().reason, Reason::Lost);
 }
 
+#[test]
+fn a_report_shows_each_slot_with_all_who_have_it_and_what_is_of_no_group() {
+    let shared = DeviceGroup { shares: 2, ..group("two", &["b"]) };
+    let mut devices = devices(vec![group("one", &["a", "c"]), shared.clone()]);
+    devices.lease(N, &ids(&["a", "b::1"]), token(1)).unwrap();
+    devices.bind(N, token(1), sandbox(1), "web").unwrap();
+    devices.lease(K, &ids(&["c"]), token(2)).unwrap();
+    devices.hold(token(3), Lease::bound(K, ids(&["a"]), sandbox(2), "pod".to_owned()));
+    devices.hold(token(4), Lease::new(Owner::Swarm, ids(&["elsewhere"])));
+    devices.set_inventory(&Inventory { groups: vec![group("one", &["a"]), shared] });
+    let report = devices.report();
+    let shown: Vec<_> = report
+        .slots
+        .iter()
+        .map(|slot| {
+            let holders =
+                slot.holders.iter().map(|holder| (holder.owner, holder.name.as_str(), holder.state));
+            (
+                slot.id.as_str(),
+                slot.group.as_str(),
+                slot.health == Health::Healthy,
+                holders.collect::<Vec<_>>(),
+            )
+        })
+        .collect();
+    let expected = [
+        ("a", "acme/tpu/one", true, vec![(N, "web", "bound"), (K, "pod", "bound")]),
+        ("c", "acme/tpu/one", false, vec![(K, "", "unbound")]),
+        ("b::0", "acme/tpu/two", true, vec![]),
+        ("b::1", "acme/tpu/two", true, vec![(N, "web", "bound")]),
+        ("elsewhere", "", false, vec![(Owner::Swarm, "", "unbound")]),
+    ];
+    assert_eq!(shown, expected);
+    let numbers: Vec<_> =
+        report.groups.iter().map(|group| (group.capacity, group.free, group.held.clone())).collect();
+    let both = BTreeMap::from([(K, 2), (N, 1)]);
+    assert_eq!(numbers, [(1, 0, both), (2, 1, BTreeMap::from([(N, 1)]))]);
+    devices.let_go(sandbox(1));
+    assert_eq!(devices.report().slots[3].holders[0].state, "grace");
+    devices.tick(OVER);
+    assert_eq!(devices.report().slots[3].holders, [], "what is only remembered holds nothing");
+    devices.tick(AGED);
+    assert_eq!(devices.report().slots[1].holders[0].state, "contestable");
+    assert!(devices.is_whole() && !Devices::default().is_whole());
+}
+
 #[derive(Debug, Clone)]
 enum Op {
     Lease(Owner, Vec<String>),
