@@ -90,7 +90,7 @@ impl Lab {
         config.envs = options
             .envs
             .iter()
-            .map(|(key, value)| cri::KeyValue { key: key.clone(), value: value.clone() })
+            .map(|(key, value)| cri::KeyValue { key: key.clone(), value: value.clone().into_bytes() })
             .collect();
         config.devices = options
             .devices

@@ -1,7 +1,6 @@
 //! One port of the host, and a pod and a task that both want it.
 
 use std::net::{Ipv4Addr, TcpListener};
-use std::sync::Barrier;
 use std::thread;
 use std::time::Duration;
 
@@ -16,7 +15,7 @@ use switchyard_tests::nomad::{Agent, Setup};
 use tonic::{Code, Status};
 
 /// How often each pair races.
-const ROUNDS: usize = 8;
+const ROUNDS: u64 = 8;
 
 /// Which network the task is on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -88,20 +87,18 @@ fn race(network: Network) {
         pod.port_mappings =
             vec![PortMapping { container_port: 80, host_port: port.into(), ..Default::default() }];
         let task = task(&node, &agent, network, port);
-        // Each goes first by turns, so that both ways are seen whichever of them is quicker.
-        let (barrier, driver) = (Barrier::new(2), agent.driver());
+        let driver = agent.driver();
+        // A task takes longer until it asks: with a head start both win now and then, and in the last round the task has the port first.
+        let last = round + 1 == ROUNDS;
         let (of_pod, of_task) = thread::scope(|scope| {
-            let pods = scope.spawn(|| {
-                barrier.wait();
-                thread::sleep(Duration::from_millis(if round % 2 == 0 { 0 } else { 20 }));
-                node.cri().run_pod(&pod)
-            });
-            let tasks = scope.spawn(|| {
-                barrier.wait();
-                thread::sleep(Duration::from_millis(if round % 2 == 0 { 20 } else { 0 }));
-                driver.start(&task.config)
-            });
-            (pods.join().expect("it answers"), tasks.join().expect("it answers"))
+            let tasks = scope.spawn(|| driver.start(&task.config));
+            thread::sleep(Duration::from_millis(20 * round));
+            if last {
+                let of_task = tasks.join().expect("it answers");
+                (node.cri().run_pod(&pod), of_task)
+            } else {
+                (node.cri().run_pod(&pod), tasks.join().expect("it answers"))
+            }
         });
         match (of_pod, of_task) {
             (Ok(id), Err(refused)) => {

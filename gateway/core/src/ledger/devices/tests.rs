@@ -1,3 +1,5 @@
+//! Tests of devices and leases: one by one, and all that must hold whatever is done to them.
+
 use std::path::Path;
 
 use proptest::prelude::*;
