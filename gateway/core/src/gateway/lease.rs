@@ -12,7 +12,7 @@ use super::{Gateway, NamedDevices, Scope};
 use crate::device::{Inventories, Inventory, Reservation};
 use crate::error::{Error, Result};
 use crate::id::{LeaseToken, Owner, SandboxId, TaskId};
-use crate::ledger::{LeaseState, Named, StoredLease, Ticks};
+use crate::ledger::{LeaseState, Named, Reason, StoredLease, Ticks};
 use crate::spec::{LeaseClaim, TaskSpec};
 
 /// How often leases that nobody uses are looked at.
@@ -185,6 +185,8 @@ impl Gateway {
         let granted = granted.map_err(|refusal| self.refused(refusal))?;
         let token = granted.token;
         self.shared.views.touch();
+        // Written before the new one, and so on disk with it: no two that overlap come back together after a power cut.
+        self.remove_stored(&granted.ended).await;
         if granted.is_new {
             let stored = StoredLease { token, owner, slots: granted.lease.slots };
             if let Err(error) = self.shared.leases.put(&stored).await {
@@ -194,27 +196,34 @@ impl Gateway {
                 return Err(error.context(format!("lease devices {slots:?}")));
             }
         }
-        self.remove_stored(&granted.ended).await;
         Ok(Leased { token, reservation: granted.reservation })
     }
 
-    /// Gives the leases that a task names to the sandbox that it is made in, and leases the devices that it names itself; all or none.
+    /// Gives the leases that a task names to the sandbox that it is made in, and leases the devices that it names itself; all or none. A
+    /// lease that is not known any more, as one whose sandbox had stopped when a predecessor ended, does no harm if the task names its
+    /// devices as well and they are free.
     pub(super) fn bind(&self, sandbox: SandboxId, spec: &TaskSpec) -> Result<Vec<LeaseClaim>> {
         let name = self.shared.table.sandbox(sandbox).map(|home| home.meta.name.clone()).unwrap_or_default();
         let mut bound: Vec<LeaseClaim> = Vec::new();
+        let mut lost = None;
         for claim in &spec.leases {
             let one = self.ledger().devices.bind(spec.meta.owner, claim.token, sandbox, &name);
             match one {
                 Ok(claim) => bound.push(claim),
+                Err(refusal) if refusal.reason == Reason::Lost => lost = Some(refusal),
                 Err(refusal) => {
                     self.unbind(&bound);
                     return Err(self.refused(refusal));
                 }
             }
         }
-        match self.lease_named(spec, sandbox, &name) {
-            Ok(named) => bound.extend(named),
-            Err(error) => {
+        match (self.lease_named(spec, sandbox, &name), lost) {
+            (Ok(named), Some(refusal)) if named.is_empty() => {
+                self.unbind(&bound);
+                return Err(self.refused(refusal));
+            }
+            (Ok(named), _) => bound.extend(named),
+            (Err(error), _) => {
                 self.unbind(&bound);
                 return Err(error);
             }

@@ -198,6 +198,13 @@ impl Devices {
                 });
             }
         }
+        // Its successor has begun: what had a slot of it before is not restarted.
+        let over: BTreeSet<LeaseToken> = slots
+            .iter()
+            .flat_map(|slot| self.on_slot(slot).map(|(other, _)| other))
+            .filter(|other| *other != token)
+            .collect();
+        over.into_iter().for_each(|other| self.end_grace(other));
         self.remembered.retain(|known| *known != token);
         if let Some(lease) = self.leases.get_mut(&token) {
             lease.turn(LeaseState::Bound { sandbox, name: name.to_owned() });
@@ -252,6 +259,16 @@ impl Devices {
         }
         self.remember(&over);
         freed
+    }
+
+    /// The owner of a lease starts nothing with it any more before somebody else has its slots.
+    fn end_grace(&mut self, token: LeaseToken) {
+        if let Some(lease) = self.leases.get_mut(&token)
+            && lease.state == (LeaseState::LetGo { grace: true })
+        {
+            lease.turn(LeaseState::LetGo { grace: false });
+            self.remember(&[token]);
+        }
     }
 
     /// Whether time changes anything.
