@@ -3,7 +3,7 @@
 use std::error::Error;
 
 /// Every file that is compiled, relative to this crate. A new one also needs its module in `src/lib.rs`.
-const FILES: [&str; 16] = [
+const FILES: [&str; 19] = [
     "cri/v1/api.proto",
     "cri/v1alpha2/api.proto",
     "containerd/runc/v1/options.proto",
@@ -13,6 +13,9 @@ const FILES: [&str; 16] = [
     "go_plugin/plugin.proto",
     "google/rpc/status.proto",
     "grpc/health/v1/health.proto",
+    "kubelet/deviceplugin/v1beta1/api.proto",
+    "kubelet/pluginregistration/v1/api.proto",
+    "kubelet/podresources/v1/api.proto",
     "nomad/plugins/base/base.proto",
     "nomad/plugins/device/device.proto",
     "nomad/plugins/drivers/driver.proto",

@@ -108,6 +108,43 @@ pub mod containerd {
     }
 }
 
+pub mod kubelet {
+    //! What kubelets and their device plugins say to each other, as of Kubernetes 1.37.
+    #![allow(
+        missing_docs,
+        unused_qualifications,
+        clippy::allow_attributes_without_reason,
+        clippy::too_many_lines,
+        reason = "generated code, whose form belongs to prost and tonic; its docs are the comments of the .proto files"
+    )]
+
+    pub mod device_plugin {
+        //! Device plugins.
+
+        pub mod v1beta1 {
+            //! Registration, and what a plugin is asked, package `v1beta1`.
+
+            tonic::include_proto!("v1beta1");
+        }
+    }
+
+    pub mod plugin_registration {
+        //! How a kubelet asks a plugin whose socket it has found, package `pluginregistration`.
+
+        tonic::include_proto!("pluginregistration");
+    }
+
+    pub mod pod_resources {
+        //! What a kubelet has given to its pods.
+
+        pub mod v1 {
+            //! The listing, package `v1`.
+
+            tonic::include_proto!("v1");
+        }
+    }
+}
+
 pub mod nomad {
     //! What Nomad agents and their plugins say to each other, as of Nomad 2.0: the packages below `hashicorp.nomad.plugins`.
     #![allow(

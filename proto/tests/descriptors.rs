@@ -252,6 +252,28 @@ const TRAPS: &[(&str, &[(&str, u32)])] = &[
     ("containerd.task.v2.WaitRequest", &[("id", 1), ("exec_id", 2)]),
     ("containerd.task.v2.WaitResponse", &[("exit_status", 1), ("exited_at", 2)]),
     ("containerd.task.v2.DeleteRequest", &[("id", 1), ("exec_id", 2)]),
+    ("v1beta1.DevicePluginOptions", &[("pre_start_required", 1), ("get_preferred_allocation_available", 2)]),
+    ("v1beta1.RegisterRequest", &[("version", 1), ("endpoint", 2), ("resource_name", 3), ("options", 4)]),
+    ("v1beta1.Device", &[("ID", 1), ("health", 2), ("topology", 3)]),
+    (
+        "v1beta1.ContainerPreferredAllocationRequest",
+        &[("available_deviceIDs", 1), ("must_include_deviceIDs", 2), ("allocation_size", 3)],
+    ),
+    ("v1beta1.ContainerPreferredAllocationResponse", &[("deviceIDs", 1)]),
+    (
+        "v1beta1.ContainerAllocateResponse",
+        &[("envs", 1), ("mounts", 2), ("devices", 3), ("annotations", 4), ("cdi_devices", 5)],
+    ),
+    ("v1beta1.Mount", &[("container_path", 1), ("host_path", 2), ("read_only", 3)]),
+    ("v1beta1.DeviceSpec", &[("container_path", 1), ("host_path", 2), ("permissions", 3)]),
+    (
+        "pluginregistration.PluginInfo",
+        &[("type", 1), ("name", 2), ("endpoint", 3), ("supported_versions", 4)],
+    ),
+    ("pluginregistration.RegistrationStatus", &[("plugin_registered", 1), ("error", 2)]),
+    ("v1.PodResources", &[("name", 1), ("namespace", 2), ("containers", 3)]),
+    ("v1.ContainerResources", &[("name", 1), ("devices", 2), ("cpu_ids", 3)]),
+    ("v1.ContainerDevices", &[("resource_name", 1), ("device_ids", 2)]),
     ("ttrpc.Request", &[("service", 1), ("method", 2), ("payload", 3), ("timeout_nano", 4), ("metadata", 5)]),
     ("ttrpc.Response", &[("status", 1), ("payload", 2)]),
     ("ttrpc.Status", &[("code", 1), ("message", 2)]),
@@ -277,6 +299,9 @@ fn pool() -> DescriptorPool {
         "containerd/services/content/v1/content.proto",
         "containerd/services/snapshots/v1/snapshots.proto",
         "containerd/task/v2/shim.proto",
+        "kubelet/deviceplugin/v1beta1/api.proto",
+        "kubelet/pluginregistration/v1/api.proto",
+        "kubelet/podresources/v1/api.proto",
         "ttrpc/ttrpc.proto",
     ];
     let set = protox::compile(files, [env!("CARGO_MANIFEST_DIR")]).expect("the files compile");
@@ -315,6 +340,15 @@ fn runtime_service_has_every_rpc() {
 #[test]
 fn image_service_has_every_rpc() {
     check_service("runtime.v1.ImageService", &IMAGE_UNARY, &IMAGE_STREAMS);
+}
+
+#[test]
+fn device_plugins_and_kubelets_have_every_rpc() {
+    let unary = ["GetDevicePluginOptions", "GetPreferredAllocation", "Allocate", "PreStartContainer"];
+    check_service("v1beta1.DevicePlugin", &unary, &["ListAndWatch"]);
+    check_service("v1beta1.Registration", &["Register"], &[]);
+    check_service("pluginregistration.Registration", &["GetInfo", "NotifyRegistrationStatus"], &[]);
+    check_service("v1.PodResourcesLister", &["List"], &[]);
 }
 
 #[test]

@@ -16,6 +16,7 @@ mod external;
 mod images;
 mod keepers;
 mod lab;
+mod leases;
 mod pods;
 mod tasks;
 
@@ -26,7 +27,7 @@ struct Amid {
 }
 
 /// All of them.
-const ALL: [&[Amid]; 9] = [
+const ALL: [&[Amid]; 10] = [
     pods::MADE,
     pods::ENDED,
     tasks::MADE,
@@ -36,6 +37,7 @@ const ALL: [&[Amid]; 9] = [
     images::KILLS,
     keepers::KILLS,
     daemons::KILLS,
+    leases::KILLS,
 ];
 
 /// Plays kills on one node, one after the other.
@@ -113,6 +115,11 @@ fn a_container_whose_exit_containerd_keeps_is_started_and_ended_by_the_same_requ
 #[test]
 fn an_image_that_a_kill_cut_off_is_pulled_unpacked_and_removed_by_the_same_request() {
     play(images::KILLS);
+}
+
+#[test]
+fn a_lease_of_devices_that_a_kill_cut_off_is_had_by_the_same_request_and_one_that_was_ended_is_not() {
+    play_on(Lab::with_devices(), leases::KILLS);
 }
 
 /// The same steps as where they are sent again: every second one says enough of it between changes.

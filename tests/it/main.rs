@@ -9,6 +9,7 @@ mod fuzzing;
 mod hostile;
 mod images;
 mod kills;
+mod ledger;
 mod lent;
 mod neighbours;
 mod nomad;

@@ -2,7 +2,7 @@
 
 mod bad_input;
 mod crashes;
-mod devices;
+pub(crate) mod devices;
 mod exec;
 mod go_host;
 mod images;

@@ -6,6 +6,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures::FutureExt;
 use switchyard_containerd::Settings;
 use switchyard_contract::Fixture;
 use switchyard_core::backend::Backend;
@@ -227,6 +228,34 @@ async fn a_sandbox_whose_start_fails_is_stopped_and_can_be_started() {
     lab.backend.stop_sandbox(id).await.expect("it can be stopped");
     lab.backend.remove_sandbox(id).await.expect("it can be removed");
     lab.assert_only(&[]).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_could_not_be_undone_has_its_network_until_it_is_cleared_away() {
+    let lab = Lab::new().await;
+    let id = SandboxId::random();
+    lab.fail(Step::SandboxMarked);
+    lab.fail(Step::SandboxInfraEnded);
+    assert!(lab.backend.create_sandbox(id, &lab.sandbox_spec()).await.is_err());
+    let mut released = Box::pin(lab.backend.network_released(id));
+    assert!(released.as_mut().now_or_never().is_none(), "its ports still lead to it");
+    tokio::time::timeout(LIMIT, released).await.expect("it is cleared away soon");
+    let gone = async {
+        while !lab.world.leftovers().await.is_empty() {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    };
+    tokio::time::timeout(LIMIT, gone).await.expect("the rest goes as well");
+
+    let id = lab.sandbox().await;
+    lab.backend.stop_sandbox(id).await.expect("it can be stopped");
+    lab.fail(Step::SandboxMarked);
+    lab.fail(Step::SandboxInfraEnded);
+    assert!(lab.backend.start_sandbox(id, &lab.sandbox_spec()).await.is_err());
+    assert!(lab.backend.network_released(id).now_or_never().is_none());
+    lab.backend.stop_sandbox(id).await.expect("it can be stopped");
+    lab.backend.network_released(id).await;
+    lab.backend.remove_sandbox(id).await.expect("it can be removed");
 }
 
 #[tokio::test(flavor = "multi_thread")]

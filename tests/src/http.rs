@@ -47,10 +47,22 @@ pub fn get(address: SocketAddr, path: &str) -> io::Result<Response> {
 /// # Errors
 /// As [`get`].
 pub fn get_unix(socket: &Path, path: &str) -> io::Result<Response> {
+    over_unix(socket, "GET", path)
+}
+
+/// Sends `DELETE path` over a unix socket.
+///
+/// # Errors
+/// As [`get`].
+pub fn delete_unix(socket: &Path, path: &str) -> io::Result<Response> {
+    over_unix(socket, "DELETE", path)
+}
+
+fn over_unix(socket: &Path, method: &str, path: &str) -> io::Result<Response> {
     let stream = UnixStream::connect(socket)?;
     stream.set_read_timeout(Some(PATIENCE))?;
     stream.set_write_timeout(Some(PATIENCE))?;
-    exchange(stream, "localhost", "GET", path, &[], &[])
+    exchange(stream, "localhost", method, path, &[], &[])
 }
 
 /// Sends one request and reads the whole answer.

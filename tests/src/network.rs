@@ -241,6 +241,25 @@ fn rules(program: &str, network: &str) -> Vec<String> {
     text.lines().filter(|line| line.starts_with("-A ") && line.contains(network)).map(str::to_owned).collect()
 }
 
+/// The rules of the nat table by which packets to this port of the host go elsewhere, of all networks.
+///
+/// # Panics
+/// When `iptables-save` is missing.
+#[track_caller]
+#[must_use]
+pub fn port_rules(port: u16) -> Vec<String> {
+    let save = prereq::require("iptables-save", "iptables");
+    let output = Command::new(save).args(["-t", "nat"]).stderr(Stdio::null()).output();
+    let text = output.map(|output| String::from_utf8_lossy(&output.stdout).into_owned()).unwrap_or_default();
+    let port = port.to_string();
+    let leads = |line: &&str| {
+        let listed = line.split_once("--dports ").map(|(_, rest)| rest.split(' ').next().unwrap_or_default());
+        line.starts_with("-A CNI-HOSTPORT-DNAT ")
+            && listed.is_some_and(|ports| ports.split(',').any(|one| one == port))
+    };
+    text.lines().filter(leads).map(str::to_owned).collect()
+}
+
 /// Removes the rules that carry the network's name, and the chains of single containers that they led to. The chains
 /// that all networks share (`CNI-HOSTPORT-*`) stay: another network may be about to use them.
 fn clear_rules(program: &str, network: &str) {

@@ -46,11 +46,12 @@ use crate::rootfs::Rootfs;
 use crate::sandbox::bridge::Bridge;
 use crate::sandbox::groups::Groups;
 use crate::sandbox::ranges::Ranges;
-use crate::sandbox::{SandboxEntry, infra, kernel_text};
+use crate::sandbox::{SandboxEntry, infra};
 use crate::shim::Lifelines;
 use crate::stats::Layers;
 use crate::steps::Faults;
 use crate::task::{PodShims, Silent, TaskEntry};
+use crate::text::kernel_text;
 use crate::trees::Trees;
 use crate::volumes::Volumes;
 
@@ -373,6 +374,10 @@ impl Backend for Containerd {
 
     async fn create_sandbox(&self, id: SandboxId, spec: &SandboxSpec) -> Result<SandboxDetails> {
         self.inner.create_sandbox(id, spec).await
+    }
+
+    async fn network_released(&self, id: SandboxId) {
+        self.inner.leftovers.unreleased.released(id).await;
     }
 
     async fn stop_sandbox(&self, id: SandboxId) -> Result<()> {

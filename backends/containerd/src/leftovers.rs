@@ -21,7 +21,7 @@ use crate::backend::Inner;
 use crate::health::Contact;
 use crate::image::lease;
 use crate::recover::Outdated;
-use crate::sandbox::SandboxEntry;
+use crate::sandbox::{SandboxEntry, Unreleased};
 use crate::task::TaskEntry;
 
 /// Between two looks at what waits.
@@ -78,11 +78,17 @@ struct Waiting {
 pub(crate) struct Leftovers {
     queue: Mutex<VecDeque<Waiting>>,
     turns: Arc<Semaphore>,
+    /// Those sandboxes of which even the network is left.
+    pub(crate) unreleased: Unreleased,
 }
 
 impl Default for Leftovers {
     fn default() -> Self {
-        Self { queue: Mutex::default(), turns: Arc::new(Semaphore::new(AT_ONCE)) }
+        Self {
+            queue: Mutex::default(),
+            turns: Arc::new(Semaphore::new(AT_ONCE)),
+            unreleased: Unreleased::default(),
+        }
     }
 }
 

@@ -24,8 +24,10 @@ use crate::reserved::is_reserved;
 use crate::task::leaf::LeafRecord;
 use crate::task::stage::StagedRecord;
 
+mod claims;
 mod resources;
 
+pub(crate) use claims::{HostPortsRecord, LeaseRecord};
 pub(crate) use resources::{ResourcesRecord, ThrottleRecord};
 
 /// The extension under which a record stands, and its type.
@@ -125,6 +127,9 @@ pub(crate) struct SandboxRecord {
     /// Its user namespace, if it has one of its own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) users: Option<UsersRecord>,
+    /// The ports of the host that it has; absent on older records, where its network's journal says so.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) host_ports: Option<HostPortsRecord>,
 }
 
 /// What the ids of a user namespace are on the host: the first inside, the first on the host, how many.
@@ -190,6 +195,9 @@ pub(crate) struct TaskRecord {
     /// What limits its directories on disk, if that was asked for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) quota: Option<QuotaRecord>,
+    /// The leases of devices that it was made with.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) leases: Vec<LeaseRecord>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -320,7 +328,8 @@ impl SandboxRecord {
     pub(crate) fn details(&self, netns: Option<PathBuf>, pid: Option<u32>) -> SandboxDetails {
         // Written by us, so that it is well formed.
         let note = hex::decode(&self.note).unwrap_or_default();
-        SandboxDetails { ips: self.ips.clone(), netns, pid, note }
+        let host_ports = self.host_ports.as_ref().map(HostPortsRecord::to_core).unwrap_or_default();
+        SandboxDetails { ips: self.ips.clone(), netns, pid, note, host_ports }
     }
 }
 
@@ -382,6 +391,7 @@ impl TaskRecord {
                 OutputRecord::Discard | OutputRecord::Live | OutputRecord::Fifos { .. } => None,
             },
             project: self.quota.as_ref().and_then(|quota| ProjectId::new(quota.limits.first()?.project)),
+            leases: self.leases.iter().filter_map(LeaseRecord::to_core).collect(),
         }
     }
 }
@@ -423,6 +433,11 @@ impl ExitRecord {
     pub(crate) fn parse_label(label: &str) -> Option<Self> {
         serde_json::from_str(label).ok()
     }
+}
+
+/// Whose an object is, by its labels.
+pub(crate) fn owner_of(labels: &std::collections::HashMap<String, String>) -> Option<Owner> {
+    labels.get(OWNER).and_then(|word| Owner::parse(word))
 }
 
 /// The labels that an object gets: ours, and those of the client that cAdvisor and operators look for. What is reserved, or longer than

@@ -13,7 +13,7 @@ use std::time::SystemTime;
 
 use futures::{StreamExt, stream};
 use switchyard_core::backend::{Recovered, Started};
-use switchyard_core::id::{SandboxId, TaskId};
+use switchyard_core::id::{Owner, SandboxId, TaskId};
 use switchyard_core::state::{Exit, SandboxState, TaskState};
 use switchyard_core::table::{Sandbox, Task};
 use switchyard_core::{Error, Result};
@@ -22,11 +22,12 @@ use switchyard_steps::{Step, reach};
 use crate::backend::Inner;
 use crate::error::is_unanswered;
 use crate::leftovers::Leftover;
-use crate::record::Phase;
+use crate::record::{Phase, owner_of};
 use crate::sandbox::SandboxEntry;
 use crate::task::TaskEntry;
 
 mod ask;
+mod claims;
 mod debris;
 mod decide;
 mod found;
@@ -95,10 +96,13 @@ impl Inner {
         strange.iter().for_each(|id| self.volumes.doubt(id));
         self.projects.forget();
         self.inherited().clear();
+        self.leftovers.unreleased.clear();
         reach(Step::RecoveryLooked);
         phases.done("inventory");
 
         let known: HashSet<TaskId> = tasks.iter().map(|(id, _)| *id).collect();
+        let owners = sandboxes.iter().filter_map(|(id, container)| Some((*id, owner_of(&container.labels)?)));
+        let owners: HashMap<SandboxId, Owner> = owners.collect();
         let sandboxes: Vec<_> =
             sandboxes.into_iter().map(|(id, container)| (id, self.find_sandbox(id, &container))).collect();
         let tasks = self.find_tasks(tasks).await;
@@ -117,9 +121,13 @@ impl Inner {
         let outdated =
             outdated.chain(tasks.iter().filter_map(|(_, found)| found.as_ref().ok()?.outdated.clone()));
         finding.clear.extend(outdated.map(Leftover::Outdated));
-        for (id, found) in sandboxes {
+        for (id, mut found) in sandboxes {
+            if let Ok(found) = &mut found {
+                self.complete_claims(id, found).await;
+            }
             self.recover_sandbox(id, found, processes.of(&id.to_string()), &mut finding);
         }
+        self.note_unreadable(&owners, &mut finding).await;
         self.recover_tasks(tasks, &processes, &snapshots, &mut finding).await?;
         phases.done("tasks");
         // Only now: a task whose end is on record is listed without its snapshot too.
@@ -193,6 +201,8 @@ impl Inner {
             Ok(Placed::Unfinished(entry)) => {
                 tracing::info!(sandbox.id = %id, "removing a sandbox that was never finished");
                 self.inherited().insert(id.to_string());
+                self.leftovers.unreleased.add(id);
+                finding.recovered.remnants.extend(claims::remnant(id, &entry));
                 finding.clear.push(Leftover::Sandbox(id, entry));
             }
             Err(error) => {

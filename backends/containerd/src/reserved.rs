@@ -6,9 +6,8 @@
 //! is given back. This is about the keys of clients: the daemon writes reserved keys of its own on the same objects.
 
 /// What reserved keys begin with, and who reads them.
-const PREFIXES: [&str; 24] = [
-    // This gateway, and whoever shares its containerd.
-    "switchyard.io/",
+const PREFIXES: [&str; 23] = [
+    // Whoever shares this gateway's containerd.
     "com.docker/engine.",
     "nerdctl/",
     // containerd: restart monitor, garbage collection, snapshotters, its own CRI; which shim serves a container.
@@ -42,9 +41,9 @@ const PREFIXES: [&str; 24] = [
 /// Whole keys that are reserved: runc gives hooks the directory of a container's bundle under this one.
 const WHOLE: [&str; 1] = ["bundle"];
 
-/// Domains that are reserved, with all below them: containerd's and its plugins', and that by which hooks and wrappers of runtimes are
-/// told of devices.
-const DOMAINS: [&str; 3] = ["containerd.io", "cdi.k8s.io", "noderesource.dev"];
+/// Domains that are reserved, with all below them: containerd's and its plugins', that by which hooks and wrappers of runtimes are told of
+/// devices, and this gateway's own, by which kubelets bring the tokens of leases.
+const DOMAINS: [&str; 4] = ["containerd.io", "cdi.k8s.io", "noderesource.dev", "switchyard.io"];
 
 /// Whether a key of a client is kept from containerd. Pure.
 pub(crate) fn is_reserved(key: &str) -> bool {
@@ -101,6 +100,7 @@ mod tests {
             "ulimits.nri.containerd.io/pod",
             "nvidia.cdi.k8s.io/x",
             "switchyard.io/kind",
+            "devices.switchyard.io/0123456789abcdef0123456789abcdef",
             "nerdctl/state-dir",
             "bundle",
         ] {
@@ -125,6 +125,7 @@ mod tests {
             "com.docker.compose.project",
             "org.opencontainers.image.version",
             "mycontainerd.io/x",
+            "myswitchyard.io/x",
             "x/containerd.io/y",
             "bundle.x",
             "henri.example/x",

@@ -26,10 +26,12 @@ use crate::config::{Infra, SandboxKind};
 use crate::disks::unless_full;
 use crate::layout::SandboxDirs;
 use crate::leftovers::Leftover;
-use crate::record::{self, MetaRecord, NetworkRecord, PHASE, Phase, SandboxRecord, UsersRecord};
+use crate::record::{
+    self, HostPortsRecord, MetaRecord, NetworkRecord, PHASE, Phase, SandboxRecord, UsersRecord,
+};
 use crate::recover::shows_its_end;
 use crate::steps::Step;
-use crate::text::{io_error, make_dir, remove_tree};
+use crate::text::{make_dir, remove_tree};
 use crate::users;
 
 mod files;
@@ -41,7 +43,9 @@ pub(crate) mod infra;
 mod network;
 pub(crate) mod ranges;
 mod start;
-pub(crate) use network::from_cni;
+mod unreleased;
+pub(crate) use network::{from_cni, ports_of_journal};
+pub(crate) use unreleased::Unreleased;
 
 /// A sandbox as the backend knows it.
 #[derive(Debug)]
@@ -156,6 +160,7 @@ impl Inner {
             boot: self.boot.clone(),
             groups: Vec::new(),
             note: String::new(),
+            host_ports: Some(HostPortsRecord::from_core(&spec.host_ports)),
         };
         let want = wanted(spec, &record);
         want.check().map_err(from_namespaces)?;
@@ -177,6 +182,7 @@ impl Inner {
                 let entry = Arc::new(entry);
                 if let Err(undo) = self.destroy_entry(id, &entry).await {
                     tracing::warn!(sandbox.id = %id, error = undo.report(), "a half-made sandbox is cleared away later");
+                    self.leftovers.unreleased.add(id);
                     self.leftovers.keep(Leftover::Sandbox(id, entry));
                 }
                 Err(error)
@@ -377,6 +383,7 @@ impl Inner {
         // Plugins need the network namespace, so its pin goes after they are done.
         let disconnected = async {
             self.detach(id, &dirs).await?;
+            self.leftovers.unreleased.remove(id);
             self.faults.reach(Step::SandboxDetached)?;
             unpin_pid(&dirs).await?;
             namespaces::tasks::remove_pins(dirs.pins.clone()).await.map_err(from_namespaces)?;
@@ -484,12 +491,4 @@ async fn join(path: PathBuf, sysctls: BTreeMap<String, String>) -> Result<Vec<Ip
     };
     namespaces::tasks::set_sysctls(path.clone(), sysctls).await.map_err(refused)?;
     namespaces::tasks::addresses(path.clone()).await.map_err(refused)
-}
-
-/// What a file below `/proc/sys/kernel` says.
-pub(crate) fn kernel_text(name: &str) -> Result<String> {
-    let path = std::path::Path::new("/proc/sys/kernel").join(name);
-    std::fs::read_to_string(&path)
-        .map(|text| text.trim().to_owned())
-        .map_err(|fault| io_error("read", &path, fault))
 }

@@ -128,6 +128,14 @@ pub(crate) async fn blocking<T: Send + 'static>(
     })
 }
 
+/// What a file below `/proc/sys/kernel` says.
+pub(crate) fn kernel_text(name: &str) -> Result<String> {
+    let path = Path::new("/proc/sys/kernel").join(name);
+    std::fs::read_to_string(&path)
+        .map(|text| text.trim().to_owned())
+        .map_err(|fault| io_error("read", &path, fault))
+}
+
 #[cfg(test)]
 mod tests {
     use std::fs;

@@ -139,6 +139,7 @@ macro_rules! contract_tests {
             recovery::recovering_twice_changes_nothing;
             recovery::new_limits_are_recovered;
             recovery::a_note_on_a_sandbox_is_recovered;
+            recovery::what_sandboxes_and_tasks_hold_of_the_node_is_recovered;
             recovery::limits_that_cannot_be_set_leave_the_old_ones;
             exec::a_process_writes_to_both_streams_and_ends_with_its_code;
             exec::what_goes_in_comes_out_and_dropping_the_input_ends_it;

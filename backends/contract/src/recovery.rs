@@ -3,7 +3,10 @@
 use std::time::Duration;
 
 use switchyard_core::ErrorKind;
-use switchyard_core::spec::{Resources, Signal};
+use switchyard_core::id::{LeaseToken, SandboxId};
+use switchyard_core::spec::{
+    HostPort, HostPorts, LeaseClaim, Protocol, Resources, SandboxSpec, Signal, TaskSpec,
+};
 use switchyard_core::state::{ExitCause, SandboxState, TaskState};
 
 use crate::Fixture;
@@ -190,8 +193,30 @@ pub async fn a_note_on_a_sandbox_is_recovered(fixture: &dyn Fixture) {
     let found = lab.reopen().await;
     assert_eq!(found.sandboxes[0].details.note, b"last");
     assert_eq!(found.sandboxes[0].details.ips, sandbox.details.ips);
-    let gone = lab.backend.amend_sandbox(switchyard_core::id::SandboxId::random(), b"x").await;
+    let gone = lab.backend.amend_sandbox(SandboxId::random(), b"x").await;
     assert_eq!(refused(gone), ErrorKind::NotFound);
+}
+
+/// Whoever keeps account of the node's ports and devices finds them again.
+pub async fn what_sandboxes_and_tasks_hold_of_the_node_is_recovered(fixture: &dyn Fixture) {
+    let mut lab = Lab::open(fixture).await;
+    lab.pull().await.expect("pull the image of the fixture");
+    let port = |protocol, ip| HostPort { protocol, port: 53, ip };
+    let ports = vec![port(Protocol::Tcp, None), port(Protocol::Udp, Some([127, 0, 0, 9].into()))];
+    let host_ports = HostPorts { group: "of a pod".to_owned(), ports };
+    let spec = SandboxSpec { host_ports: host_ports.clone(), ..fixture.sandbox_spec("pod") };
+    let id = SandboxId::random();
+    let details = lab.backend.create_sandbox(id, &spec).await.expect("create a sandbox");
+    assert_eq!(details.host_ports, host_ports);
+    let claim = LeaseClaim { token: LeaseToken::random(), slots: vec!["acme-7::1".to_owned()], named: false };
+    let task = TaskSpec { leases: vec![claim.clone()], ..fixture.task_spec("task", ENDLESS) };
+    let task = lab.task_of(id, task).await;
+    assert_eq!(task.details.leases, std::slice::from_ref(&claim));
+    let found = lab.reopen().await;
+    assert_eq!(sandbox_in(&found, id).details.host_ports, host_ports);
+    assert_eq!(task_in(&found, task.id).details.leases, [claim]);
+    assert!(found.remnants.is_empty(), "{:?}", found.remnants);
+    lab.backend.network_released(id).await;
 }
 
 /// A quota of 1 µs is less than any kernel takes.

@@ -6,7 +6,7 @@ use std::time::SystemTime;
 
 use switchyard_core::id::Owner;
 use switchyard_core::spec::{
-    CgroupPlacement, DEFAULT_SHM_BYTES, ExecSpec, IpcMode, Meta, PidMode, PodNetwork, Resources,
+    CgroupPlacement, DEFAULT_SHM_BYTES, ExecSpec, HostPorts, IpcMode, Meta, PidMode, PodNetwork, Resources,
     SandboxNetwork, SandboxPid, SandboxSpec, Security, Stdio, TaskSpec, UserSpec, UtsMode,
 };
 
@@ -34,6 +34,7 @@ pub fn sandbox(owner: Owner, name: &str) -> SandboxSpec {
         handler: String::new(),
         hostname: name.to_owned(),
         network: SandboxNetwork::Pod(PodNetwork::default()),
+        host_ports: HostPorts::default(),
         uts: UtsMode::Network,
         ipc: IpcMode::Shared,
         pid: SandboxPid::PerTask,
@@ -64,6 +65,7 @@ pub fn task(owner: Owner, name: &str, image: &str, command: &[&str]) -> TaskSpec
         mounts: Vec::new(),
         devices: Vec::new(),
         cdi_devices: Vec::new(),
+        leases: Vec::new(),
         security: Security::default(),
         rlimits: Vec::new(),
         throttles: Vec::new(),

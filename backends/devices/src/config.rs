@@ -1,14 +1,30 @@
-//! The configuration: which paths are devices of which group.
+//! The configuration: which devices there are, in groups of like ones.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
 use glob::Pattern;
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
+use switchyard_core::device::SlotPlacement;
+use switchyard_core::id::Owner;
 use switchyard_core::{Error, Result};
+use switchyard_runtime_spec::cdi::is_kind;
+
+mod check;
+mod path;
+mod resource;
+mod selector;
+
+pub use path::{Entry, PathMatch};
+pub use selector::{PciMatch, UsbMatch};
+
+use check::{is_absolute, is_permissions, is_variable};
+
+/// How many tasks may share one device at most.
+pub const SHARES_MAX: u16 = 1000;
 
 /// `[[devices.groups]]`: like devices.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Group {
     /// Who makes them.
@@ -19,20 +35,73 @@ pub struct Group {
     /// Their model.
     #[serde(default = "default_name")]
     pub name: String,
-    /// Paths of the device nodes, with `*`, `?` and `[...]` for what differs. One without these is told as unhealthy while it is missing.
-    pub paths: Vec<String>,
-    /// What a task may do with them: any of `r`, `w`, `m`.
+    /// What pods request, as `acme.com/tpu`; empty if they are not offered to kubelets.
+    #[serde(default)]
+    pub resource: String,
+    /// Device nodes by their paths.
+    #[serde(default)]
+    pub paths: Vec<Entry>,
+    /// USB devices, each with all of its nodes.
+    #[serde(default)]
+    pub usb: Vec<UsbMatch>,
+    /// PCI devices, each with all of its nodes.
+    #[serde(default)]
+    pub pci: Vec<PciMatch>,
+    /// Kinds of the Container Device Interface, as `nvidia.com/gpu`: all devices that vendors' files describe of them.
+    #[serde(default)]
+    pub cdi: Vec<String>,
+    /// How many tasks may share one of them.
+    #[serde(default = "default_shares")]
+    pub shares: u16,
+    /// How many slots an owner may hold at most; one that is not named may hold all.
+    #[serde(default)]
+    pub quota: BTreeMap<String, usize>,
+    /// Which slots kubelets are told to prefer.
+    #[serde(default)]
+    pub placement: Placement,
+    /// What a task may do with their nodes: any of `r`, `w`, `m`.
     #[serde(default = "default_permissions")]
     pub permissions: String,
     /// Nodes that a task with any of them gets besides.
     #[serde(default)]
     pub shared: Vec<PathBuf>,
+    /// Mounts that a task with any of them gets.
+    #[serde(default)]
+    pub mounts: Vec<GroupMount>,
     /// The variable that tells a task which of them it has, their paths with commas between; empty for none.
     #[serde(default)]
     pub env: String,
+    /// Variables that a task with any of them gets besides.
+    #[serde(default)]
+    pub environment: BTreeMap<String, String>,
     /// Facts for jobs to choose by, as `memory = "16 GiB"`.
     #[serde(default)]
     pub attributes: BTreeMap<String, String>,
+}
+
+/// Which slots kubelets are told to prefer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Placement {
+    /// Those of devices that are in use already.
+    #[default]
+    Packed,
+    /// Those of the devices that are in use least.
+    Spread,
+}
+
+/// A mount that a task with a device gets.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct GroupMount {
+    /// What is mounted; it must be there when the task is made.
+    pub host_path: PathBuf,
+    /// Where it is mounted; empty for the same path.
+    #[serde(default)]
+    pub container_path: PathBuf,
+    /// No writing through it.
+    #[serde(default)]
+    pub read_only: bool,
 }
 
 fn default_name() -> String {
@@ -43,6 +112,10 @@ fn default_permissions() -> String {
     "rw".to_owned()
 }
 
+fn default_shares() -> u16 {
+    1
+}
+
 // === impl Group ===
 
 impl Group {
@@ -51,15 +124,31 @@ impl Group {
     /// # Errors
     /// `InvalidArgument`, naming the key.
     pub fn check(groups: &[Self]) -> Result<()> {
-        let mut seen = BTreeSet::new();
+        let (mut names, mut resources, mut kinds) = (BTreeSet::new(), BTreeSet::new(), BTreeSet::new());
         for group in groups {
             group.check_one()?;
-            let name = format!("{}/{}/{}", group.vendor, group.kind, group.name);
-            if !seen.insert(name.clone()) {
-                return Err(Error::invalid("name", format!("two groups are {name}")));
+            if !names.insert(group.full_name()) {
+                return Err(Error::invalid("name", format!("two groups are {}", group.full_name())));
+            }
+            if !group.resource.is_empty() && !resources.insert(&group.resource) {
+                return Err(Error::invalid("resource", format!("two groups are {}", group.resource)));
+            }
+            if let Some(kind) = group.cdi.iter().find(|kind| !kinds.insert(*kind)) {
+                return Err(Error::invalid("cdi", format!("{kind} is named twice")));
             }
         }
         Ok(())
+    }
+
+    /// `vendor/type/name`, by which jobs of Nomad ask for it.
+    #[must_use]
+    pub fn full_name(&self) -> String {
+        format!("{}/{}/{}", self.vendor, self.kind, self.name)
+    }
+
+    /// How many slots each owner may hold at most.
+    pub(crate) fn quotas(&self) -> BTreeMap<Owner, usize> {
+        self.quota.iter().filter_map(|(owner, most)| Some((Owner::parse(owner)?, *most))).collect()
     }
 
     fn check_one(&self) -> Result<()> {
@@ -68,28 +157,81 @@ impl Group {
                 return Err(Error::invalid(key, format!("{text:?} is no word without a slash")));
             }
         }
-        if self.paths.is_empty() {
-            return Err(Error::invalid("paths", "there is none"));
+        if self.paths.is_empty() && self.usb.is_empty() && self.pci.is_empty() && self.cdi.is_empty() {
+            return Err(Error::invalid("paths", "there is none, and neither usb nor pci nor cdi says more"));
         }
-        for path in &self.paths {
-            Pattern::new(path).map_err(|fault| {
-                Error::invalid("paths", format!("{path:?} is no pattern of paths")).with_source(fault)
+        self.check_selectors()?;
+        self.check_sharing()?;
+        self.check_given()
+    }
+
+    fn check_selectors(&self) -> Result<()> {
+        for entry in &self.paths {
+            entry.check()?;
+        }
+        for wanted in &self.usb {
+            wanted.check()?;
+        }
+        for wanted in &self.pci {
+            wanted.check()?;
+        }
+        match self.cdi.iter().find(|kind| !is_kind(kind)) {
+            Some(kind) => Err(Error::invalid("cdi", format!("{kind:?} is not of the form vendor/class"))),
+            None => Ok(()),
+        }
+    }
+
+    fn check_sharing(&self) -> Result<()> {
+        if !self.resource.is_empty() {
+            resource::check(&self.resource).map_err(|why| {
+                Error::invalid("resource", format!("{:?} is no resource of kubelets: {why}", self.resource))
             })?;
         }
-        let shared = self.shared.iter().map(|path| ("shared", path.display().to_string()));
-        for (key, path) in self.paths.iter().map(|path| ("paths", path.clone())).chain(shared) {
-            if !path.starts_with('/') || path.split('/').any(|part| part == "..") {
-                return Err(Error::invalid(key, format!("{path:?} is not an absolute path without `..`")));
+        if !(1..=SHARES_MAX).contains(&self.shares) {
+            return Err(Error::invalid("shares", format!("{} is not within 1 to {SHARES_MAX}", self.shares)));
+        }
+        match self.quota.keys().find(|owner| Owner::parse(owner).is_none()) {
+            Some(owner) => {
+                let known = Owner::ALL.map(Owner::as_str).join(", ");
+                Err(Error::invalid("quota", format!("{owner:?} is no owner: {known}")))
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// Checks what a task gets besides the devices.
+    fn check_given(&self) -> Result<()> {
+        if let Some(path) = self.shared.iter().find(|path| !is_absolute(path)) {
+            return Err(Error::invalid("shared", no_path(&path.display().to_string())));
+        }
+        let mut places = BTreeSet::new();
+        for mount in &self.mounts {
+            for path in [&mount.host_path, mount.destination()] {
+                if !is_absolute(path) {
+                    return Err(Error::invalid("mounts", no_path(&path.display().to_string())));
+                }
+            }
+            if mount.destination().parent().is_none() || !places.insert(mount.destination()) {
+                let place = mount.destination().display();
+                return Err(Error::invalid(
+                    "mounts",
+                    format!("{place} is the root, or the place of two mounts"),
+                ));
             }
         }
-        if self.permissions.is_empty() || !self.permissions.chars().all(|c| "rwm".contains(c)) {
-            return Err(Error::invalid(
-                "permissions",
-                format!("{:?} is none of r, w and m", self.permissions),
-            ));
+        if !is_permissions(&self.permissions) {
+            let why = format!("{:?} is none of r, w and m", self.permissions);
+            return Err(Error::invalid("permissions", why));
         }
-        if self.env.contains(['=', '\0']) {
+        if !self.env.is_empty() && !is_variable(&self.env) {
             return Err(Error::invalid("env", format!("{:?} cannot name a variable", self.env)));
+        }
+        for (name, value) in &self.environment {
+            if !is_variable(name) || name == &self.env || value.contains('\0') {
+                let why =
+                    format!("{name:?} cannot name a variable, is that of env, or has a value with a NUL");
+                return Err(Error::invalid("environment", why));
+            }
         }
         match self.attributes.keys().find(|key| key.is_empty()) {
             Some(_) => Err(Error::invalid("attributes", "one has no name")),
@@ -98,43 +240,41 @@ impl Group {
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
+/// What is wrong with a path that is not [`is_absolute`].
+fn no_path(path: &str) -> String {
+    format!("{path:?} is not an absolute path without `..`")
+}
 
-    fn group() -> Group {
-        Group {
-            vendor: "acme".to_owned(),
-            kind: "tpu".to_owned(),
-            name: "v2".to_owned(),
-            paths: vec!["/dev/acme[0-9]*".to_owned()],
-            permissions: default_permissions(),
-            shared: Vec::new(),
-            env: String::new(),
-            attributes: BTreeMap::new(),
-        }
+/// Checks a pattern of paths.
+fn check_pattern(pattern: &str) -> Result<()> {
+    Pattern::new(pattern).map_err(|fault| {
+        Error::invalid("paths", format!("{pattern:?} is no pattern of paths")).with_source(fault)
+    })?;
+    if is_absolute(std::path::Path::new(pattern)) {
+        return Ok(());
     }
+    Err(Error::invalid("paths", no_path(pattern)))
+}
 
-    #[test]
-    fn what_is_no_group_is_refused_by_its_key() {
-        let check = |change: fn(&mut Group), key: &str| {
-            let mut one = group();
-            change(&mut one);
-            let error = Group::check(&[one]).unwrap_err().to_string();
-            assert!(error.starts_with(key), "{error}");
-        };
-        Group::check(&[group()]).unwrap();
-        check(|group| group.vendor = "a/b".into(), "vendor: ");
-        check(|group| group.kind.clear(), "type: ");
-        check(|group| group.name = "two words".into(), "name: ");
-        check(|group| group.paths.clear(), "paths: ");
-        check(|group| group.paths = vec!["/dev/a[".into()], "paths: ");
-        check(|group| group.paths = vec!["dev/a".into()], "paths: ");
-        check(|group| group.paths = vec!["/dev/../a".into()], "paths: ");
-        check(|group| group.shared = vec!["ctl".into()], "shared: ");
-        check(|group| group.permissions = "rx".into(), "permissions: ");
-        check(|group| group.env = "A=B".into(), "env: ");
-        let error = Group::check(&[group(), group()]).unwrap_err().to_string();
-        assert!(error.contains("acme/tpu/v2"), "{error}");
+// === impl GroupMount ===
+
+impl GroupMount {
+    /// Where it is mounted.
+    pub(crate) fn destination(&self) -> &PathBuf {
+        if self.container_path.as_os_str().is_empty() { &self.host_path } else { &self.container_path }
     }
 }
+
+// === impl Placement ===
+
+impl From<Placement> for SlotPlacement {
+    fn from(placement: Placement) -> Self {
+        match placement {
+            Placement::Packed => Self::Packed,
+            Placement::Spread => Self::Spread,
+        }
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests;

@@ -1,15 +1,26 @@
-//! The devices of a node that jobs may ask for: groups that its operator names by paths, looked at again and again.
+//! The devices of a node that jobs and pods may ask for: groups that its operator names, looked at again and again.
 //!
 //! ```text
-//! [[devices.groups]] ─► look: paths ─► device nodes, their health, their place on the PCI bus ─► Inventory ─► whoever watches
+//! [[devices.groups]] ─► look: paths, usb, pci, cdi ─► candidates ─► assemble: owners of nodes, ids ─► Inventory ─► whoever watches
+//!                        ▲ /dev, /sys, /etc/cdi
+//! events (inotify, uevents) or two seconds
 //! ```
 //!
-//! Nothing is kept on disk: a device is known by its path, which is the same after a restart.
+//! Nothing is kept on disk: what a device is called follows from what it is known by, which is the
+//! same after a restart.
 
+mod assemble;
 mod config;
+mod events;
+#[cfg(feature = "fuzzing")]
+pub mod fuzzing;
+mod identity;
 mod look;
+mod roots;
+mod together;
 mod watch;
 
-pub use config::Group;
-pub use look::{Node, look};
+pub use config::{Entry, Group, GroupMount, PathMatch, PciMatch, Placement, SHARES_MAX, UsbMatch};
+pub use look::{Found, Search, look};
+pub use roots::Roots;
 pub use watch::watch;

@@ -1,84 +1,162 @@
 //! Looks again and again.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
 use switchyard_core::device::{Inventories, Inventory};
 use tokio::sync::watch;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use crate::config::Group;
-use crate::look::look;
+use crate::events::Events;
+use crate::look::{Found, Looker, Search, watched};
 
-/// Between two looks.
+/// Between two looks if nothing happens.
 const PAUSE: Duration = Duration::from_secs(2);
+/// Between two looks whatever happens.
+const LEAST_PAUSE: Duration = Duration::from_millis(50);
+/// How many times as long as a look the pause after it is at least, so that looking never takes all of a processor.
+const LOOK_SHARE: u32 = 4;
+/// How long that pause is at most, also after a look that a file system has held up.
+const MOST_PAUSE: Duration = Duration::from_secs(10);
 
-/// Looks for the devices of these groups until `stop`, and tells what there is when it is another than before. Where there are no groups
-/// nothing is looked for. Must be called within a tokio runtime.
+/// Looks for the devices of these groups until `stop`, when something happens and every two seconds, and tells what there is when it is
+/// another than before. Where there are no groups nothing is looked for. Must be called within a tokio runtime.
 #[must_use]
-pub fn watch(groups: Vec<Group>, stop: CancellationToken) -> Inventories {
-    let none = groups.is_empty().then(Arc::<Inventory>::default);
+pub fn watch(search: Search, stop: CancellationToken) -> Inventories {
+    let none = search.groups.is_empty().then(Arc::<Inventory>::default);
     let (told, inventories) = watch::channel(none);
-    if !groups.is_empty() {
-        tokio::spawn(async move { stop.run_until_cancelled(follow(groups.into(), told)).await });
+    if !search.groups.is_empty() {
+        tokio::spawn(async move { stop.run_until_cancelled(follow(search, told, PAUSE)).await });
     }
     inventories
 }
 
-async fn follow(groups: Arc<[Group]>, told: watch::Sender<Option<Arc<Inventory>>>) {
+async fn follow(search: Search, told: watch::Sender<Option<Arc<Inventory>>>, pause: Duration) {
+    let events = Events::open();
+    let mut looker = Some(Looker::new(search.clone()));
+    let mut notes = BTreeSet::new();
     loop {
-        let these = Arc::clone(&groups);
+        let begun = Instant::now();
+        events.clear();
+        let files = events.files();
+        let mut own = looker.take().unwrap_or_else(|| Looker::new(search.clone()));
         // A path may be on a file system that hangs: one look waits for it, and no other begins.
-        match tokio::task::spawn_blocking(move || look(&these)).await {
-            Ok(found) => {
-                told.send_if_modified(|last| {
-                    let is_new = last.as_deref() != Some(&found);
-                    if is_new {
-                        *last = Some(Arc::new(found));
-                    }
-                    is_new
-                });
+        let look = tokio::task::spawn_blocking(move || {
+            // Watched first: what comes after it was looked for is an event.
+            if let Some(files) = files {
+                files.watch(&watched(&own.search));
+            }
+            (own.look(), own)
+        });
+        match look.await {
+            Ok((found, own)) => {
+                looker = Some(own);
+                tell(found, &told, &mut notes);
             }
             Err(fault) => tracing::error!(error = %fault, "a look at the node's devices broke off"),
         }
-        tokio::time::sleep(PAUSE).await;
+        let rest = begun.elapsed().saturating_mul(LOOK_SHARE).clamp(LEAST_PAUSE, MOST_PAUSE);
+        let ended = Instant::now();
+        let _ = tokio::time::timeout(pause.max(rest), events.changed()).await;
+        // The first event after a while is followed at once, others together.
+        tokio::time::sleep_until(ended + rest).await;
     }
+}
+
+fn tell(found: Found, told: &watch::Sender<Option<Arc<Inventory>>>, known: &mut BTreeSet<String>) {
+    let Found { inventory, notes } = found;
+    for note in notes.difference(known) {
+        tracing::warn!("devices: {note}");
+    }
+    *known = notes;
+    told.send_if_modified(|last| {
+        let is_new = last.as_deref() != Some(&inventory);
+        if is_new {
+            *last = Some(Arc::new(inventory));
+        }
+        is_new
+    });
 }
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeMap;
+    use std::path::Path;
+
+    use nix::sys::stat::{Mode, SFlag, makedev, mknod};
 
     use super::*;
+    use crate::config::tests::group;
+
+    /// Longer than any test: what is told before was told by an event.
+    const NEVER: Duration = Duration::from_secs(3600);
+
+    fn make(path: &Path, minor: u64) {
+        mknod(path, SFlag::S_IFCHR, Mode::S_IRUSR, makedev(1, minor))
+            .expect("these tests make device nodes and so must run as root");
+    }
+
+    fn search(pattern: &Path) -> Search {
+        let groups = vec![group("v2", &[pattern.display().to_string()])];
+        Search { groups, ..Search::default() }
+    }
+
+    /// How many devices are told next.
+    async fn next(seen: &mut Inventories) -> usize {
+        seen.changed().await.unwrap();
+        seen.borrow_and_update().as_ref().map_or(0, |inventory| inventory.groups[0].devices.len())
+    }
 
     #[tokio::test]
-    async fn what_changes_is_told_and_what_does_not_is_not() {
+    async fn a_new_node_is_told_by_an_event_and_so_is_one_that_goes() {
         let dir = tempfile::tempdir().unwrap();
-        let group = Group {
-            vendor: "acme".to_owned(),
-            kind: "tpu".to_owned(),
-            name: "v2".to_owned(),
-            paths: vec![dir.path().join("acme*").display().to_string()],
-            permissions: "r".to_owned(),
-            shared: Vec::new(),
-            env: String::new(),
-            attributes: BTreeMap::new(),
-        };
-        let stop = CancellationToken::new();
-        let mut seen = watch(vec![group], stop.clone());
-        let first = seen.wait_for(Option::is_some).await.unwrap().clone().unwrap();
-        assert!(first.groups[0].devices.is_empty(), "{first:?}");
-        std::fs::write(dir.path().join("acme0"), "").unwrap();
-        seen.changed().await.unwrap();
-        let second = seen.borrow_and_update().clone().unwrap();
-        assert_eq!(second.groups[0].devices.len(), 1);
+        let (tell, mut seen) = watch::channel(None);
+        let (pattern, stop) = (dir.path().join("acme*"), CancellationToken::new());
+        let following = follow(search(&pattern), tell, NEVER);
+        let ended = stop.clone();
+        let task = tokio::spawn(async move { ended.run_until_cancelled(following).await });
+        assert_eq!(next(&mut seen).await, 0);
+        make(&dir.path().join("acme0"), 3);
+        assert_eq!(next(&mut seen).await, 1);
+        std::fs::remove_file(dir.path().join("acme0")).unwrap();
+        assert_eq!(next(&mut seen).await, 0);
         stop.cancel();
+        task.await.unwrap();
         assert!(seen.changed().await.is_err(), "it is told no more");
     }
 
     #[tokio::test]
+    async fn a_directory_that_comes_later_is_followed_too() {
+        let dir = tempfile::tempdir().unwrap();
+        let below = dir.path().join("serial");
+        let (tell, mut seen) = watch::channel(None);
+        let following = tokio::spawn(follow(search(&below.join("by-id/acme*")), tell, NEVER));
+        assert_eq!(next(&mut seen).await, 0);
+        std::fs::create_dir_all(below.join("by-id")).unwrap();
+        make(&below.join("by-id/acme0"), 3);
+        assert_eq!(next(&mut seen).await, 1);
+        following.abort();
+    }
+
+    #[tokio::test]
+    async fn what_does_not_change_is_not_told() {
+        let dir = tempfile::tempdir().unwrap();
+        let (tell, mut seen) = watch::channel(None);
+        let following = tokio::spawn(follow(search(&dir.path().join("acme*")), tell, NEVER));
+        assert_eq!(next(&mut seen).await, 0);
+        // Many changes of others, and then one that counts: it is the next that is told.
+        for number in 0..200 {
+            std::fs::write(dir.path().join(format!("other{number}")), "").unwrap();
+        }
+        make(&dir.path().join("acme0"), 3);
+        assert_eq!(next(&mut seen).await, 1);
+        following.abort();
+    }
+
+    #[tokio::test]
     async fn without_groups_there_is_nothing_at_once() {
-        let seen = watch(Vec::new(), CancellationToken::new());
+        let seen = watch(Search::default(), CancellationToken::new());
         assert_eq!(seen.borrow().as_deref(), Some(&Inventory::default()));
     }
 }

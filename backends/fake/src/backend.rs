@@ -56,6 +56,12 @@ impl Backend for Fake {
         self.session.act(Method::StartSandbox, id, || self.world.lock().start_sandbox(id)).await
     }
 
+    /// What fails here has left nothing, unless a test holds this call.
+    async fn network_released(&self, id: SandboxId) {
+        // A backend that was killed says nothing any more.
+        let _ = self.session.act(Method::NetworkReleased, id, || Ok(())).await;
+    }
+
     /// No sandbox of this backend has anything that could end by itself.
     async fn wait_sandbox(&self, _id: SandboxId) -> Result<String> {
         std::future::pending().await

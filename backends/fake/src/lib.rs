@@ -23,7 +23,7 @@ use std::time::{Duration, SystemTime};
 use switchyard_core::backend::{BackendStatus, CgroupDriver, Condition, Handler};
 use switchyard_core::id::{Owner, SandboxId, TaskId};
 use switchyard_core::image::PullProgress;
-use switchyard_core::spec::{Signal, Subnet};
+use switchyard_core::spec::{DeviceNode, Signal, Subnet};
 use switchyard_core::state::{Exit, ExitCause};
 use switchyard_core::{Error, Result};
 
@@ -265,6 +265,12 @@ impl Fake {
     #[must_use]
     pub fn annotations(&self, task: TaskId) -> BTreeMap<String, String> {
         self.world.lock().tasks.get(&task).map(|task| task.annotations.clone()).unwrap_or_default()
+    }
+
+    /// The device nodes that a task was made with; none if it is gone.
+    #[must_use]
+    pub fn devices(&self, task: TaskId) -> Vec<DeviceNode> {
+        self.world.lock().tasks.get(&task).map(|task| task.devices.clone()).unwrap_or_default()
     }
 
     /// The ranges that an owner named last.

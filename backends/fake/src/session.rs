@@ -17,6 +17,8 @@ pub enum Method {
     Recover,
     /// [`Backend::create_sandbox`](switchyard_core::backend::Backend::create_sandbox).
     CreateSandbox,
+    /// [`Backend::network_released`](switchyard_core::backend::Backend::network_released).
+    NetworkReleased,
     /// [`Backend::stop_sandbox`](switchyard_core::backend::Backend::stop_sandbox).
     StopSandbox,
     /// [`Backend::amend_sandbox`](switchyard_core::backend::Backend::amend_sandbox).
@@ -175,7 +177,8 @@ impl Method {
             | Self::GetImage
             | Self::ListImages
             | Self::RemoveImage
-            | Self::ImageUsage => false,
+            | Self::ImageUsage
+            | Self::NetworkReleased => false,
         }
     }
 

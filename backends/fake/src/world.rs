@@ -11,9 +11,9 @@ use switchyard_core::backend::{Recovered, ResolvedUser, SandboxDetails, Started,
 use switchyard_core::id::{Owner, SandboxId, TaskId};
 use switchyard_core::image::ImageId;
 use switchyard_core::spec::{
-    Meta, Mount, MountSource, Output, PidMode, Project, ProjectId, Resources, SandboxNetwork, SandboxPid,
-    SandboxSpec, Signal, Stdin, Subnet, TaskSpec, TaskUpdate, Throttle, UserRef, UserSpec, disk_parts,
-    is_volume_name,
+    DeviceNode, Meta, Mount, MountSource, Output, PidMode, Project, ProjectId, Resources, SandboxNetwork,
+    SandboxPid, SandboxSpec, Signal, Stdin, Subnet, TaskSpec, TaskUpdate, Throttle, UserRef, UserSpec,
+    disk_parts, is_volume_name,
 };
 use switchyard_core::state::{Exit, ExitCause, SandboxState, TaskState};
 use switchyard_core::table::{Sandbox, Task, no_sandbox, no_task};
@@ -68,6 +68,8 @@ pub(crate) struct FakeTask {
     pub(crate) end: watch::Sender<Option<Exit>>,
     timer: Option<AbortHandle>,
     pub(crate) annotations: BTreeMap<String, String>,
+    /// The device nodes that it was made with.
+    pub(crate) devices: Vec<DeviceNode>,
     pub(crate) reads: u64,
 }
 
@@ -204,7 +206,8 @@ impl State {
             SandboxPid::Shared => Some(self.next_pid()),
             SandboxPid::PerTask | SandboxPid::Host => None,
         };
-        let details = SandboxDetails { ips, netns, pid, note: Vec::new() };
+        let details =
+            SandboxDetails { ips, netns, pid, note: Vec::new(), host_ports: spec.host_ports.clone() };
         let sandbox = FakeSandbox {
             meta: Arc::new(spec.meta.clone()),
             handler: spec.handler.clone(),
@@ -290,6 +293,7 @@ impl State {
                 Output::Log(path) => Some(path.clone()),
                 Output::Discard | Output::Live | Output::Fifos { .. } => None,
             },
+            leases: spec.leases.clone(),
         };
         let (entrypoint, command) = (&local.image.entrypoint, &local.image.command);
         let (first, last) = match (spec.command.is_empty(), spec.args.is_empty()) {
@@ -314,6 +318,7 @@ impl State {
             end: watch::Sender::new(None),
             timer: None,
             annotations: spec.annotations.clone(),
+            devices: spec.devices.clone(),
             reads: 0,
         };
         self.tasks.insert(id, task);
@@ -418,6 +423,7 @@ impl State {
             tasks: tasks.collect(),
             unsettled: Vec::new(),
             removals: self.doomed(),
+            remnants: Vec::new(),
         }
     }
 

@@ -5,6 +5,7 @@
 
 mod apply;
 mod file;
+mod listing;
 mod yaml;
 
 use std::path::{Path, PathBuf};
@@ -13,6 +14,7 @@ use switchyard_core::{Error, Result};
 
 pub(crate) use apply::{Target, apply};
 pub(crate) use file::Edits;
+pub use listing::{Listed, ListedNode, Listing, is_kind, list};
 
 use crate::input::HostFs;
 use file::SpecFile;
@@ -144,11 +146,6 @@ impl<'a> DeviceName<'a> {
             }
         }
     }
-}
-
-/// Whether this can be `vendor/class`.
-fn is_kind(kind: &str) -> bool {
-    kind.split_once('/').is_some_and(|(vendor, class)| is_word(vendor) && is_word(class))
 }
 
 /// Whether this begins with a letter, ends with a letter or digit, and has nothing strange in between.

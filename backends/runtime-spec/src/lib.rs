@@ -9,6 +9,7 @@
 //! - [`build::build`] makes the spec of a task, [`infra::build`] that of a sandbox's own process.
 //! - [`process::exec_process`] makes a further process from the stored spec of a task.
 //! - [`resources::linux_resources`] makes the limits; an update of a running task uses it too.
+//! - [`cdi::list`] lists the devices that vendors' files describe.
 //! - [`user::resolve`] looks the user up in the account files of the image, which are read without leaving its root file system.
 //!
 //! Every spec says `ociVersion` 1.0.2: what it uses is understood by all runtimes from runc 1.0 and crun 1.0 on.
@@ -17,7 +18,7 @@
 
 pub mod build;
 pub mod capabilities;
-mod cdi;
+pub mod cdi;
 pub mod cgroups_path;
 pub mod devices;
 pub mod environment;

@@ -26,8 +26,8 @@ use crate::error::{Error, Result};
 use crate::id::{Owner, SandboxId, TaskId};
 use crate::image::{ImageId, ImageStore};
 use crate::spec::{
-    CheckpointSpec, ExecSpec, ProjectId, Resources, SandboxSpec, Signal, Subnet, TaskSpec, TaskUpdate,
-    Throttle,
+    CheckpointSpec, ExecSpec, HostPorts, LeaseClaim, ProjectId, Resources, SandboxSpec, Signal, Subnet,
+    TaskSpec, TaskUpdate, Throttle,
 };
 use crate::state::Exit;
 use crate::stats::{InterfaceStats, TaskMetrics, TaskStats, Usage};
@@ -61,6 +61,10 @@ pub trait Backend: Send + Sync + 'static {
     /// # Errors
     /// `InvalidArgument` for what can never work; `Unavailable` if the runtime or the network is away. Nothing is left behind.
     async fn create_sandbox(&self, id: SandboxId, spec: &SandboxSpec) -> Result<SandboxDetails>;
+
+    /// Waits until a sandbox that could not be made, or not be made ready again, has nothing of the node's network any more, as rules for
+    /// ports of the host; at once if it has nothing. One that cannot be read keeps its caller waiting. Cancel-safe.
+    async fn network_released(&self, id: SandboxId);
 
     /// Ends a sandbox's own process and releases its network and namespaces. No process of its tasks runs any more; clearing up
     /// after them may go on meanwhile. Idempotent.
@@ -328,6 +332,8 @@ pub struct SandboxDetails {
     pub pid: Option<u32>,
     /// What its frontend put down after it was made; the frontend's own, as [`Meta::record`](crate::spec::Meta::record) is.
     pub note: Vec<u8>,
+    /// The ports of the host that it was made with.
+    pub host_ports: HostPorts,
 }
 
 /// What a task got.
@@ -353,6 +359,8 @@ pub struct TaskDetails {
     pub log_path: Option<PathBuf>,
     /// What its root file system is counted as on disk, or else the first of its volumes that is limited; `None` if nothing is.
     pub project: Option<ProjectId>,
+    /// The leases of devices that it was made with.
+    pub leases: Vec<LeaseClaim>,
 }
 
 /// A user, by numbers.
@@ -386,6 +394,22 @@ pub struct Recovered {
     pub unsettled: Vec<TaskId>,
     /// Those sandboxes whose removal a predecessor had begun; they are to be removed.
     pub removals: Vec<SandboxId>,
+    /// Sandboxes that are not among these, and hold something: those that were never finished, until they are cleared away, and those that
+    /// cannot be read, for as long as they are there.
+    pub remnants: Vec<Remnant>,
+}
+
+/// A sandbox that is there and cannot be used.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Remnant {
+    /// Its id.
+    pub id: SandboxId,
+    /// Whose it is.
+    pub owner: Owner,
+    /// Its name; its id again if that is not known.
+    pub name: String,
+    /// The ports of the host that it may have.
+    pub host_ports: HostPorts,
 }
 
 /// Usage of a sandbox.

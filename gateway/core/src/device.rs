@@ -7,7 +7,8 @@ use std::sync::Arc;
 use tokio::sync::watch;
 
 use crate::error::{Error, Result};
-use crate::spec::DeviceNode;
+use crate::id::Owner;
+use crate::spec::{DeviceNode, Mount};
 
 /// The devices there are.
 #[derive(Debug, Clone, PartialEq, Default)]
@@ -28,30 +29,62 @@ pub struct DeviceGroup {
     pub kind: String,
     /// Their model.
     pub name: String,
+    /// What kubelets call them, as `acme.com/tpu`; empty if they are not offered to kubelets.
+    pub resource: String,
     /// Facts about all of them, by name.
     pub attributes: BTreeMap<String, Fact>,
+    /// How many tasks may share one of them, at least 1.
+    pub shares: u16,
+    /// How many slots each owner may hold at most; an owner that is not named may hold all.
+    pub quota: BTreeMap<Owner, usize>,
+    /// Which slots a kubelet is told to prefer.
+    pub placement: SlotPlacement,
     /// The devices, by id in ascending order.
     pub devices: Vec<Device>,
     /// The variable that tells a task which of them it has; empty for none.
     pub variable: String,
+    /// Variables that a task with any of them gets besides.
+    pub env: BTreeMap<String, String>,
     /// Nodes that a task with any of them gets besides.
     pub shared: Vec<DeviceNode>,
+    /// Mounts that a task with any of them gets.
+    pub mounts: Vec<Mount>,
 }
 
-/// A device.
+/// Which slots are preferred where several would do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum SlotPlacement {
+    /// Those of devices that are in use already.
+    #[default]
+    Packed,
+    /// Those of the devices that are in use least.
+    Spread,
+}
+
+/// A device: what is given to tasks as one thing, although it may consist of several nodes.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Device {
-    /// Its name among all of the node's, the same after a restart.
+    /// Its name among all of the node's, the same after a reboot and when it is plugged in elsewhere, as far as it has something to be
+    /// known by: at most [`DEVICE_ID_MAX`] of the characters `A-Z a-z 0-9 . _ : -`.
     pub id: String,
-    /// What a task gets that has it.
-    pub node: DeviceNode,
+    /// Names under which earlier versions offered it. They are accepted of what runs, and offered to nobody.
+    pub aliases: Vec<String>,
+    /// The nodes that a task gets that has it, each once.
+    pub nodes: Vec<DeviceNode>,
+    /// What a task gets that has it, by names in the Container Device Interface.
+    pub cdi: Vec<String>,
     /// Whether it can be given to a task.
     pub health: Health,
     /// Its address on the PCI bus, as `0000:3b:00.0`, if it has one.
     pub pci_bus_id: Option<String>,
+    /// The memory node that it is next to, if the kernel says so.
+    pub numa_node: Option<u32>,
     /// What it has carried since the node has started, if the kernel counts that.
     pub traffic: Option<Traffic>,
 }
+
+/// The longest id of a device, in bytes: that of a slot, of which kubelets take 63, has up to 7 more.
+pub const DEVICE_ID_MAX: usize = 56;
 
 /// Whether a device can be given to a task.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -91,6 +124,10 @@ pub struct Reservation {
     pub env: BTreeMap<String, String>,
     /// Nodes, each once.
     pub nodes: Vec<DeviceNode>,
+    /// Mounts, each destination once.
+    pub mounts: Vec<Mount>,
+    /// Devices by their names in the Container Device Interface, each once.
+    pub cdi: Vec<String>,
 }
 
 /// Units that a fact may have.
@@ -102,7 +139,7 @@ const UNITS: [&str; 20] = [
 // === impl Inventory ===
 
 impl Inventory {
-    /// What a task gets that is given these devices. Nothing is kept of it: the same question has the same answer.
+    /// What a task gets that is given these devices or slots of devices. Nothing is kept of it: the same question has the same answer.
     ///
     /// # Errors
     /// `InvalidArgument` if none is named; `NotFound` for one that is not there (any more); `FailedPrecondition` for one that cannot be
@@ -111,38 +148,87 @@ impl Inventory {
         if ids.is_empty() {
             return Err(Error::invalid("device_ids", "none is named"));
         }
-        let wanted: BTreeSet<&String> = ids.iter().collect();
+        let wanted: BTreeSet<&str> = ids.iter().map(|id| device_of(id)).collect();
         let mut given = Reservation::default();
         let mut seen = BTreeSet::new();
         for group in &self.groups {
             let own: Vec<&Device> =
-                group.devices.iter().filter(|device| wanted.contains(&device.id)).collect();
-            if own.is_empty() {
-                continue;
-            }
+                group.devices.iter().filter(|device| device.answers_to(&wanted)).collect();
             for device in &own {
                 if let Health::Unhealthy(why) = &device.health {
                     let text = format!("device {} cannot be given to a task: {why}", device.id);
                     return Err(Error::failed_precondition(text));
                 }
-                seen.insert(&device.id);
+                seen.extend(
+                    std::iter::once(device.id.as_str()).chain(device.aliases.iter().map(String::as_str)),
+                );
             }
-            if !group.variable.is_empty() {
-                let paths: Vec<_> =
-                    own.iter().map(|device| device.node.container_path.display().to_string()).collect();
-                given.env.insert(group.variable.clone(), paths.join(","));
-            }
-            for node in own.iter().map(|device| &device.node).chain(&group.shared) {
-                if !given.nodes.contains(node) {
-                    given.nodes.push(node.clone());
-                }
+            if !own.is_empty() {
+                given.add(group, &own);
             }
         }
-        match wanted.difference(&seen).next() {
+        match wanted.iter().find(|id| !seen.contains(**id)) {
             Some(id) => Err(Error::not_found(format!(
                 "device {id} is not on this node, or not any more: does a group of devices.groups name it?"
             ))),
             None => Ok(given),
+        }
+    }
+}
+
+// === impl Device ===
+
+impl Device {
+    /// The ids of its slots, of which it has as many as it has `shares`.
+    pub fn slots(&self, shares: u16) -> impl Iterator<Item = String> + '_ {
+        (0..shares.max(1))
+            .map(move |slot| if shares <= 1 { self.id.clone() } else { format!("{}::{slot}", self.id) })
+    }
+
+    fn answers_to(&self, ids: &BTreeSet<&str>) -> bool {
+        ids.contains(self.id.as_str()) || self.aliases.iter().any(|alias| ids.contains(alias.as_str()))
+    }
+}
+
+/// The id of the device that a slot is of.
+#[must_use]
+pub fn device_of(slot: &str) -> &str {
+    match slot.rsplit_once("::") {
+        Some((device, number)) if !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit()) => {
+            device
+        }
+        Some(_) | None => slot,
+    }
+}
+
+// === impl Reservation ===
+
+impl Reservation {
+    /// Adds what a task gets that has these devices of a group.
+    fn add(&mut self, group: &DeviceGroup, devices: &[&Device]) {
+        let paths = |device: &&Device| {
+            let nodes = device.nodes.iter().take(1).map(|node| node.container_path.display().to_string());
+            nodes.chain(device.cdi.iter().filter(|_| device.nodes.is_empty()).cloned()).collect::<Vec<_>>()
+        };
+        self.env.extend(group.env.clone());
+        if !group.variable.is_empty() {
+            let paths: Vec<String> = devices.iter().flat_map(paths).collect();
+            self.env.insert(group.variable.clone(), paths.join(","));
+        }
+        for node in devices.iter().flat_map(|device| &device.nodes).chain(&group.shared) {
+            if !self.nodes.contains(node) {
+                self.nodes.push(node.clone());
+            }
+        }
+        for name in devices.iter().flat_map(|device| &device.cdi) {
+            if !self.cdi.contains(name) {
+                self.cdi.push(name.clone());
+            }
+        }
+        for mount in &group.mounts {
+            if !self.mounts.iter().any(|known| known.destination == mount.destination) {
+                self.mounts.push(mount.clone());
+            }
         }
     }
 }
@@ -181,20 +267,29 @@ mod tests {
 
     fn group(name: &str, paths: &[&str]) -> DeviceGroup {
         let device = |path: &&str| Device {
-            id: (*path).to_owned(),
-            node: node(PathBuf::from(*path), "rw"),
+            id: path.trim_start_matches("/dev/").to_owned(),
+            aliases: vec![(*path).to_owned()],
+            nodes: vec![node(PathBuf::from(*path), "rw")],
+            cdi: Vec::new(),
             health: Health::Healthy,
             pci_bus_id: None,
+            numa_node: None,
             traffic: None,
         };
         DeviceGroup {
             vendor: "acme".to_owned(),
             kind: "tpu".to_owned(),
             name: name.to_owned(),
+            resource: String::new(),
             attributes: BTreeMap::new(),
+            shares: 1,
+            quota: BTreeMap::new(),
+            placement: SlotPlacement::default(),
             devices: paths.iter().map(device).collect(),
             variable: format!("{}_DEVICES", name.to_uppercase()),
+            env: BTreeMap::new(),
             shared: vec![node("/dev/acmectl".into(), "rwm")],
+            mounts: Vec::new(),
         }
     }
 
@@ -206,7 +301,7 @@ mod tests {
     fn a_reservation_is_the_same_each_time_and_has_everything_once() {
         let inventory =
             Inventory { groups: vec![group("one", &["/dev/a0", "/dev/a1"]), group("two", &["/dev/b0"])] };
-        let asked = ids(&["/dev/b0", "/dev/a1", "/dev/a0", "/dev/a1"]);
+        let asked = ids(&["b0", "a1::3", "/dev/a0", "a1"]);
         let given = inventory.reserve(&asked).unwrap();
         assert_eq!(inventory.reserve(&asked).unwrap(), given);
         let expected = [("ONE_DEVICES", "/dev/a0,/dev/a1"), ("TWO_DEVICES", "/dev/b0")];
@@ -221,9 +316,9 @@ mod tests {
         let refused =
             |inventory: &Inventory, asked: &[&str]| inventory.reserve(&ids(asked)).unwrap_err().kind();
         assert_eq!(refused(&inventory, &[]), ErrorKind::InvalidArgument);
-        assert_eq!(refused(&inventory, &["/dev/a0", "/dev/a9"]), ErrorKind::NotFound);
+        assert_eq!(refused(&inventory, &["a0", "a9"]), ErrorKind::NotFound);
         inventory.groups[0].devices[0].health = Health::Unhealthy("it burns".to_owned());
-        assert_eq!(refused(&inventory, &["/dev/a0"]), ErrorKind::FailedPrecondition);
+        assert_eq!(refused(&inventory, &["a0"]), ErrorKind::FailedPrecondition);
     }
 
     #[test]

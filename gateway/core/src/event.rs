@@ -10,6 +10,7 @@ use tokio::sync::broadcast;
 use tokio_util::sync::CancellationToken;
 
 use crate::id::{Owner, SandboxId, TaskId};
+use crate::ledger::Refusal;
 use crate::state::Exit;
 use crate::table::Sandbox;
 
@@ -46,6 +47,8 @@ pub enum EventKind {
     TaskExited(TaskId, Exit),
     /// A task is gone.
     TaskRemoved(TaskId),
+    /// Something of the node was asked for and not given.
+    Refused(Arc<Refusal>),
 }
 
 /// The subscriber was too slow and missed this many events.

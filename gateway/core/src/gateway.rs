@@ -5,7 +5,7 @@
 //! table: the retry finds it under its name.
 
 use std::future::Future;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tokio::sync::watch;
@@ -19,6 +19,7 @@ use crate::event::{EventBus, Subscription};
 use crate::flight::Flights;
 use crate::id::{Owner, SandboxId, TaskId};
 use crate::image::ImageStore;
+use crate::ledger::{LeaseStore, Ledger, MemoryStore};
 use crate::state::TaskState;
 use crate::table::{Counts, Sandbox, Table, Task};
 use crate::turns::Turns;
@@ -27,13 +28,18 @@ mod away;
 mod checkpoint;
 mod exec;
 mod image;
+mod lease;
+mod ledger;
 mod look;
 mod sandbox;
 mod sight;
 mod stream;
 mod task;
+mod volume;
 
 pub use exec::ExecOutput;
+pub use lease::Leased;
+pub use ledger::LedgerReport;
 
 /// How long the gateway waits for things that ought to be quick, and how much it takes on at a time.
 #[derive(Debug, Clone)]
@@ -50,6 +56,22 @@ pub struct Limits {
     pub exec_output_bytes: usize,
     /// How many commands run in one task at a time.
     pub exec_per_task: usize,
+    /// For a lease of devices that nothing has been made with to keep them from other owners.
+    pub lease: Duration,
+    /// For devices to be kept from other owners after what had them has stopped: it may be restarted.
+    pub restart_grace: Duration,
+    /// What becomes of a task that names a device by itself which somebody else has.
+    pub named_devices: NamedDevices,
+}
+
+/// What becomes of a task that names a device of the node by itself, by a path or a name, where somebody else has that device.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum NamedDevices {
+    /// It is refused.
+    #[default]
+    Refuse,
+    /// It is made, and that is told.
+    Warn,
 }
 
 impl Default for Limits {
@@ -61,6 +83,9 @@ impl Default for Limits {
             retry_max: Duration::from_secs(5),
             exec_output_bytes: 256 << 20,
             exec_per_task: 1024,
+            lease: Duration::from_mins(10),
+            restart_grace: Duration::from_secs(20),
+            named_devices: NamedDevices::default(),
         }
     }
 }
@@ -74,6 +99,12 @@ pub struct Gateway {
 struct Shared {
     backend: Arc<dyn Backend>,
     table: Table,
+    ledger: Mutex<Ledger>,
+    /// Leases that nothing has been made with, on disk.
+    leases: Arc<dyn LeaseStore>,
+    views: lease::Views,
+    /// Leases of one owner come one after the other: the same question has an answer only when the first is on disk.
+    lease_turns: Turns<Owner>,
     limits: Limits,
     recovered: watch::Sender<bool>,
     /// What was asked for.
@@ -152,13 +183,23 @@ impl std::fmt::Debug for Scope {
 
 impl Gateway {
     /// A gateway over `backend` that has not yet recovered: it refuses every request with `Unavailable` until
-    /// [`Gateway::recover`] has succeeded.
+    /// [`Gateway::recover`] has succeeded. It forgets the leases of devices that nothing has been made with when it ends.
     #[must_use]
     pub fn new(backend: Arc<dyn Backend>, limits: Limits) -> Self {
+        Self::with_leases(backend, limits, Arc::new(MemoryStore::default()))
+    }
+
+    /// As [`Gateway::new`]; what is leased and not made use of is kept in `leases`.
+    #[must_use]
+    pub fn with_leases(backend: Arc<dyn Backend>, limits: Limits, leases: Arc<dyn LeaseStore>) -> Self {
         let operations = TaskTracker::new();
         let shared = Shared {
             backend,
             table: Table::new(EventBus::default()),
+            ledger: Mutex::default(),
+            leases,
+            views: lease::Views::default(),
+            lease_turns: Turns::default(),
             limits,
             recovered: watch::Sender::new(false),
             new_sandboxes: Flights::new(operations.clone()),
@@ -188,6 +229,7 @@ impl Gateway {
             recovered.tasks.iter().filter(|task| task.state.may_run()).map(|task| task.id).collect();
         let sandboxes = recovered.sandboxes.clone();
         let (unsettled, removals) = (recovered.unsettled.clone(), recovered.removals.clone());
+        self.recover_ledger(&recovered).await;
         self.shared.table.load(recovered);
         for id in unsettled {
             // Nobody else can have a turn yet: requests for this task wait from the first on.

@@ -6,31 +6,35 @@ use std::str::FromStr;
 /// Number of hexadecimal digits in a sandbox or task id.
 pub const ID_LEN: usize = 64;
 
-/// A text that is not an id: ids are 64 lower-case hexadecimal digits.
+/// Number of hexadecimal digits in the token of a lease.
+pub const TOKEN_LEN: usize = 32;
+
+/// A text that is not an id: ids are lower-case hexadecimal digits, 64 of a sandbox or task, 32 of a lease.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{text:?} is not an id: expected 64 lower-case hexadecimal digits")]
+#[error("{text:?} is not an id: expected {digits} lower-case hexadecimal digits")]
 pub struct ParseIdError {
     text: String,
+    digits: usize,
 }
 
 macro_rules! hex_id {
-    ($(#[$doc:meta])* $name:ident) => {
+    ($(#[$doc:meta])* $name:ident, $len:expr) => {
         $(#[$doc])*
         #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-        pub struct $name([u8; ID_LEN / 2]);
+        pub struct $name([u8; $len / 2]);
 
         impl $name {
             /// A fresh id from the operating system's random source.
             #[must_use]
             pub fn random() -> Self {
-                let mut bytes = [0; ID_LEN / 2];
+                let mut bytes = [0; $len / 2];
                 getrandom::fill(&mut bytes).expect("the kernel's random source is always there");
                 Self(bytes)
             }
 
             /// The id made of these bytes; for tests and for deriving ids.
             #[must_use]
-            pub const fn from_bytes(bytes: [u8; ID_LEN / 2]) -> Self {
+            pub const fn from_bytes(bytes: [u8; $len / 2]) -> Self {
                 Self(bytes)
             }
         }
@@ -51,11 +55,11 @@ macro_rules! hex_id {
             type Err = ParseIdError;
 
             fn from_str(text: &str) -> Result<Self, ParseIdError> {
-                let fail = || ParseIdError { text: text.to_owned() };
+                let fail = || ParseIdError { text: text.to_owned(), digits: $len };
                 if text.bytes().any(|b| b.is_ascii_uppercase()) {
                     return Err(fail());
                 }
-                let mut bytes = [0; ID_LEN / 2];
+                let mut bytes = [0; $len / 2];
                 hex::decode_to_slice(text, &mut bytes).map_err(|_| fail())?;
                 Ok(Self(bytes))
             }
@@ -65,12 +69,17 @@ macro_rules! hex_id {
 
 hex_id! {
     /// Names a sandbox on this node, for its whole life.
-    SandboxId
+    SandboxId, ID_LEN
 }
 
 hex_id! {
     /// Names a task on this node, for its whole life.
-    TaskId
+    TaskId, ID_LEN
+}
+
+hex_id! {
+    /// Names a lease of devices. Whoever has it can make a task with them, so that it is random.
+    LeaseToken, TOKEN_LEN
 }
 
 /// Who asked for an object. No frontend lists or touches what belongs to another owner.

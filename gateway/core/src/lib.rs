@@ -23,6 +23,7 @@ pub mod flight;
 pub mod gateway;
 pub mod id;
 pub mod image;
+pub mod ledger;
 pub mod looks;
 pub mod spec;
 pub mod state;

@@ -10,6 +10,7 @@ use std::time::{Duration, SystemTime};
 use crate::id::{Owner, TaskId};
 
 mod checkpoint;
+mod claims;
 mod disk;
 mod mount;
 mod network;
@@ -22,6 +23,7 @@ mod update;
 mod users;
 
 pub use checkpoint::CheckpointSpec;
+pub use claims::{HOST_PORTS_MAX, HostPort, HostPorts, LeaseClaim};
 pub use disk::{DiskLimit, DiskPart, LimitedPlaces, Project, ProjectId, disk_parts};
 pub use mount::{DeviceNode, MissingSource, Mount, MountSource, Propagation, is_volume_name};
 pub use network::{
@@ -65,6 +67,8 @@ pub struct SandboxSpec {
     pub hostname: String,
     /// Network namespace.
     pub network: SandboxNetwork,
+    /// The ports of the host that it claims, whoever makes them lead to it.
+    pub host_ports: HostPorts,
     /// Namespace of the host name.
     pub uts: UtsMode,
     /// IPC namespace.
@@ -147,6 +151,8 @@ pub struct TaskSpec {
     pub devices: Vec<DeviceNode>,
     /// Devices by their names in the Container Device Interface, `vendor/class=name`, in the order asked for.
     pub cdi_devices: Vec<String>,
+    /// The leases of devices that it is made with.
+    pub leases: Vec<LeaseClaim>,
     /// Confinement.
     pub security: Security,
     /// Limits of the process; those not named are the runtime's.

@@ -127,6 +127,12 @@ impl Table {
         SystemTime::UNIX_EPOCH + Duration::from_nanos(told)
     }
 
+    /// Tells everybody of something that no object of the table is about.
+    pub fn announce(&self, owner: Owner, kind: EventKind) {
+        let _order = self.lock();
+        self.publish(owner, kind, None);
+    }
+
     /// Fills an empty table with what a backend recovered. Publishes nothing: nothing happened.
     pub fn load(&self, recovered: Recovered) {
         let mut objects = self.lock();

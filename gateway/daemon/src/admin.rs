@@ -9,6 +9,8 @@
 //! | `/metrics` | Prometheus' text form |
 //! | `/statusz` | [`StatusReport`] as JSON |
 //! | `/v1/objects` | [`Objects`](crate::status::Objects) as JSON; on the unix socket only |
+//! | `/v1/devices` | [`Devices`](crate::status::Devices) as JSON; on the unix socket only |
+//! | `DELETE /v1/devices/leases/{token}` | 204 when a lease that no sandbox has is ended; on the unix socket only |
 //!
 //! It is served on a TCP address, loopback by default, and on `<run>/admin.sock`. Why a part fails, and which processes there are, is
 //! told on the socket alone: reasons hold lines of logs, paths and process ids.
@@ -27,8 +29,10 @@ use axum::extract::{Path, Query, State};
 use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE, X_CONTENT_TYPE_OPTIONS};
 use axum::http::{HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
-use axum::routing::get;
+use axum::routing::{delete, get};
 use serde::Serialize;
+use switchyard_core::ErrorKind;
+use switchyard_core::id::LeaseToken;
 
 use crate::metrics::{CONTENT_TYPE as METRICS_TYPE, Metrics, NodeCounts, REVISION, VERSION};
 use crate::status::{Part, PartView, Source, StatusReport, count_views, rfc3339};
@@ -38,6 +42,9 @@ pub use server::{Limits, serve};
 
 /// How long counting images, or asking the logkeeper, may take before a page leaves that out.
 const COUNT_LIMIT: Duration = Duration::from_secs(2);
+
+/// How long the end of a lease may take.
+const RELEASE_LIMIT: Duration = Duration::from_secs(15);
 
 /// In place of why a part fails.
 const WITHHELD: &str = "reason withheld, `switchyard status` tells it";
@@ -93,7 +100,10 @@ impl Admin {
             .route("/statusz", get(statusz));
         let router = match reach {
             Reach::Network => router,
-            Reach::Local => router.route("/v1/objects", get(objects)),
+            Reach::Local => router
+                .route("/v1/objects", get(objects))
+                .route("/v1/devices", get(devices))
+                .route("/v1/devices/leases/{token}", delete(release_lease)),
         };
         router.with_state(Pages { admin: self.clone(), reach })
     }
@@ -173,6 +183,7 @@ async fn metrics(State(Pages { admin, reach: _ }): State<Pages>) -> Response {
         images: admin.images().await,
         streaming: admin.source.count_streaming(),
         launchers: admin.source.count_launchers(),
+        devices: admin.source.devices(),
         parts: admin.source.parts(),
         logs: tokio::time::timeout(COUNT_LIMIT, admin.source.logs()).await.ok().flatten(),
     };
@@ -193,10 +204,40 @@ async fn objects(State(pages): State<Pages>) -> Response {
     json(&pages.admin.source.objects())
 }
 
+async fn devices(State(pages): State<Pages>) -> Response {
+    json(&pages.admin.source.devices())
+}
+
+async fn release_lease(State(pages): State<Pages>, Path(token): Path<String>) -> Response {
+    let token: LeaseToken = match token.parse() {
+        Ok(token) => token,
+        Err(fault) => return text(StatusCode::BAD_REQUEST, format!("{fault}\n")),
+    };
+    match tokio::time::timeout(RELEASE_LIMIT, pages.admin.source.release_lease(token)).await {
+        Ok(Ok(())) => text(StatusCode::NO_CONTENT, String::new()),
+        Ok(Err(error)) => text(status_of(error.kind()), format!("{}\n", error.report())),
+        Err(_) => text(StatusCode::GATEWAY_TIMEOUT, format!("it was not done within {RELEASE_LIMIT:?}\n")),
+    }
+}
+
+const fn status_of(kind: ErrorKind) -> StatusCode {
+    match kind {
+        ErrorKind::NotFound => StatusCode::NOT_FOUND,
+        ErrorKind::InvalidArgument => StatusCode::BAD_REQUEST,
+        ErrorKind::AlreadyExists | ErrorKind::FailedPrecondition => StatusCode::CONFLICT,
+        ErrorKind::Unavailable | ErrorKind::Cancelled => StatusCode::SERVICE_UNAVAILABLE,
+        ErrorKind::DeadlineExceeded => StatusCode::GATEWAY_TIMEOUT,
+        ErrorKind::Unimplemented => StatusCode::NOT_IMPLEMENTED,
+        ErrorKind::ResourceExhausted => StatusCode::INSUFFICIENT_STORAGE,
+        ErrorKind::Unauthenticated => StatusCode::FORBIDDEN,
+        ErrorKind::Internal => StatusCode::INTERNAL_SERVER_ERROR,
+    }
+}
+
 fn index(reach: Reach) -> String {
     let local = match reach {
         Reach::Network => "",
-        Reach::Local => "/v1/objects\n",
+        Reach::Local => "/v1/objects\n/v1/devices\n",
     };
     format!("Switchyard {VERSION}\n/livez\n/readyz?verbose\n/metrics\n/statusz\n{local}")
 }

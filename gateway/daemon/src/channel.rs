@@ -4,7 +4,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
-use http::{Request, StatusCode, Uri};
+use http::{Method, Request, StatusCode, Uri};
 use http_body_util::{BodyExt, Empty};
 use hyper_util::rt::TokioIo;
 use tokio::net::UnixStream;
@@ -52,6 +52,14 @@ pub async fn grpc(socket: &Path) -> Result<Channel, tonic::transport::Error> {
 /// # Errors
 /// [`RequestError`]; an answer of any status is none.
 pub async fn get(socket: &Path, path: &str) -> Result<(StatusCode, Bytes), RequestError> {
+    request(socket, Method::GET, path).await
+}
+
+/// Sends one request without a body. `path` is well-formed.
+///
+/// # Errors
+/// As for [`get`].
+pub async fn request(socket: &Path, method: Method, path: &str) -> Result<(StatusCode, Bytes), RequestError> {
     let fail = |source| RequestError::Http { socket: socket.to_owned(), source };
     let stream = UnixStream::connect(socket)
         .await
@@ -59,6 +67,7 @@ pub async fn get(socket: &Path, path: &str) -> Result<(StatusCode, Bytes), Reque
     let (mut sender, connection) =
         hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(fail)?;
     let request = Request::builder()
+        .method(method)
         .uri(path)
         .header(http::header::HOST, "localhost")
         .body(Empty::<Bytes>::new())

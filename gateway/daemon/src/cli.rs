@@ -8,7 +8,7 @@ use clap::{Args, Parser, Subcommand};
 use switchyard_nomad::launcher::COOKIE;
 
 use crate::channel::report;
-use crate::config::{self, ConfigError, DEFAULT_FILE, DOCUMENTED, Loaded, Sources};
+use crate::config::{self, ConfigError, DEFAULT_FILE, DOCUMENTED, Sources};
 use crate::detach::{self, ALREADY_RUNNING, Detach, DetachError};
 use crate::metrics::{REVISION, VERSION};
 use crate::output::{Format, print, print_error, print_json};
@@ -18,6 +18,7 @@ use crate::{serve, service_manager, telemetry};
 
 mod cri;
 mod daemon;
+mod devices;
 mod nomad;
 
 /// The exit status that says that the usage was wrong.
@@ -59,6 +60,8 @@ enum Command {
     Status(daemon::Target),
     /// List sandboxes and tasks of all owners.
     Ps(daemon::Target),
+    /// List devices and ports of the host, and who has them, or end a lease.
+    Devices(devices::DevicesArgs),
     /// Speak CRI to a runtime, for a look or a try.
     Cri(cri::Cri),
     /// Be what Nomad agents start as their plugins, or install that.
@@ -116,7 +119,7 @@ enum ConfigCommand {
         #[arg(long)]
         origin: bool,
     },
-    /// Check a configuration file and its drop-ins: exit status 0 if they can be used, 1 if not.
+    /// Check a configuration file and its drop-ins: exit status 0 if they can be used, with warnings or without, 1 if not.
     Check {
         /// The file; /etc/switchyard/config.toml if it is there.
         #[arg(conflicts_with = "config")]
@@ -187,6 +190,7 @@ fn run(command: Command) -> Result<ExitCode, CliError> {
         Command::Config(command) => config_command(command)?,
         Command::Status(target) => return Ok(block_on(daemon::status(&target))??),
         Command::Ps(target) => block_on(daemon::ps(&target))??,
+        Command::Devices(args) => block_on(devices::run(&args))??,
         Command::Cri(command) => return Ok(block_on(cri::run(command))??),
         Command::NomadPlugin(command) => nomad::run(command)?,
         Command::Version { output } => version(output)?,
@@ -214,6 +218,9 @@ fn serve_command(args: &ServeArgs) -> Result<(), CliError> {
     }
     let loaded = config::load(&sources)?;
     telemetry::init(&loaded.config.log)?;
+    for warning in loaded.warnings() {
+        tracing::warn!("configuration: {warning}");
+    }
     hide_memory();
     let exe = std::env::current_exe().map_err(CliError::Exe)?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
@@ -264,8 +271,11 @@ fn config_command(command: ConfigCommand) -> Result<(), CliError> {
         ConfigCommand::Dump { sources: args, origin } => print(config::load(&sources(&args)?)?.dump(origin))?,
         ConfigCommand::Check { file, config } => {
             let sources = Sources { file: file.or(config), ..Sources::default() };
-            let Loaded { files, .. } = config::load(&sources)?;
-            let read: Vec<_> = files.iter().map(|file| file.display().to_string()).collect();
+            let loaded = config::load(&sources)?;
+            let read: Vec<_> = loaded.files.iter().map(|file| file.display().to_string()).collect();
+            for warning in loaded.warnings() {
+                print_error(format!("switchyard: warning: {warning}\n"))?;
+            }
             match read.as_slice() {
                 [] => print(format!("{DEFAULT_FILE} is not there: the defaults are in force\n"))?,
                 read => print(format!("{}: ok\n", read.join(", ")))?,

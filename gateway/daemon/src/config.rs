@@ -27,6 +27,7 @@ pub use switchyard_containerd::config::{
     Registry,
 };
 pub use switchyard_cri::UnsetSeccomp;
+pub use switchyard_device_plugin::Config as KubeletDevices;
 use switchyard_devices::Group;
 
 use crate::admin::Limits;
@@ -117,6 +118,12 @@ pub struct Devices {
     pub cdi_spec_dirs: Vec<PathBuf>,
     /// Devices that jobs ask for by vendor, type and name.
     pub groups: Vec<Group>,
+    /// How long devices that an orchestrator was given and made nothing with are kept from the others, in minutes.
+    pub lease_minutes: u32,
+    /// How long devices are kept for a restart of what had them, in seconds.
+    pub restart_grace_seconds: u32,
+    /// Where the kubelet is found that is offered those with a resource.
+    pub kubelet: KubeletDevices,
 }
 
 /// The admin HTTP server.
@@ -271,7 +278,13 @@ impl Default for Log {
 
 impl Default for Devices {
     fn default() -> Self {
-        Self { cdi_spec_dirs: DescribedDevices::default().cdi_spec_dirs, groups: Vec::new() }
+        Self {
+            cdi_spec_dirs: DescribedDevices::default().cdi_spec_dirs,
+            groups: Vec::new(),
+            lease_minutes: 10,
+            restart_grace_seconds: 20,
+            kubelet: KubeletDevices::default(),
+        }
     }
 }
 
@@ -279,6 +292,18 @@ impl Devices {
     /// The part of it that is about containers.
     pub(crate) fn described(&self) -> DescribedDevices {
         DescribedDevices { cdi_spec_dirs: self.cdi_spec_dirs.clone() }
+    }
+
+    /// How long devices that an orchestrator was given and made nothing with are kept from the others.
+    #[must_use]
+    pub const fn lease(&self) -> Duration {
+        Duration::from_secs(60 * self.lease_minutes as u64)
+    }
+
+    /// How long devices are kept for a restart of what had them.
+    #[must_use]
+    pub const fn restart_grace(&self) -> Duration {
+        Duration::from_secs(self.restart_grace_seconds as u64)
     }
 }
 

@@ -121,6 +121,10 @@ impl Backend for Counted {
         self.inner.create_sandbox(id, spec).await
     }
 
+    async fn network_released(&self, id: SandboxId) {
+        self.inner.network_released(id).await;
+    }
+
     async fn stop_sandbox(&self, id: SandboxId) -> Result<()> {
         self.inner.stop_sandbox(id).await
     }

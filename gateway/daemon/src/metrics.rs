@@ -12,6 +12,9 @@
 //! | `switchyard_nomad_launchers` | |
 //! | `switchyard_image_pulls_total` | `result` |
 //! | `switchyard_backend_up` | `part` |
+//! | `switchyard_ledger_capacity` | `resource`: vendor, type and name of a group of devices |
+//! | `switchyard_ledger_claims` | `owner`, `resource`: the same, or `port` |
+//! | `switchyard_ledger_refusals_total` | `owner`, `resource`: `device` or `port`, `reason` |
 //! | `switchyard_log_containers`, `switchyard_log_{lines,bytes,dropped_lines,dropped_bytes}_total` | |
 //! | `process_*` | |
 
@@ -24,11 +27,13 @@ use switchyard_core::ErrorKind;
 use switchyard_core::table::Counts;
 use switchyard_logkeeper::protocol::Stats;
 
-use crate::status::Part;
+use crate::status::{Devices, Part};
 
+mod ledger;
 mod logs;
 mod process;
 
+use ledger::Ledger;
 use logs::Logs;
 use process::Process;
 
@@ -70,6 +75,7 @@ struct NodeMetrics {
     streaming: IntGaugeVec,
     launchers: IntGauge,
     up: IntGaugeVec,
+    ledger: Ledger,
     logs: Logs,
     process: Process,
 }
@@ -87,6 +93,8 @@ pub struct NodeCounts {
     pub streaming: Vec<(&'static str, u64)>,
     /// Launchers of Nomad agents that have a session; `None` if none are served.
     pub launchers: Option<u64>,
+    /// Devices and ports of the host, and who has them.
+    pub devices: Devices,
     /// The parts, each up or down.
     pub parts: Vec<Part>,
     /// What the logkeeper counts; `None` if it does not answer now.
@@ -194,6 +202,7 @@ impl NodeMetrics {
             )?,
             launchers,
             up: gauges(registry, "switchyard_backend_up", "Whether a part works.", &["part"])?,
+            ledger: Ledger::register(registry)?,
             logs: Logs::register(registry)?,
             process: Process::register(registry)?,
         })
@@ -214,6 +223,7 @@ impl NodeMetrics {
         for part in &counts.parts {
             self.up.with_label_values(&[part.name]).set(i64::from(part.is_up()));
         }
+        self.ledger.set(&counts.devices);
         if let Some(logs) = &counts.logs {
             self.logs.set(logs);
         }

@@ -7,8 +7,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use futures::future::BoxFuture;
 use switchyard_core::backend::{Advisory, Condition as BackendCondition};
 use switchyard_core::gateway::Gateway;
-use switchyard_core::id::Owner;
+use switchyard_core::id::{LeaseToken, Owner};
 use switchyard_core::table::Counts;
+use switchyard_device_plugin::Registrations;
 use switchyard_logkeeper::Client;
 use switchyard_logkeeper::protocol::Stats;
 use switchyard_nomad::Launchers;
@@ -16,7 +17,7 @@ use switchyard_streaming::Sessions;
 use tokio::sync::watch;
 
 use crate::managed::State;
-use crate::status::{Condition, Objects, Part, Source};
+use crate::status::{Condition, Devices, Objects, Part, Source};
 
 /// The parts of a running daemon, from before they are there.
 #[derive(Debug)]
@@ -28,6 +29,7 @@ pub struct Node {
     frontends: Vec<(&'static str, AtomicBool)>,
     streaming: OnceLock<Streaming>,
     launchers: OnceLock<Launchers>,
+    kubelet_devices: OnceLock<Registrations>,
 }
 
 /// Where exec, attach and port-forward are served, and what is.
@@ -55,6 +57,7 @@ impl Node {
             frontends: frontends.iter().map(|name| (*name, AtomicBool::default())).collect(),
             streaming: OnceLock::new(),
             launchers: OnceLock::new(),
+            kubelet_devices: OnceLock::new(),
         }
     }
 
@@ -76,6 +79,12 @@ impl Node {
         let _ = self.launchers.set(launchers);
     }
 
+    /// Tells how resources are counted that are offered to a kubelet, once.
+    pub fn set_kubelet_devices(&self, registrations: Registrations) {
+        // There is one such frontend in the life of a daemon.
+        let _ = self.kubelet_devices.set(registrations);
+    }
+
     /// Tells whether a frontend is served.
     pub fn set_serving(&self, frontend: &str, serving: bool) {
         for (_, served) in self.frontends.iter().filter(|(name, _)| *name == frontend) {
@@ -94,7 +103,7 @@ impl Node {
         needed(name, condition)
     }
 
-    fn backend_parts(&self) -> [Part; 4] {
+    fn backend_parts(&self) -> [Part; 5] {
         let missing = || Condition::Down("is being connected".into());
         let Some(gateway) = self.gateway.get() else {
             return [
@@ -102,6 +111,7 @@ impl Node {
                 optional("network", missing()),
                 optional("disk", missing()),
                 needed("recovery", missing()),
+                optional("devices", missing()),
             ];
         };
         let status = gateway.status();
@@ -117,6 +127,8 @@ impl Node {
             // A kubelet whose runtime is not ready ends nothing any more, which is what makes space.
             optional("disk", condition(status.disk, "has space".into())),
             needed("recovery", recovery),
+            // Containers without devices are made all the same.
+            optional("devices", devices(gateway)),
         ]
     }
 }
@@ -129,6 +141,7 @@ impl Source for Node {
         }
         parts.push(needed("logkeeper", self.logkeeper.borrow().condition()));
         parts.extend(self.backend_parts());
+        parts.extend(self.kubelet_devices.get().and_then(kubelet_devices));
         for (name, served) in &self.frontends {
             parts.push(self.frontend(name, served));
             if *name == "cri" {
@@ -198,6 +211,45 @@ impl Source for Node {
         }
         Objects::of(&sandboxes, &tasks)
     }
+
+    fn devices(&self) -> Devices {
+        self.gateway.get().map(|gateway| Devices::of(&gateway.ledger_report())).unwrap_or_default()
+    }
+
+    fn release_lease(&self, token: LeaseToken) -> BoxFuture<'_, switchyard_core::Result<()>> {
+        Box::pin(async move {
+            match self.gateway.get() {
+                Some(gateway) => gateway.release_lease(token).await,
+                None => Err(switchyard_core::Error::unavailable("the daemon is starting: try again")),
+            }
+        })
+    }
+}
+
+/// Whether devices can be given out.
+fn devices(gateway: &Gateway) -> Condition {
+    match (gateway.is_ledger_whole(), gateway.is_recovered()) {
+        (true, _) => Condition::Up("can be given out".into()),
+        (false, false) => Condition::Down("it is not known yet which were given out before".into()),
+        (false, true) => Condition::Down(
+            "the leases of before cannot be read, so that none is given out: see the log".into(),
+        ),
+    }
+}
+
+/// Whether a kubelet follows what is offered to it; `None` if nothing is.
+fn kubelet_devices(registrations: &Registrations) -> Option<Part> {
+    let (offered, followed) = (registrations.resources(), registrations.followed());
+    let condition = match (offered, followed) {
+        (0, _) => return None,
+        (_, 0) => Condition::Down(format!("no kubelet follows any of {offered} resources")),
+        (_, _) if followed < offered => {
+            Condition::Down(format!("a kubelet follows {followed} of {offered} resources"))
+        }
+        (_, _) => Condition::Up(format!("a kubelet follows {offered} resources")),
+    };
+    // A node may well have no kubelet now.
+    Some(optional("kubelet devices", condition))
 }
 
 const fn needed(name: &'static str, condition: Condition) -> Part {

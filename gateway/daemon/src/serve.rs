@@ -34,7 +34,7 @@ use crate::node::Node;
 use crate::service_manager;
 use crate::shutdown::Shutdown;
 use crate::streaming;
-use crate::wiring::Wiring;
+use crate::wiring::{self, Wiring};
 
 mod frontends;
 
@@ -175,7 +175,8 @@ pub async fn run(loaded: Loaded, wiring: Wiring, exe: &Path, shutdown: Shutdown)
         Mode::External => daemon.spawn("logkeeper watch", watch_logkeeper(Arc::clone(&config), logkeeper)),
     }
     let backend = Counted::new(backend, Arc::clone(&daemon.metrics));
-    let gateway = Gateway::new(Arc::new(backend), limits(&config));
+    let gateway = Gateway::with_leases(Arc::new(backend), limits(&config), wiring::leases(&config));
+    gateway.watch_devices(wiring::hardware(&config, daemon.shutdown.token().clone()));
     daemon.node.set_gateway(gateway.clone());
     let sessions = streaming.map(|streaming| daemon.serve_streaming(streaming));
     daemon.serve_frontends(doors, &wiring, &gateway, sessions);
@@ -296,6 +297,8 @@ fn limits(config: &Config) -> Limits {
         kill: Duration::from_secs(config.containerd.shim_timeout_seconds),
         exec_output_bytes: config.exec.max_output_bytes,
         exec_per_task: config.exec.max_per_container,
+        lease: config.devices.lease(),
+        restart_grace: config.devices.restart_grace(),
         ..Limits::default()
     }
 }

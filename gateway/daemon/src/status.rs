@@ -8,9 +8,14 @@ use futures::future::BoxFuture;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use switchyard_core::backend::Advisory;
+use switchyard_core::id::LeaseToken;
 use switchyard_core::state::TaskState;
 use switchyard_core::table::{Counts, Sandbox, Task};
 use switchyard_logkeeper::protocol::Stats;
+
+mod devices;
+
+pub use devices::{Devices, GroupView, HeldView, HolderView, PortView, RefusalView, SlotView};
 
 /// A part of the daemon, or a process it needs.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -82,6 +87,12 @@ pub trait Source: Send + Sync + 'static {
 
     /// All sandboxes and tasks, of all owners.
     fn objects(&self) -> Objects;
+
+    /// Devices and ports of the host, and who has them.
+    fn devices(&self) -> Devices;
+
+    /// Ends a lease of devices that no sandbox has.
+    fn release_lease(&self, token: LeaseToken) -> BoxFuture<'_, switchyard_core::Result<()>>;
 }
 
 /// All sandboxes and tasks of the node, as `/v1/objects` gives them.

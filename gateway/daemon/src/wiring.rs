@@ -5,7 +5,12 @@ use std::sync::Arc;
 
 use switchyard_containerd::{Containerd, Settings};
 use switchyard_core::backend::Backend;
+use switchyard_core::device::Inventories;
 use switchyard_core::gateway::Scope;
+use switchyard_core::ledger::LeaseStore;
+use switchyard_device_plugin::Observe;
+use switchyard_devices::{Roots, Search};
+use switchyard_ledger::Journal;
 use switchyard_streaming::Sessions;
 use tokio_util::sync::CancellationToken;
 use tonic::service::Routes;
@@ -20,7 +25,7 @@ pub type Frontend = Box<dyn Fn(Scope, &Config, Sessions) -> Routes + Send + Sync
 
 /// Makes the services that launchers of Nomad agents call, over a view of the gateway. They end what they hold open when the token is
 /// cancelled.
-pub type Nomad = Box<dyn Fn(Scope, &Config, CancellationToken) -> switchyard_nomad::Services + Send + Sync>;
+pub type Nomad = Box<dyn Fn(Scope, CancellationToken) -> switchyard_nomad::Services + Send + Sync>;
 
 /// The exchangeable parts.
 pub struct Wiring {
@@ -64,10 +69,37 @@ fn containerd(config: &Config) -> switchyard_core::Result<Arc<dyn Backend>> {
     Ok(Arc::new(Containerd::connect(settings)?))
 }
 
+/// Where leases of devices are kept that nothing has been made with.
+#[must_use]
+pub fn leases(config: &Config) -> Arc<dyn LeaseStore> {
+    Arc::new(Journal::new(&config.paths.state))
+}
+
+/// The devices of the node, looked at for as long as `stop` is not cancelled.
+#[must_use]
+pub fn hardware(config: &Config, stop: CancellationToken) -> Inventories {
+    let search = Search {
+        groups: config.devices.groups.clone(),
+        cdi_spec_dirs: config.devices.cdi_spec_dirs.clone(),
+        roots: Roots::default(),
+    };
+    switchyard_devices::watch(search, stop)
+}
+
 /// The services for launchers of Nomad agents over this view of the gateway.
-pub fn nomad(scope: Scope, config: &Config, stop: CancellationToken) -> switchyard_nomad::Services {
-    let devices = switchyard_devices::watch(config.devices.groups.clone(), stop.clone());
-    switchyard_nomad::services(scope, devices, stop)
+#[must_use]
+pub fn nomad(scope: Scope, stop: CancellationToken) -> switchyard_nomad::Services {
+    switchyard_nomad::services(scope, stop)
+}
+
+/// What offers the devices of this view of the gateway to a kubelet, with these layers around its services.
+#[must_use]
+pub fn kubelet_devices(
+    scope: Scope,
+    config: &Config,
+    observe: Observe,
+) -> switchyard_device_plugin::Frontend {
+    switchyard_device_plugin::Frontend::new(scope, config.devices.kubelet.clone()).observed(observe)
 }
 
 /// The CRI services over this view of the gateway.

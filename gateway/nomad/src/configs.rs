@@ -1,8 +1,11 @@
 //! Configurations for tests, as agents encode them.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use rmpv::Value;
+use switchyard_core::device::{Device, DeviceGroup, Health, Inventory, SlotPlacement, node};
+use switchyard_core::spec::{MissingSource, Mount, MountSource, Propagation};
 use switchyard_proto::nomad::drivers::proto as nomad;
 
 use crate::plugin_config::PluginConfig;
@@ -71,4 +74,44 @@ pub(crate) fn session(config: PluginConfig) -> Session {
         config: Arc::new(config),
         processors: Processors { cores: 4, total_mhz: 8000 },
     }
+}
+
+/// A group of devices with these ids, each for so many tasks at once, and all that a task can get with them.
+pub(crate) fn devices(ids: &[&str], shares: u16) -> Inventory {
+    let device = |id: &&str| Device {
+        id: (*id).to_owned(),
+        aliases: vec![format!("/dev/{id}")],
+        nodes: vec![node(format!("/dev/{id}").into(), "rw")],
+        cdi: vec![format!("acme.com/tpu={id}")],
+        health: Health::Healthy,
+        pci_bus_id: Some("0000:3b:00.0".to_owned()),
+        numa_node: None,
+        traffic: None,
+    };
+    let library = Mount {
+        destination: "/opt/acme".into(),
+        source: MountSource::Host { path: "/opt/acme".into(), missing: MissingSource::Fail },
+        readonly: true,
+        recursive_readonly: false,
+        propagation: Propagation::Private,
+        id_mapped: false,
+        selinux_relabel: false,
+        options: Vec::new(),
+    };
+    let group = DeviceGroup {
+        vendor: "acme".to_owned(),
+        kind: "tpu".to_owned(),
+        name: "v2".to_owned(),
+        resource: "acme.com/tpu".to_owned(),
+        attributes: BTreeMap::new(),
+        shares,
+        quota: BTreeMap::new(),
+        placement: SlotPlacement::default(),
+        devices: ids.iter().map(device).collect(),
+        variable: "ACME_DEVICES".to_owned(),
+        env: BTreeMap::from([("ACME_HOME".to_owned(), "/opt/acme".to_owned())]),
+        shared: vec![node("/dev/acmectl".into(), "rw")],
+        mounts: vec![library],
+    };
+    Inventory { groups: vec![group] }
 }

@@ -1,25 +1,34 @@
-//! Nomad's device plugin over the devices of the node.
+//! Nomad's device plugin over the devices of the node, as the gateway lends them to Nomad.
 //!
-//! An agent learns of devices by one stream that never ends, and gives them to tasks by itself: what is answered here is the same each
-//! time, and nothing is kept. Which task has which device is known from the tasks.
+//! An agent learns of devices by one stream that never ends, and gives them to tasks by itself; it never asks for more than a slot that the
+//! stream has called healthy. What it reserves is leased, and the token of the lease travels in a variable to the start of the task, which
+//! binds it. A slot of another owner is unhealthy. Names of earlier versions are never told; who reserves one gets the device of today.
 
 use std::pin::Pin;
 use std::time::{Duration, SystemTime};
 
 use futures::{Stream, stream};
-use switchyard_core::Error;
 use switchyard_core::device::Inventories;
-use switchyard_core::gateway::Scope;
+use switchyard_core::gateway::{Leased, Scope};
+use switchyard_core::{Error, Result};
 use switchyard_proto::nomad::device as nomad;
 use switchyard_proto::nomad::device::device_plugin_server::DevicePlugin;
 use tonic::{Request, Response, Status};
 
-use crate::status::status;
+use crate::status::{ending, status};
 
 mod to_proto;
 
+/// How the names of the variables begin that bring the tokens of leases to the start of a task; 8 digits of the token follow, since the
+/// answers to several reservations of a task are merged.
+pub(crate) const LEASE_VARIABLE: &str = "SWITCHYARD_LEASE_";
+
 /// How long the first answer waits for the first look at the node. An agent waits for that answer when it starts.
 const FIRST: Duration = Duration::from_secs(2);
+
+/// How long a reservation waits for the first look at the node. Agents have no limit of their own, and give an allocation up whose
+/// reservation fails.
+const LOOK: Duration = Duration::from_secs(30);
 
 /// Serves `hashicorp.nomad.plugins.device.DevicePlugin`, of all sessions.
 #[derive(Debug, Clone)]
@@ -33,9 +42,21 @@ type Answers<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
 // === impl DeviceService ===
 
 impl DeviceService {
-    /// The plugin for these devices; its streams end with the gateway that the scope is of.
-    pub(crate) fn new(scope: Scope, inventories: Inventories) -> Self {
+    /// The plugin for the devices as the owner of this scope sees them; its streams end with the gateway that the scope is of.
+    pub(crate) fn new(scope: Scope) -> Self {
+        let inventories = scope.devices();
         Self { scope, inventories }
+    }
+
+    /// Leases these devices, as soon as that can be: when what a predecessor left is recovered, and the node was looked at.
+    async fn lease(&self, device_ids: &[String]) -> Result<Leased> {
+        self.scope.recovered().await;
+        let mut inventories = self.inventories.clone();
+        let looked = tokio::time::timeout(LOOK, inventories.wait_for(Option::is_some)).await;
+        if !looked.is_ok_and(|seen| seen.is_ok()) {
+            return Err(Error::unavailable("the devices of the node are still being looked for: try again"));
+        }
+        self.scope.lease(device_ids).await
     }
 
     /// What there is, first as soon as that is known, at the latest after a moment; then when it is another. Ends with the gateway alone.
@@ -100,11 +121,14 @@ impl DevicePlugin for DeviceService {
         request: Request<nomad::ReserveRequest>,
     ) -> Result<Response<nomad::ReserveResponse>, Status> {
         let nomad::ReserveRequest { device_ids } = request.into_inner();
-        let known = self.inventories.borrow().clone();
-        let known = known.ok_or_else(|| Error::unavailable("the devices of the node are being looked for"));
-        let given =
-            known.and_then(|inventory| inventory.reserve(&device_ids)).map_err(|error| status(&error))?;
-        Ok(Response::new(to_proto::reserved(given)))
+        tokio::select! {
+            biased;
+            leased = self.lease(&device_ids) => {
+                let leased = leased.map_err(|error| status(&error))?;
+                Ok(Response::new(to_proto::reserved(leased)))
+            }
+            () = self.scope.ended() => Err(ending()),
+        }
     }
 
     async fn stats(

@@ -69,6 +69,7 @@ pub(crate) fn plan(task: &nomad::TaskConfig, session: &Session) -> Result<Plan> 
         sysctls: names::sysctls(&options.sysctl, &network.network, namespaces.ipc, namespaces.uts)?,
         extra_hosts: names::extra_hosts(&options.extra_hosts, &network.network)?,
         network: network.network,
+        host_ports: network.host_ports,
         ipc: namespaces.ipc,
         uts: namespaces.uts,
         pid: namespaces.sandbox_pid,
@@ -92,11 +93,12 @@ pub(crate) fn plan(task: &nomad::TaskConfig, session: &Session) -> Result<Plan> 
         command,
         args,
         cwd: working_directory(&options)?,
-        env: environment(&task.env)?,
+        env: environment(task)?,
         user: user(&asked)?,
         mounts: mounts.mounts,
         devices: devices.nodes,
         cdi_devices: devices.cdi,
+        leases: devices::leases(&asked)?,
         security,
         rlimits: resources::rlimits(&options.ulimit)?,
         throttles: Vec::new(),
@@ -150,7 +152,7 @@ fn working_directory(options: &TaskOptions) -> Result<Option<PathBuf>> {
 }
 
 /// The variables of the task. An error never has a value.
-fn environment(env: &BTreeMap<String, String>) -> Result<Vec<EnvVar>> {
+fn environment(task: &nomad::TaskConfig) -> Result<Vec<EnvVar>> {
     let variable = |(name, value): (&String, &String)| {
         if name.is_empty() || name.contains(['=', '\0']) {
             return Err(Error::invalid("task.env", format!("{name:?} is not a variable's name")));
@@ -160,7 +162,7 @@ fn environment(env: &BTreeMap<String, String>) -> Result<Vec<EnvVar>> {
         }
         Ok(EnvVar { name: name.clone(), value: value.clone().into_bytes() })
     };
-    env.iter().map(variable).collect()
+    task.env.iter().filter(|(name, _)| !devices::is_lease(task, name)).map(variable).collect()
 }
 
 fn user(asked: &Asked<'_>) -> Result<UserSpec> {

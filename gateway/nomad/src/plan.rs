@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use switchyard_core::Result;
+use switchyard_core::device::Reservation;
 use switchyard_core::image::Credentials;
 use switchyard_core::spec::{SandboxSpec, TaskSpec};
 use switchyard_proto::nomad::drivers::proto as nomad;
@@ -83,5 +84,31 @@ impl Plan {
         crate::paths::settle_group(&mut plan, task);
         crate::paths::settle(&mut plan)?;
         Ok(plan)
+    }
+
+    /// The same with what the task's leases of devices give it. What the task has at the same place by itself stays. Idempotent.
+    ///
+    /// An agent passes on what the device plugin has answered when it starts a task for the first time; once it was started anew it has
+    /// forgotten all but the variables (nomad#9473), and mounts and names of the Container Device Interface have no place in its answers.
+    pub(crate) fn with_reservations(mut self, reserved: Vec<Reservation>) -> Self {
+        let task = &mut self.task;
+        for Reservation { env: _, nodes, mounts, cdi } in reserved {
+            for node in nodes {
+                if !task.devices.iter().any(|own| own.container_path == node.container_path) {
+                    task.devices.push(node);
+                }
+            }
+            for mount in mounts {
+                if !task.mounts.iter().any(|own| own.destination == mount.destination) {
+                    task.mounts.push(mount);
+                }
+            }
+            for name in cdi {
+                if !task.cdi_devices.contains(&name) {
+                    task.cdi_devices.push(name);
+                }
+            }
+        }
+        self
     }
 }

@@ -3,7 +3,6 @@
 use std::fmt;
 
 use futures::future::BoxFuture;
-use switchyard_core::device::Inventories;
 use switchyard_core::gateway::Scope;
 use switchyard_proto::nomad::device::device_plugin_server::DevicePluginServer;
 use switchyard_proto::nomad::drivers::proto::driver_server::DriverServer;
@@ -36,14 +35,14 @@ pub struct Launchers([Sessions; 2]);
 /// The calls that ask how the daemon is, and are answered although it is recovering yet.
 pub const AT_ONCE: [&str; 3] = ["Open", "Fingerprint", "TaskEvents"];
 
-/// The services over `scope`, which ought to be that of [`Owner::Nomad`](switchyard_core::id::Owner::Nomad), and the devices of the node. When
-/// `stop` is cancelled, all sessions end at once.
+/// The services over `scope`, which ought to be that of [`Owner::Nomad`](switchyard_core::id::Owner::Nomad). When `stop` is cancelled, all
+/// sessions end at once.
 #[must_use]
-pub fn services(scope: Scope, devices: Inventories, stop: CancellationToken) -> Services {
+pub fn services(scope: Scope, stop: CancellationToken) -> Services {
     let (sessions, of_devices) = (Sessions::default(), Sessions::default());
     let session = SessionService::new(sessions.clone(), of_devices.clone(), stop.clone());
     let open = SessionsServer::new(session).max_decoding_message_size(MAX_MESSAGE);
-    let devices = DeviceService::new(scope.clone(), devices);
+    let devices = DeviceService::new(scope.clone());
     let devices = DevicePluginServer::new(devices).max_decoding_message_size(MAX_MESSAGE);
     let driver = Driver::new(scope, sessions.clone());
     let tended = driver.clone();

@@ -274,6 +274,17 @@ steps! {
         /// The ranges of addresses that an owner named are on disk.
         RangesKept,
     }
+    /// Leases of devices that nothing has been made with.
+    Lease {
+        /// A lease is on record.
+        LeaseStored,
+        /// It is on record that leases have ended, or that tasks have them.
+        LeaseEnded,
+        /// The passing file of the record of leases is written.
+        LeasesDrafted,
+        /// It has its name, and what had ended is cut off.
+        LeasesRewritten,
+    }
     /// What a predecessor left is taken up.
     Recovery {
         /// It is known what there is.

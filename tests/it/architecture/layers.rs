@@ -3,7 +3,7 @@
 use super::metadata;
 
 /// Our crates and what each may use of ours, dev-dependencies aside. `*` is everything.
-const LAYERS: [(&str, &[&str]); 21] = [
+const LAYERS: [(&str, &[&str]); 24] = [
     ("switchyard", &["*"]),
     // Below every gRPC server: whoever listens may use it.
     ("switchyard-authority", &[]),
@@ -29,8 +29,12 @@ const LAYERS: [(&str, &[&str]); 21] = [
     ("switchyard-contract", &["switchyard-core"]),
     ("switchyard-core", &[]),
     ("switchyard-cri", &["switchyard-core", "switchyard-proto", "switchyard-streaming"]),
-    ("switchyard-devices", &["switchyard-core"]),
+    ("switchyard-device-plugin", &["switchyard-authority", "switchyard-core", "switchyard-proto"]),
+    ("switchyard-devices", &["switchyard-core", "switchyard-runtime-spec"]),
     ("switchyard-fake", &["switchyard-core"]),
+    ("switchyard-ledger", &["switchyard-core", "switchyard-steps"]),
+    // A model for tests: device plugins use it as a dev-dependency.
+    ("switchyard-kubelet", &["switchyard-proto"]),
     ("switchyard-logkeeper", &["switchyard-steps"]),
     ("switchyard-namespaces", &["switchyard-core", "switchyard-steps"]),
     (
@@ -64,6 +68,8 @@ const WIRE: &[&str] = &[
     "switchyard-authority",
     "switchyard-containerd",
     "switchyard-cri",
+    "switchyard-device-plugin",
+    "switchyard-kubelet",
     "switchyard-nomad",
     "switchyard-proto",
     "switchyard-tests",

@@ -52,7 +52,12 @@ fn a_stranger_learns_of_no_name_path_or_process() {
             assert!(!text.contains(secret), "{path} tells strangers of {secret}: {text}");
         }
     }
-    assert_eq!(node.daemon().get_as_stranger("/v1/objects").0, 404);
+    for path in ["/v1/objects", "/v1/devices"] {
+        assert_eq!(node.daemon().get_as_stranger(path).0, 404, "{path}");
+    }
+    let lease = format!("/v1/devices/leases/{}", "0".repeat(32));
+    let ended = http::request(node.daemon().admin(), "DELETE", &lease, &[], &[]);
+    assert_eq!(ended.expect("it answers").status, 404);
     let rebound = http::request(node.daemon().admin(), "GET", "/statusz", &[("Host", "evil.example")], &[]);
     assert_eq!(rebound.expect("it answers").status, 400, "two hosts");
 }

@@ -39,7 +39,8 @@ pub(super) const KILLS: &[Amid] = &[
 ];
 
 /// Steps that only the first start in a directory takes.
-pub(super) const FRESH: &[Step] = &[FileDrafted, FileNamed, InfraDrafted, InfraInstalled];
+pub(super) const FRESH: &[Step] =
+    &[FileDrafted, FileNamed, InfraDrafted, InfraInstalled, LeasesDrafted, LeasesRewritten];
 
 fn start(lab: &Lab, kill: Kill) {
     lab.node.daemon().kill9();

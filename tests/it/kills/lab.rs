@@ -63,6 +63,11 @@ impl Lab {
         Self::around(Node::start_with("[containerd]\nshim_timeout_seconds = 2\n", |_| {}), None)
     }
 
+    /// On a node with a device.
+    pub(super) fn with_devices() -> Self {
+        Self::around(super::leases::node(), None)
+    }
+
     /// On a containerd that has a store of sandboxes, as later ones have: in there it is said of which tasks it is to keep the exit.
     pub(super) fn with_store() -> Self {
         let mut behind = None;

@@ -24,13 +24,13 @@ const EXIT_LOOK: Duration = Duration::from_secs(3);
 const SOON: Duration = Duration::from_secs(20);
 
 /// A device plugin that was launched as an agent does it.
-struct Devices {
+pub(crate) struct Devices {
     plugin: Plugin,
     runtime: Arc<Runtime>,
 }
 
 impl Devices {
-    fn launch(root: &PrivateRoot) -> Self {
+    pub(crate) fn launch(root: &PrivateRoot) -> Self {
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
         let runtime = Arc::new(runtime.expect("a runtime can be made"));
         let plugin = Plugin::launch(&install(root).join("switchyard-device"), &socket_args(root), &runtime);
@@ -59,7 +59,7 @@ impl Devices {
         asked.expect("it is opened")
     }
 
-    fn reserve(&self, ids: &[&str]) -> Result<nomad::ContainerReservation, Status> {
+    pub(crate) fn reserve(&self, ids: &[&str]) -> Result<nomad::ContainerReservation, Status> {
         let device_ids = ids.iter().map(|id| (*id).to_owned()).collect();
         let answer =
             self.call(async |mut client| client.reserve(nomad::ReserveRequest { device_ids }).await)?;
@@ -79,9 +79,11 @@ impl Devices {
         loop {
             let said = self.next(stream);
             let devices = said.device_group.iter().flat_map(|group| &group.devices);
-            let now: Vec<_> = devices
-                .map(|device| (device.id.rsplit('/').next().unwrap_or_default(), device.healthy))
-                .collect();
+            // The id of a node in a directory of a test has that directory before its name.
+            let name = |id: &'_ str| id.rsplit('_').next().unwrap_or_default().to_owned();
+            let now: Vec<_> = devices.map(|device| (name(&device.id), device.healthy)).collect();
+            let wanted: Vec<_> =
+                wanted.iter().map(|(name, healthy)| ((*name).to_owned(), *healthy)).collect();
             if now == wanted {
                 return;
             }
@@ -89,10 +91,16 @@ impl Devices {
     }
 }
 
-/// A device like `/dev/null`, which nobody minds.
-fn make_device(path: &Path) {
+/// Devices like `/dev/null`, `/dev/zero`, `/dev/full` and `/dev/urandom`, which nobody minds: each has a number of its own.
+pub(crate) fn make_device(path: &Path) {
     let mode = Mode::S_IRUSR | Mode::S_IWUSR;
-    mknod(path, SFlag::S_IFCHR, mode, makedev(1, 3))
+    let minor = match path.file_name().and_then(|name| name.to_str()) {
+        Some("acme0") => 3,
+        Some("acme1") => 5,
+        Some("acme2") => 7,
+        Some(_) | None => 9,
+    };
+    mknod(path, SFlag::S_IFCHR, mode, makedev(1, minor))
         .expect("tests make device nodes and so must run as root");
 }
 
@@ -122,13 +130,16 @@ fn devices_are_told_as_they_come_and_go_and_a_task_gets_what_was_reserved() {
     make_device(&dir.join("acme2"));
     devices.wait(&mut stream, &[("acme0", true), ("acme1", true), ("acme2", true)]);
     std::fs::remove_file(dir.join("acme2")).expect("it is ours");
-    devices.wait(&mut stream, &[("acme0", true), ("acme1", true)]);
+    devices.wait(&mut stream, &[("acme0", true), ("acme1", true), ("acme2", false)]);
+    // By its path, as agents know it that were told of it by earlier versions.
     let id = dir.join("acme1").display().to_string();
     let given = devices.reserve(&[&id]).expect("it is there");
     assert_eq!(devices.reserve(&[&id]).expect("it is there still"), given);
     assert!(given.mounts.is_empty(), "{given:?}");
     let gone = devices.reserve(&[&dir.join("acme2").display().to_string()]).expect_err("it is gone");
-    assert_eq!(gone.code(), Code::NotFound, "{gone}");
+    assert_eq!(gone.code(), Code::FailedPrecondition, "{gone}");
+    let unknown = devices.reserve(&[&dir.join("acme3").display().to_string()]).expect_err("it never was");
+    assert_eq!(unknown.code(), Code::NotFound, "{unknown}");
 
     let agent = Agent::start(node.root(), &json!({}));
     let script = format!("echo $ACME_DEVICES; ls {0}; echo x > {0}/acme1 && echo written", dir.display());
@@ -156,7 +167,7 @@ fn devices_are_told_as_they_come_and_go_and_a_task_gets_what_was_reserved() {
     for _ in 0..2 {
         let told = devices.next(&mut stats);
         let all = &told.groups[0].instance_stats;
-        assert_eq!(all.len(), 2);
+        assert_eq!(all.len(), 3);
         assert!(all.values().all(|stats| stats.timestamp.is_some() && stats.summary.is_some()), "{told:?}");
     }
     drop((stream, stats));

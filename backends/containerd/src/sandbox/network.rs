@@ -1,6 +1,7 @@
 //! Connecting a sandbox by CNI.
 
 use std::net::IpAddr;
+use std::path::Path;
 use std::sync::Arc;
 
 use serde_json::{Map, Value};
@@ -8,8 +9,8 @@ use switchyard_cni::{self as cni, Attachment, Capabilities};
 use switchyard_core::backend::Condition;
 use switchyard_core::id::SandboxId;
 use switchyard_core::spec::{
-    Bandwidth, CgroupPlacement, Dns, ID_PLACEHOLDER, Link, PodNetwork, PortMapping, Protocol, SandboxSpec,
-    Subnet,
+    Bandwidth, CgroupPlacement, Dns, HOST_PORTS_MAX, HostPort, HostPorts, ID_PLACEHOLDER, Link, PodNetwork,
+    PortMapping, Protocol, SandboxSpec, Subnet,
 };
 use switchyard_core::{Error, ErrorKind, Result};
 use switchyard_namespaces::Ns;
@@ -160,6 +161,26 @@ fn offer(capabilities: &mut Capabilities, spec: &SandboxSpec, ranges: &[Subnet])
     capabilities.ip_ranges = ranges.iter().map(pool).collect();
 }
 
+/// The ports of the host that a journal says are mapped, as far as it can be read; none without one. Blocks on the file system.
+///
+/// # Errors
+/// Those of [`cni::Saved::read`].
+pub(crate) fn ports_of_journal(path: &Path) -> Result<HostPorts> {
+    let Some(saved) = cni::Saved::read(path).map_err(from_cni)? else { return Ok(HostPorts::default()) };
+    let attachment = saved.attachment();
+    let mappings = attachment.capabilities.extra.get("portMappings").and_then(Value::as_array);
+    let port = |mapping: &Value| {
+        let port = mapping.get("hostPort")?.as_u64().and_then(|port| u16::try_from(port).ok())?;
+        let protocol = mapping.get("protocol").and_then(Value::as_str).map(str::to_ascii_lowercase);
+        let protocol = Protocol::parse(protocol.as_deref().unwrap_or("tcp"))?;
+        let ip = mapping.get("hostIP").and_then(Value::as_str).and_then(|ip| ip.parse().ok());
+        (port != 0).then_some(HostPort { protocol, port, ip })
+    };
+    let ports = mappings.into_iter().flatten().filter_map(port).take(HOST_PORTS_MAX).collect();
+    // The group was not put down: it shares with nobody.
+    Ok(HostPorts { group: String::new(), ports })
+}
+
 fn port_mapping(port: &PortMapping) -> cni::PortMapping {
     let PortMapping { protocol, container_port, host_port, host_ip } = port;
     cni::PortMapping {
@@ -192,4 +213,40 @@ pub(crate) fn from_cni(error: cni::Error) -> Error {
         full_or(ErrorKind::Internal, &error)
     };
     Error::new(kind, "network").with_source(error)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_ports_of_an_older_record_are_those_that_its_journal_maps() {
+        let dir = tempfile::tempdir().expect("a directory can be made");
+        let path = dir.path().join("cni.json");
+        assert_eq!(ports_of_journal(&path).expect("there is none"), HostPorts::default());
+        let mappings = serde_json::json!([
+            { "hostPort": 8080, "containerPort": 80, "protocol": "tcp" },
+            { "hostPort": 53, "containerPort": 53, "protocol": "udp", "hostIP": "127.0.0.9" },
+            { "hostPort": 70_000, "protocol": "tcp" },
+            { "hostPort": 0, "protocol": "tcp" },
+            { "hostPort": 1, "protocol": "quic" },
+            "no mapping",
+        ]);
+        let journal = serde_json::json!({
+            "version": 2,
+            "network": { "name": "net", "cniVersion": "1.0.0", "plugins": [{ "type": "bridge" }] },
+            "attachment": {
+                "containerId": "x", "netns": null, "ifname": "eth0", "args": [],
+                "capabilities": { "portMappings": mappings },
+            },
+        });
+        std::fs::write(&path, journal.to_string()).expect("it can be written");
+        let found = ports_of_journal(&path).expect("it can be read");
+        let port = |protocol, port, ip| HostPort { protocol, port, ip };
+        let expected =
+            [port(Protocol::Tcp, 8080, None), port(Protocol::Udp, 53, Some([127, 0, 0, 9].into()))];
+        assert_eq!((found.group.as_str(), found.ports.as_slice()), ("", &expected[..]));
+        std::fs::write(&path, "nonsense").expect("it can be written");
+        assert!(ports_of_journal(&path).is_err());
+    }
 }

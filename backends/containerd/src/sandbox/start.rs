@@ -12,7 +12,7 @@ use switchyard_core::spec::SandboxSpec;
 
 use super::{SandboxEntry, from_namespaces, wanted};
 use crate::backend::Inner;
-use crate::record::Phase;
+use crate::record::{HostPortsRecord, Phase};
 use crate::steps::Step;
 
 impl Inner {
@@ -32,6 +32,7 @@ impl Inner {
         }
         let (mut record, dirs) = (stopped.record.clone(), stopped.dirs.clone());
         record.boot.clone_from(&self.boot);
+        record.host_ports = Some(HostPortsRecord::from_core(&spec.host_ports));
         let mut entry = SandboxEntry { record, dirs, pid: None, released: false, doomed: false };
         entry.record.groups = self.claim_groups(id, &entry)?;
         let started = async {
@@ -43,6 +44,7 @@ impl Inner {
         let details = entry.details();
         self.sandboxes().insert(id, Arc::new(entry));
         if let Err(error) = started {
+            self.leftovers.unreleased.add(id);
             if let Err(undo) = self.stop_sandbox(id).await {
                 tracing::warn!(sandbox.id = %id, error = undo.report(), "a half-started sandbox is cleared away when it is started or removed");
             }

@@ -26,7 +26,9 @@ use crate::config::Runtime;
 use crate::image::{ImageInfo, Runnable};
 use crate::leftovers::Leftover;
 use crate::quota::QuotaRecord;
-use crate::record::{self, MetaRecord, OutputRecord, ResourcesRecord, TaskRecord, ThrottleRecord};
+use crate::record::{
+    self, LeaseRecord, MetaRecord, OutputRecord, ResourcesRecord, TaskRecord, ThrottleRecord,
+};
 use crate::sandbox::{SandboxEntry, infra};
 use crate::steps::Step;
 
@@ -306,6 +308,7 @@ fn task_record(
         image_volumes: plan.config.volumes.clone(),
         volume_images: plan.staging.images.clone(),
         quota: (!plan.disk.is_empty()).then(QuotaRecord::default),
+        leases: spec.leases.iter().map(LeaseRecord::from_core).collect(),
     }
 }
 

@@ -10,7 +10,7 @@ use crate::input::{DeviceInfo, HostNode, HostPropagation};
 use crate::oci;
 
 /// Files by path, and one device.
-struct Files(BTreeMap<PathBuf, String>);
+pub(super) struct Files(BTreeMap<PathBuf, String>);
 
 impl HostFs for Files {
     fn source(&self, path: &Path, _: MissingSource) -> io::Result<PathBuf> {
@@ -50,7 +50,7 @@ impl HostFs for Files {
     }
 }
 
-fn files(list: &[(&str, &str)]) -> Files {
+pub(super) fn files(list: &[(&str, &str)]) -> Files {
     Files(list.iter().map(|(path, text)| (PathBuf::from(path), (*text).to_owned())).collect())
 }
 

@@ -206,6 +206,7 @@ pub(crate) fn task() -> TaskSpec {
         mounts: Vec::new(),
         devices: Vec::new(),
         cdi_devices: Vec::new(),
+        leases: Vec::new(),
         security: Security::default(),
         rlimits: Vec::new(),
         throttles: Vec::new(),

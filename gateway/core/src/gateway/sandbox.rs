@@ -28,8 +28,8 @@ impl Scope {
     /// Cancel-safe: the work goes on, and a retry finds it.
     ///
     /// # Errors
-    /// `AlreadyExists` if the name is held by a sandbox with another configuration, or by one that is no longer ready; those of
-    /// [`Backend::create_sandbox`](crate::backend::Backend::create_sandbox).
+    /// `AlreadyExists` if the name is held by a sandbox with another configuration, or by one that is no longer ready; `FailedPrecondition`
+    /// if somebody else has a port of the host that it claims; those of [`Backend::create_sandbox`](crate::backend::Backend::create_sandbox).
     pub async fn create_sandbox(&self, spec: SandboxSpec) -> Result<Arc<Sandbox>> {
         let shared = self.gateway.ready()?;
         if spec.meta.owner != self.owner {
@@ -196,7 +196,14 @@ impl Gateway {
 async fn make_sandbox(gateway: Gateway, spec: SandboxSpec) -> Result<Arc<Sandbox>> {
     let shared: &Shared = &gateway.shared;
     let id = SandboxId::random();
-    let details = shared.backend.create_sandbox(id, &spec).await?;
+    gateway.claim_ports(id, &spec)?;
+    let details = match shared.backend.create_sandbox(id, &spec).await {
+        Ok(details) => details,
+        Err(error) => {
+            gateway.release_when_undone(id);
+            return Err(error);
+        }
+    };
     let sandbox =
         Sandbox { id, meta: Arc::new(spec.meta), handler: spec.handler, details, state: SandboxState::Ready };
     // The flight under this name is ours, so the name is free: this cannot fail but by a fault of ours.
@@ -238,7 +245,10 @@ async fn stop_sandbox(gateway: Gateway, id: SandboxId) -> Result<()> {
         Err(error) => Err(error),
     };
     match stopped {
-        Ok(()) => shared.table.apply_sandbox(id, SandboxEvent::Stopped).map(drop),
+        Ok(()) => {
+            gateway.release(id).await;
+            shared.table.apply_sandbox(id, SandboxEvent::Stopped).map(drop)
+        }
         Err(error) => {
             shared.table.apply_sandbox(id, SandboxEvent::Lost { reason: error.report() })?;
             Err(error.context(format!("stop sandbox {id}")))
@@ -254,7 +264,11 @@ async fn start_sandbox(gateway: Gateway, id: SandboxId, spec: SandboxSpec) -> Re
     gateway.stop_sandbox(id).await?;
     // A stop that is asked for from here on waits for the end of this.
     let _turn = shared.sandbox_turns.take(id).await;
-    shared.table.apply_sandbox(id, SandboxEvent::StartRequested)?;
+    gateway.claim_ports(id, &spec).map_err(|error| error.context(format!("start sandbox {id}")))?;
+    if let Err(error) = shared.table.apply_sandbox(id, SandboxEvent::StartRequested) {
+        gateway.release(id).await;
+        return Err(error);
+    }
     match shared.backend.start_sandbox(id, &spec).await {
         Ok(details) => {
             let sandbox = shared.table.sandbox_started(id, details)?;
@@ -262,6 +276,7 @@ async fn start_sandbox(gateway: Gateway, id: SandboxId, spec: SandboxSpec) -> Re
             gateway.check_ready(id).map(drop)
         }
         Err(error) => {
+            gateway.release_when_undone(id);
             shared.table.apply_sandbox(id, SandboxEvent::StartFailed)?;
             Err(error.context(format!("start sandbox {id}")))
         }
@@ -291,6 +306,7 @@ async fn remove_sandbox(gateway: Gateway, id: SandboxId) -> Result<()> {
     };
     match removed {
         Ok(()) => {
+            gateway.release(id).await;
             shared.table.remove_sandbox(id);
             Ok(())
         }

@@ -154,20 +154,6 @@ impl Scope {
     }
 }
 
-impl Scope {
-    /// Removes a volume of this owner. Idempotent. Cancel-safe: the work goes on.
-    ///
-    /// # Errors
-    /// Those of [`Backend::remove_volume`](crate::backend::Backend::remove_volume).
-    pub async fn remove_volume(&self, name: String) -> Result<()> {
-        self.gateway.ready()?;
-        let (gateway, owner) = (self.gateway.clone(), self.owner);
-        let what = format!("removal of volume {name:?}");
-        let work = async move { gateway.shared.backend.remove_volume(owner, &name).await };
-        self.gateway.tracked(what, work).await
-    }
-}
-
 impl Gateway {
     /// Ends a task at once. Returns when no process of it runs any more; [`Gateway::settle_task`] waits until that is told.
     pub(super) async fn kill_task(&self, id: TaskId) -> Result<()> {
@@ -399,14 +385,26 @@ impl Gateway {
     }
 }
 
-async fn make_task(gateway: Gateway, sandbox: SandboxId, spec: TaskSpec) -> Result<Arc<Task>> {
+async fn make_task(gateway: Gateway, sandbox: SandboxId, mut spec: TaskSpec) -> Result<Arc<Task>> {
     let shared: &Shared = &gateway.shared;
     let id = TaskId::random();
-    let details = shared.backend.create_task(id, sandbox, &spec).await?;
+    spec.leases = gateway.bind(sandbox, &spec)?;
+    let leases = spec.leases.clone();
+    let details = match shared.backend.create_task(id, sandbox, &spec).await {
+        Ok(details) => details,
+        Err(error) => {
+            gateway.unbind(&leases);
+            return Err(error);
+        }
+    };
     let task = Task { id, sandbox, meta: Arc::new(spec.meta), details, state: TaskState::Created };
     match shared.table.insert_task(task) {
-        Ok(task) => Ok(task),
+        Ok(task) => {
+            gateway.forget_stored(&leases).await;
+            Ok(task)
+        }
         Err(refused) => {
+            gateway.unbind(&leases);
             // The sandbox was stopped meanwhile.
             if let Err(error) = shared.backend.remove_task(id).await {
                 tracing::warn!(task.id = %id, error = error.report(), "a task made in vain is removed as soon as that can be");
@@ -473,7 +471,11 @@ async fn remove_task(gateway: Gateway, id: TaskId) -> Result<()> {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
         Err(error) => return Err(error),
     }
-    match shared.backend.remove_task(id).await {
+    let removed = match gateway.store_orphaned(id).await {
+        Ok(()) => shared.backend.remove_task(id).await,
+        Err(error) => Err(error),
+    };
+    match removed {
         Ok(()) => {
             shared.table.remove_task(id);
             Ok(())

@@ -106,7 +106,7 @@ pub struct PortMapping {
 }
 
 /// A transport protocol.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Protocol {
     /// TCP.
     Tcp,
@@ -114,6 +114,24 @@ pub enum Protocol {
     Udp,
     /// SCTP.
     Sctp,
+}
+
+impl Protocol {
+    /// The word that operators know it by.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Tcp => "tcp",
+            Self::Udp => "udp",
+            Self::Sctp => "sctp",
+        }
+    }
+
+    /// The protocol that [`Protocol::as_str`] gives this word for.
+    #[must_use]
+    pub fn parse(word: &str) -> Option<Self> {
+        [Self::Tcp, Self::Udp, Self::Sctp].into_iter().find(|protocol| protocol.as_str() == word)
+    }
 }
 
 /// Rate limits of a sandbox's interface; `None` is unlimited.

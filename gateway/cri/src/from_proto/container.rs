@@ -4,8 +4,10 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-use switchyard_core::id::{Owner, SandboxId, TaskId};
-use switchyard_core::spec::{EnvVar, Meta, Output, PidMode, Stdin, Stdio, TaskSpec, UserNamespace};
+use switchyard_core::id::{LeaseToken, Owner, SandboxId, TOKEN_LEN, TaskId};
+use switchyard_core::spec::{
+    EnvVar, LeaseClaim, Meta, Output, PidMode, Stdin, Stdio, TaskSpec, UserNamespace,
+};
 use switchyard_core::{Error, Result};
 use switchyard_proto::cri::v1 as cri;
 
@@ -16,6 +18,12 @@ use crate::record::{self, ContainerRecord};
 
 /// Annotations by which older kubelets ask for CDI devices.
 const CDI_ANNOTATIONS: &str = "cdi.k8s.io/";
+
+/// Annotations by which kubelets pass on the tokens of leases that a device plugin of this gateway has answered them.
+const LEASE_ANNOTATIONS: &str = "devices.switchyard.io/";
+
+/// As many leases of devices as a container may have: a kubelet asks for one for each kind of device.
+const LEASES_MAX: usize = 256;
 
 /// The sandbox that a container is made in.
 #[derive(Debug)]
@@ -121,6 +129,7 @@ pub(crate) fn container(
         mounts: mount::mounts(mounts, parent)?,
         devices: mount::devices(devices)?,
         cdi_devices: cdi_names(&cdi_devices, &annotations)?,
+        leases: leases(&annotations)?,
         security,
         // CRI has none of these; the runtime's own stand.
         rlimits: Vec::new(),
@@ -168,6 +177,26 @@ fn cdi_names(devices: &[cri::CdiDevice], annotations: &BTreeMap<String, String>)
         }
     }
     Ok(names)
+}
+
+/// The leases of devices that a container is made with: their tokens are in the keys, the values mean nothing.
+fn leases(annotations: &BTreeMap<String, String>) -> Result<Vec<LeaseClaim>> {
+    let mut leases = Vec::new();
+    for key in annotations.keys() {
+        let Some(token) = key.strip_prefix(LEASE_ANNOTATIONS) else { continue };
+        if leases.len() == LEASES_MAX {
+            let why =
+                format!("the container has {LEASES_MAX} leases of devices without it, and may have no more");
+            return Err(Error::invalid(format_args!("config.annotations[{key:?}]"), why));
+        }
+        let token: LeaseToken = token.parse().map_err(|_| {
+            let why =
+                format!("it names no lease of devices: expected {TOKEN_LEN} lower-case hexadecimal digits");
+            Error::invalid(format_args!("config.annotations[{key:?}]"), why)
+        })?;
+        leases.push(LeaseClaim::new(token));
+    }
+    Ok(leases)
 }
 
 fn words(field: &str, words: &[String]) -> Result<()> {

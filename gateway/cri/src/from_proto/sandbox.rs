@@ -1,14 +1,15 @@
 //! Sandboxes.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::SystemTime;
 
 use switchyard_core::id::Owner;
 use switchyard_core::spec::{
-    Bandwidth, CgroupPlacement, DEFAULT_SHM_BYTES, Dns, ID_PLACEHOLDER, IpcMode, Link, Meta, PodNetwork,
-    PortMapping, Protocol, SandboxNetwork, SandboxSpec, SelinuxLabel, Subnet, UtsMode,
+    Bandwidth, CgroupPlacement, DEFAULT_SHM_BYTES, Dns, HOST_PORTS_MAX, HostPort, HostPorts, ID_PLACEHOLDER,
+    IpcMode, Link, Meta, PodNetwork, PortMapping, Protocol, SandboxNetwork, SandboxSpec, SelinuxLabel,
+    Subnet, UtsMode,
 };
 use switchyard_core::sysctl::{SysctlName, SysctlNamespace};
 use switchyard_core::{Error, Result};
@@ -56,6 +57,7 @@ pub(crate) fn sandbox(request: SandboxRecord, settings: &Config, now: SystemTime
     check_hostname(&hostname)?;
     let Linux { cgroup, namespaces, privileged, selinux, sysctls } = linux_part(linux, settings)?;
     let ports = ports(port_mappings)?;
+    let host_ports = host_ports(&metadata, &ports)?;
     let network = if namespaces.host_network {
         SandboxNetwork::Host
     } else {
@@ -91,6 +93,7 @@ pub(crate) fn sandbox(request: SandboxRecord, settings: &Config, now: SystemTime
         hostname: if namespaces.host_network { String::new() } else { hostname },
         sysctls: with_defaults(sysctls, &namespaces, settings)?,
         network,
+        host_ports,
         uts: UtsMode::Network,
         ipc: namespaces.ipc,
         pid: namespaces.pid,
@@ -215,6 +218,23 @@ fn ports(mappings: Vec<cri::PortMapping>) -> Result<Vec<PortMapping>> {
         ports.push(PortMapping { protocol, container_port, host_port, host_ip });
     }
     Ok(ports)
+}
+
+/// The ports of the host that a pod claims. On the host's network they are those that its processes bind, which the API server fills in. The
+/// attempts of a pod have them together: one may not be gone yet when the next is made.
+fn host_ports(metadata: &cri::PodSandboxMetadata, mappings: &[PortMapping]) -> Result<HostPorts> {
+    let claim = |mapping: &PortMapping| {
+        let PortMapping { protocol, container_port: _, host_port, host_ip } = *mapping;
+        HostPort { protocol, port: host_port, ip: host_ip }
+    };
+    let ports: BTreeSet<HostPort> = mappings.iter().map(claim).collect();
+    if ports.len() > HOST_PORTS_MAX {
+        let why = format!("it has {} ports of the host, and a pod may have {HOST_PORTS_MAX}", ports.len());
+        return Err(Error::invalid("config.port_mappings", why));
+    }
+    let cri::PodSandboxMetadata { name, uid, namespace, attempt: _ } = metadata;
+    let group = if uid.is_empty() { format!("{namespace}/{name}") } else { uid.clone() };
+    Ok(HostPorts { group, ports: ports.into_iter().collect() })
 }
 
 /// The ranges of pods' addresses, one for each family.

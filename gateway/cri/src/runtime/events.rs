@@ -161,6 +161,8 @@ fn notices(event: Event) -> Vec<Notice> {
         EventKind::TaskStarted(id) => (id.to_string(), &[Kind::ContainerStartedEvent][..]),
         EventKind::TaskExited(id, _) => (id.to_string(), &[Kind::ContainerStoppedEvent][..]),
         EventKind::TaskRemoved(id) => (id.to_string(), &[Kind::ContainerDeletedEvent][..]),
+        // Who asked was told so, and CRI has no event of it.
+        EventKind::Refused(_) => return Vec::new(),
     };
     // Every event tells its sandbox; without one a message would mean nothing to its readers.
     let Some(was) = was else { return Vec::new() };

@@ -3,6 +3,7 @@
 mod containers;
 mod hostile;
 mod images;
+mod leases;
 mod node;
 mod pods;
 mod support;

@@ -5,7 +5,8 @@ use std::time::SystemTime;
 use switchyard_core::Error;
 use switchyard_core::id::Owner;
 use switchyard_core::spec::{
-    CgroupPlacement, DEFAULT_SHM_BYTES, IpcMode, Meta, SandboxNetwork, SandboxPid, SandboxSpec, UtsMode,
+    CgroupPlacement, DEFAULT_SHM_BYTES, HostPorts, IpcMode, Meta, SandboxNetwork, SandboxPid, SandboxSpec,
+    UtsMode,
 };
 use switchyard_fake::Method;
 use switchyard_proto::cri::v1 as cri;
@@ -42,6 +43,7 @@ fn foreign(owner: Owner, record: Vec<u8>) -> SandboxSpec {
         handler: String::new(),
         hostname: String::new(),
         network: SandboxNetwork::Isolated,
+        host_ports: HostPorts::default(),
         uts: UtsMode::Network,
         ipc: IpcMode::Shared,
         pid: SandboxPid::PerTask,

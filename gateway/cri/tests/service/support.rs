@@ -7,6 +7,7 @@ use std::time::Duration;
 use hyper_util::rt::TokioIo;
 use switchyard_core::gateway::{Gateway, Limits};
 use switchyard_core::id::Owner;
+use switchyard_core::ledger::MemoryStore;
 use switchyard_cri::{Config, services};
 use switchyard_fake::{BUSYBOX, Fake};
 use switchyard_proto::cri::v1 as cri;
@@ -29,6 +30,8 @@ pub(crate) struct Node {
     pub(crate) images: ImageServiceClient<Channel>,
     /// For clients of other versions.
     pub(crate) channel: Channel,
+    /// What outlives the daemon on disk.
+    leases: Arc<MemoryStore>,
     server: JoinHandle<()>,
     _dir: TempDir,
 }
@@ -47,17 +50,24 @@ impl Node {
 
     /// The same over this backend.
     pub(crate) async fn over(fake: Fake) -> Self {
-        let node = Self::unrecovered(fake).await;
-        node.gateway.recover().await.expect("the fake recovers");
-        node
+        Self::unrecovered(fake).await.recovered().await
+    }
+
+    async fn recovered(self) -> Self {
+        self.gateway.recover().await.expect("the fake recovers");
+        self
     }
 
     /// A node whose gateway has not recovered yet.
     pub(crate) async fn unrecovered(fake: Fake) -> Self {
+        Self::serving(fake, Arc::default()).await
+    }
+
+    async fn serving(fake: Fake, leases: Arc<MemoryStore>) -> Self {
         let dir = tempfile::tempdir().expect("a directory can be made");
         let path = dir.path().join("cri.sock");
         let listener = UnixListener::bind(&path).expect("the path is free");
-        let gateway = Gateway::new(Arc::new(fake.clone()), Limits::default());
+        let gateway = Gateway::with_leases(Arc::new(fake.clone()), Limits::default(), leases.clone());
         let served = services(gateway.scope(Owner::Kubernetes), Config::default(), None);
         let server = tokio::spawn(async move {
             Server::builder()
@@ -84,6 +94,7 @@ impl Node {
             runtime: RuntimeServiceClient::new(channel.clone()).max_decoding_message_size(MESSAGE_LIMIT),
             images: ImageServiceClient::new(channel.clone()).max_decoding_message_size(MESSAGE_LIMIT),
             channel,
+            leases,
             server,
             _dir: dir,
         }
@@ -93,7 +104,7 @@ impl Node {
     pub(crate) async fn restarted(self) -> Self {
         let fake = self.fake.reopen();
         self.server.abort();
-        Self::over(fake).await
+        Self::serving(fake, Arc::clone(&self.leases)).await.recovered().await
     }
 
     pub(crate) async fn pull(&mut self) -> String {

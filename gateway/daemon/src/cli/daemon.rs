@@ -5,8 +5,9 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
+use bytes::Bytes;
 use clap::Args;
-use http::StatusCode;
+use http::{Method, StatusCode};
 use serde::de::DeserializeOwned;
 
 use crate::channel::{self, RequestError};
@@ -14,7 +15,7 @@ use crate::output::{Format, print, print_json, short, table};
 use crate::status::{Objects, StatusReport};
 
 /// How long the daemon may take to answer.
-const LIMIT: Duration = Duration::from_secs(10);
+const LIMIT: Duration = Duration::from_secs(20);
 
 /// Which daemon is asked, and how its answer is shown.
 #[derive(Debug, Args)]
@@ -22,14 +23,15 @@ pub(super) struct Target {
     /// The daemon's admin socket.
     #[arg(
         long,
+        global = true,
         value_name = "PATH",
         env = "SWITCHYARD_ADMIN_SOCKET",
         default_value = "/run/switchyard/admin.sock"
     )]
     socket: PathBuf,
     /// Text or JSON.
-    #[arg(long, short, value_enum, default_value_t)]
-    output: Format,
+    #[arg(long, short, global = true, value_enum, default_value_t)]
+    pub(super) output: Format,
 }
 
 /// Why the daemon's answer cannot be shown.
@@ -38,12 +40,12 @@ pub(super) enum DaemonError {
     #[error(transparent)]
     Request(#[from] RequestError),
     #[error("the daemon did not answer {0} within {LIMIT:?}")]
-    Deadline(&'static str),
+    Deadline(String),
     #[error("the daemon answered {path} with {status}: {text}")]
-    Refused { path: &'static str, status: StatusCode, text: String },
+    Refused { path: String, status: StatusCode, text: String },
     #[error("the daemon's answer to {path} is not understood: is it of this version?")]
     Answer {
-        path: &'static str,
+        path: String,
         #[source]
         source: serde_json::Error,
     },
@@ -159,12 +161,19 @@ pub(super) async fn ps(target: &Target) -> Result<(), DaemonError> {
     Ok(())
 }
 
-async fn ask<T: DeserializeOwned>(target: &Target, path: &'static str) -> Result<T, DaemonError> {
-    let answer = tokio::time::timeout(LIMIT, channel::get(&target.socket, path)).await;
-    let (status, body) = answer.map_err(|_| DaemonError::Deadline(path))??;
-    if status != StatusCode::OK {
+/// What a page of the daemon says.
+pub(super) async fn ask<T: DeserializeOwned>(target: &Target, path: &str) -> Result<T, DaemonError> {
+    let body = send(target, Method::GET, path).await?;
+    serde_json::from_slice(&body).map_err(|source| DaemonError::Answer { path: path.to_owned(), source })
+}
+
+/// Sends a request to the daemon, which must do as it says; gives what it answers.
+pub(super) async fn send(target: &Target, method: Method, path: &str) -> Result<Bytes, DaemonError> {
+    let answer = tokio::time::timeout(LIMIT, channel::request(&target.socket, method, path)).await;
+    let (status, body) = answer.map_err(|_| DaemonError::Deadline(path.to_owned()))??;
+    if !status.is_success() {
         let text = String::from_utf8_lossy(&body).trim().to_owned();
-        return Err(DaemonError::Refused { path, status, text });
+        return Err(DaemonError::Refused { path: path.to_owned(), status, text });
     }
-    serde_json::from_slice(&body).map_err(|source| DaemonError::Answer { path, source })
+    Ok(body)
 }

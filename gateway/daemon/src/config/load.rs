@@ -99,6 +99,19 @@ pub fn load(sources: &Sources) -> Result<Loaded, ConfigError> {
     Ok(Loaded { config, files, layers, merged })
 }
 
+impl Loaded {
+    /// What can be used and is probably not meant so, each with its place.
+    #[must_use]
+    pub fn warnings(&self) -> Vec<String> {
+        let warnings = validate::warnings(&self.config).into_iter();
+        let with_place = |(key, why): (String, String)| {
+            let path: Vec<String> = key.split('.').map(str::to_owned).collect();
+            format!("{}: {key}: {why}", self.layers.origin_of(&path))
+        };
+        warnings.map(with_place).collect()
+    }
+}
+
 /// The file and its drop-ins, in the order in which they are read.
 fn files_of(sources: &Sources) -> Result<Vec<PathBuf>, ConfigError> {
     let main = sources.file.clone().unwrap_or_else(|| PathBuf::from(DEFAULT_FILE));

@@ -231,7 +231,20 @@ fn values_that_cannot_work_are_refused_where_they_stand() {
         message("version = 1\n[paths]\nstate = \"var\"\n"),
         "config.toml:3: paths.state: \"var\" is not an absolute path without `..`"
     );
+    assert_eq!(
+        message("version = 1\n[devices]\nlease_minutes = 0\n"),
+        "config.toml:3: devices.lease_minutes: must be at least 1"
+    );
+    assert_eq!(
+        message("version = 1\n[devices.kubelet]\nplugin_watcher_directory = \"plugins\"\n"),
+        "config.toml:3: devices.kubelet.plugin_watcher_directory: \"plugins\" is not an absolute path without `..`"
+    );
     let long = "x".repeat(120);
+    let told = message(&format!("version = 1\n[devices.kubelet]\ndirectory = \"/{long}\"\n"));
+    assert!(
+        told.starts_with("config.toml:3: devices.kubelet.directory: the directory has 121 bytes"),
+        "{told}"
+    );
     assert!(message(&format!("version = 1\n[paths]\nrun = \"/{long}\"\n")).contains("the kernel allows 107"));
     assert!(
         message("version = 1\n[log]\nlevel = \"switchyard=loud\"\n")

@@ -27,6 +27,9 @@ pub(super) fn check(config: &Config) -> Result<(), Fault> {
     for (key, path) in paths(config) {
         absolute(key, path)?;
     }
+    for (key, path) in config.devices.kubelet.paths() {
+        absolute(&format!("devices.kubelet.{key}"), path)?;
+    }
     for (key, socket) in [
         ("cri.socket", config.cri_socket()),
         ("nomad.socket", config.nomad_socket()),
@@ -72,6 +75,9 @@ pub(super) fn check(config: &Config) -> Result<(), Fault> {
     if let Err(error) = Group::check(&config.devices.groups) {
         return fault("devices.groups", error.to_string());
     }
+    if let Err((key, why)) = config.devices.kubelet.check() {
+        return fault(&format!("devices.kubelet.{key}"), why);
+    }
     if let Err(error) = config.network.bridge.check() {
         return fault("network.bridge", error.to_string());
     }
@@ -93,6 +99,25 @@ pub(super) fn check(config: &Config) -> Result<(), Fault> {
     Ok(())
 }
 
+/// What can be used and is probably not meant so.
+pub(super) fn warnings(config: &Config) -> Vec<Fault> {
+    if !config.nomad.enabled {
+        return Vec::new();
+    }
+    let shared =
+        config.devices.groups.iter().filter(|group| !group.resource.is_empty() && group.quota.is_empty());
+    let warning = |group: &Group| {
+        let why = format!(
+            "{} is offered to kubelets, as {}, and to Nomad, and goes to who asks first: a quota says how many each may have, as \
+             quota = {{ kubernetes = 1, nomad = 1 }}",
+            group.full_name(),
+            group.resource
+        );
+        ("devices.groups".to_owned(), why)
+    };
+    shared.map(warning).collect()
+}
+
 /// Checks what makes no sense as 0.
 fn check_at_least_one(config: &Config) -> Result<(), Fault> {
     let containerd = &config.containerd;
@@ -107,6 +132,8 @@ fn check_at_least_one(config: &Config) -> Result<(), Fault> {
         ("network.plugin_timeout_seconds", config.network.plugin_timeout_seconds == 0),
         ("registry.idle_timeout_seconds", config.registry.idle_timeout_seconds == 0),
         ("images.max_account_file_bytes", config.images.max_account_file_bytes == 0),
+        ("devices.lease_minutes", config.devices.lease_minutes == 0),
+        ("devices.restart_grace_seconds", config.devices.restart_grace_seconds == 0),
         ("exec.max_output_bytes", config.exec.max_output_bytes == 0),
         ("exec.max_per_container", config.exec.max_per_container == 0),
         ("cri.max_message_bytes", config.cri.max_message_bytes == 0),

@@ -20,7 +20,7 @@ use crate::config::Config;
 use crate::gate::GateLayer;
 use crate::layer::RpcLayer;
 use crate::listener::{GuardedListener, ListenError, SocketFile};
-use crate::wiring::Wiring;
+use crate::wiring::{self, Wiring};
 
 /// The calls of CRI that ask how the daemon is.
 const CRI_AT_ONCE: &[&str] = &["Version", "Status"];
@@ -77,9 +77,12 @@ impl Daemon {
             let server = Server::builder().max_concurrent_streams(self.config.cri.max_streams);
             self.serve_grpc("cri", door, self.server("cri", gate, server, routes));
         }
+        if self.config.devices.kubelet.enabled {
+            self.offer_devices(gateway);
+        }
         if let Some(door) = doors.nomad {
             let stop = self.shutdown.token().clone();
-            let services = (wiring.nomad)(gateway.scope(Owner::Nomad), &self.config, stop);
+            let services = (wiring.nomad)(gateway.scope(Owner::Nomad), stop);
             self.node.set_launchers(services.launchers);
             self.spawn("tending of what nomad leaves", services.tending);
             // An agent whose call is refused starts a second task: calls wait for as long as it takes, or until they are called off.
@@ -87,6 +90,22 @@ impl Daemon {
             let server = switchyard_nomad::tune(Server::builder(), self.config.nomad.max_streams);
             self.serve_grpc("nomad", door, self.server("nomad", gate, server, services.routes));
         }
+    }
+
+    /// Offers devices to a kubelet, on sockets in a directory of the kubelet's; it does so by itself once recovery is done.
+    fn offer_devices(&self, gateway: &Gateway) {
+        let layer = RpcLayer::new("device_plugin", &self.metrics);
+        let observe = move |routes: Routes| Routes::from(routes.into_axum_router().layer(layer.clone()));
+        let scope = gateway.scope(Owner::Kubernetes);
+        let frontend = wiring::kubelet_devices(scope, &self.config, Arc::new(observe));
+        self.node.set_kubelet_devices(frontend.registrations());
+        let (stop, shutdown) = (self.shutdown.token().clone(), self.shutdown.clone());
+        // Unlike other parts it goes on after the end was asked for, so that sockets are removed.
+        self.tasks.spawn(async move {
+            if AssertUnwindSafe(frontend.serve(stop)).catch_unwind().await.is_err() {
+                shutdown.fail("the device plugin for kubelets panicked; the log says where");
+            }
+        });
     }
 
     fn server(&self, name: &'static str, gate: GateLayer, server: Server, routes: Routes) -> Served {

@@ -6,14 +6,15 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use futures::future::BoxFuture;
-use http::StatusCode;
+use http::{Method, StatusCode};
 use switchyard::admin::{self, Admin, Hosts, Limits, Reach};
 use switchyard::channel;
 use switchyard::listener::GuardedListener;
 use switchyard::metrics::Metrics;
-use switchyard::status::{Condition, Objects, Part, SandboxView, Source, StatusReport};
+use switchyard::status::{Condition, Devices, Objects, Part, SandboxView, Source, StatusReport};
+use switchyard_core::Error;
 use switchyard_core::backend::Advisory;
-use switchyard_core::id::Owner;
+use switchyard_core::id::{LeaseToken, Owner};
 use switchyard_core::table::Counts;
 use switchyard_logkeeper::protocol::Stats;
 use tempfile::TempDir;
@@ -21,6 +22,8 @@ use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{TcpListener, TcpStream};
 
 use crate::support::soon;
+
+mod devices;
 
 #[derive(Default)]
 struct Fake {
@@ -74,6 +77,20 @@ impl Source for Fake {
             tasks: Vec::new(),
         }
     }
+
+    fn devices(&self) -> Devices {
+        devices::shown()
+    }
+
+    fn release_lease(&self, token: LeaseToken) -> BoxFuture<'_, switchyard_core::Result<()>> {
+        Box::pin(std::future::ready(if token == LeaseToken::from_bytes([7; 16]) {
+            Ok(())
+        } else {
+            Err(Error::failed_precondition(format!(
+                "lease {token} is in use by train of nomad: it ends with that"
+            )))
+        }))
+    }
 }
 
 fn part(name: &'static str, needed: bool, condition: Condition) -> Part {
@@ -125,7 +142,12 @@ impl Pages {
     }
 
     async fn get(&self, path: &str) -> (StatusCode, String) {
-        let answer = soon("a page", channel::get(&self.dir.path().join("admin.sock"), path)).await;
+        self.ask(Method::GET, path).await
+    }
+
+    async fn ask(&self, method: Method, path: &str) -> (StatusCode, String) {
+        let socket = self.dir.path().join("admin.sock");
+        let answer = soon("a page", channel::request(&socket, method, path)).await;
         let (status, body) = answer.unwrap();
         (status, String::from_utf8(body.to_vec()).unwrap())
     }
@@ -229,6 +251,10 @@ async fn metrics_and_status_show_the_node() {
         "switchyard_images 5",
         "switchyard_streaming_sessions{kind=\"portforward\"} 4",
         "switchyard_backend_up{part=\"cri\"} 1",
+        "switchyard_ledger_capacity{resource=\"acme/tpu/v2\"} 3",
+        "switchyard_ledger_claims{owner=\"nomad\",resource=\"acme/tpu/v2\"} 2",
+        "switchyard_ledger_claims{owner=\"kubernetes\",resource=\"port\"} 1",
+        "switchyard_ledger_refusals_total{owner=\"kubernetes\",reason=\"held\",resource=\"device\"} 3",
     ] {
         assert!(metrics.contains(line), "{line} is missing in {metrics}");
     }
@@ -249,19 +275,22 @@ async fn objects_are_named_on_the_unix_socket_only() {
     assert!(pages.get_tcp("/v1/objects").await.starts_with("HTTP/1.1 404"));
 }
 
+/// Runs our binary beside the server.
+async fn run(args: &[&str]) -> std::process::Output {
+    let args: Vec<String> = args.iter().map(|arg| (*arg).to_owned()).collect();
+    let output = tokio::task::spawn_blocking(move || {
+        let args: Vec<&str> = args.iter().map(String::as_str).collect();
+        crate::support::switchyard(&args)
+    });
+    output.await.unwrap()
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn the_command_line_shows_status_and_objects() {
     let pages = Pages::serve().await;
     pages.set(vec![part("cri", true, up()), part("network", false, down())]);
     let socket = pages.dir.path().join("admin.sock").display().to_string();
-    let run = |args: &[&str]| {
-        let args: Vec<String> = args.iter().map(|arg| (*arg).to_owned()).collect();
-        tokio::task::spawn_blocking(move || {
-            let args: Vec<&str> = args.iter().map(String::as_str).collect();
-            crate::support::switchyard(&args)
-        })
-    };
-    let output = run(&["status", "--socket", &socket]).await.unwrap();
+    let output = run(&["status", "--socket", &socket]).await;
     let text = String::from_utf8(output.stdout).unwrap();
     assert!(output.status.success(), "{text}");
     assert!(
@@ -269,14 +298,14 @@ async fn the_command_line_shows_status_and_objects() {
         "{text}"
     );
     assert!(text.contains("runc     1.1.0    CVE-2024-21626\n"), "{text}");
-    let output = run(&["ps", "--socket", &socket]).await.unwrap();
+    let output = run(&["ps", "--socket", &socket]).await;
     let text = String::from_utf8(output.stdout).unwrap();
     assert!(text.contains("ababababababa  kubernetes  web   ready  10.0.0.2"), "{text}");
-    let output = run(&["ps", "--socket", &socket, "--output", "json"]).await.unwrap();
+    let output = run(&["ps", "--socket", &socket, "--output", "json"]).await;
     assert!(serde_json::from_slice::<Objects>(&output.stdout).is_ok());
 
     pages.set(vec![part("cri", true, down())]);
-    let output = run(&["status", "--socket", &socket]).await.unwrap();
+    let output = run(&["status", "--socket", &socket]).await;
     assert_eq!(output.status.code(), Some(1));
 }
 

@@ -19,6 +19,8 @@ fn wrong_usage_exits_with_2_and_says_what_was_meant() {
     check(&[], 2, "", "Usage: switchyard <COMMAND>");
     check(&["serv"], 2, "", "'serve'");
     check(&["serve", "--confg", "x"], 2, "", "--config");
+    check(&["devices", "release"], 2, "", "<TOKEN>");
+    check(&["devices", "release", "xyz"], 2, "", "expected 32 lower-case hexadecimal digits");
     check(&["detach", "--pid-file", "/x"], 2, "", "--log");
     check(&["cri", "run", "image"], 2, "", "--name");
     check(&["cri", "exec", "abc"], 2, "", "COMMAND");
@@ -45,6 +47,26 @@ fn the_default_configuration_is_printed_and_passes_its_own_check() {
     check(&["config", "check", "--config", name], 0, ": ok\n", "");
     check(&["config", "check", name, "--config", name], 2, "", "cannot be used with");
     check(&["config", "dump", "--config", name, "--origin"], 0, &format!("# {name}:"), "");
+}
+
+#[test]
+fn a_group_of_devices_for_two_orchestrators_without_a_quota_is_warned_of_and_can_be_used() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("config.toml");
+    let name = file.to_str().unwrap();
+    let group = "version = 1\n[[devices.groups]]\nvendor = \"acme\"\ntype = \"tpu\"\npaths = [\"/dev/a*\"]\n";
+    let shared = format!("{group}resource = \"acme.com/tpu\"\n");
+    fs::write(&file, &shared).unwrap();
+    let warning =
+        format!("switchyard: warning: {name}:2: devices.groups: acme/tpu/default is offered to kubelets");
+    check(&["config", "check", name], 0, ": ok\n", &warning);
+    let quota = format!("{shared}quota = {{ nomad = 1 }}\n");
+    let kubelets_alone = format!("{shared}[nomad]\nenabled = false\n");
+    for text in [group, &quota, &kubelets_alone] {
+        fs::write(&file, text).unwrap();
+        let output = switchyard(&["config", "check", name]);
+        assert!(output.status.success() && output.stderr.is_empty(), "{text}: {output:?}");
+    }
 }
 
 #[test]
@@ -75,5 +97,6 @@ fn a_daemon_that_is_not_there_is_told_of() {
     let socket = socket.to_str().unwrap();
     check(&["status", "--socket", socket], 1, "", "is the daemon running");
     check(&["ps", "--socket", socket], 1, "", "is the daemon running");
+    check(&["devices", "--socket", socket], 1, "", "is the daemon running");
     check(&["cri", "--socket", socket, "version"], 1, "", "is the runtime running");
 }

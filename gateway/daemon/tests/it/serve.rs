@@ -9,10 +9,14 @@ use switchyard::config::{Loaded, Sources, load};
 use switchyard::detach::read_pid_file;
 use switchyard::serve::{self, ServeError};
 use switchyard::shutdown::Shutdown;
-use switchyard::status::{Objects, StatusReport};
+use switchyard::status::{Devices, Objects, StatusReport};
 use switchyard::wiring::{self, Wiring};
 use switchyard_core::Error;
+use switchyard_core::id::{LeaseToken, Owner};
+use switchyard_core::ledger::{LeaseStore, StoredLease};
 use switchyard_fake::{Fake, Method};
+use switchyard_kubelet::{Kubelet, Options};
+use switchyard_ledger::Journal;
 use switchyard_proto::cri::v1 as cri;
 use switchyard_proto::cri::v1::image_service_client::ImageServiceClient;
 use switchyard_proto::cri::v1::runtime_service_client::RuntimeServiceClient;
@@ -258,4 +262,91 @@ async fn pods_of_the_command_line_are_seen_by_all_its_commands() {
     assert_eq!((code, out), (Some(0), format!("removed {pod}\n")), "{err}");
     assert_eq!(cri(&["pods", "--output", "json"]).await.1.trim(), "[]");
     daemon.stop().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lease_of_before_is_shown_and_ended_and_stays_so() {
+    let node = Node::with("[[devices.groups]]\nvendor = \"acme\"\ntype = \"tpu\"\npaths = [\"/dev/null\"]");
+    let token = LeaseToken::random();
+    // As a predecessor left it, which called the device by its path.
+    let lease = StoredLease { token, owner: Owner::Nomad, slots: vec!["/dev/null".into()] };
+    Journal::new(Path::new(&node.path("state"))).put(&lease).await.unwrap();
+    let daemon = node.serve(&Fake::new());
+    node.ready().await;
+    let shown =
+        async || -> Devices { serde_json::from_str(&node.page("/v1/devices").await.unwrap().1).unwrap() };
+    let looked_at = async {
+        while shown().await.groups.is_empty() {
+            tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+        }
+    };
+    soon("the devices to be looked at", looked_at).await;
+    let devices = shown().await;
+    assert!(devices.ready);
+    let [slot] = &devices.slots[..] else { panic!("{devices:?}") };
+    assert!(slot.healthy && slot.group == "acme/tpu/default", "{slot:?}");
+    assert_eq!((slot.holders[0].owner.as_str(), slot.holders[0].state.as_str()), ("nomad", "unbound"));
+    assert_eq!((devices.groups[0].capacity, devices.groups[0].free), (1, 0));
+    let (_, verbose) = node.page("/readyz?verbose").await.unwrap();
+    assert!(verbose.contains("[+]devices ok"), "{verbose}");
+
+    let (admin, text) = (node.path("run/admin.sock"), token.to_string());
+    let release = async || {
+        let (admin, text) = (admin.clone(), text.clone());
+        let output = move || switchyard(&["devices", "release", &text, "--socket", &admin]);
+        tokio::task::spawn_blocking(output).await.unwrap()
+    };
+    assert_eq!(release().await.status.code(), Some(0));
+    let again = release().await;
+    assert_eq!(again.status.code(), Some(1));
+    assert!(String::from_utf8(again.stderr).unwrap().contains("does not exist"));
+    assert_eq!(shown().await.groups[0].free, 1);
+    daemon.stop().await.unwrap();
+    assert_eq!(Journal::new(Path::new(&node.path("state"))).load().await.unwrap(), []);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_daemon_that_cannot_read_its_leases_gives_no_device_out_and_says_so() {
+    let node = Node::with("[[devices.groups]]\nvendor = \"acme\"\ntype = \"tpu\"\npaths = [\"/dev/null\"]");
+    fs::create_dir_all(node.path("state/ledger/leases.journal")).unwrap();
+    let daemon = node.serve(&Fake::new());
+    node.ready().await;
+    let (status, verbose) = node.page("/readyz?verbose").await.unwrap();
+    assert!(
+        status == 200 && verbose.contains("[!]devices failed, not needed: the leases of before"),
+        "{verbose}"
+    );
+    assert_eq!(node.page("/readyz/devices").await.unwrap().0, 503);
+    let devices: Devices = serde_json::from_str(&node.page("/v1/devices").await.unwrap().1).unwrap();
+    assert!(!devices.ready);
+    daemon.stop().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn devices_with_a_resource_are_offered_to_a_kubelet_until_the_daemon_ends() {
+    let place = tempfile::tempdir().unwrap();
+    let directory = place.path().join("device-plugins");
+    let node = Node::with(&format!(
+        "[devices.kubelet]\ndirectory = \"{0}/device-plugins\"\npod_resources_socket = \"{0}/none.sock\"\n\
+         [[devices.groups]]\nvendor = \"acme\"\ntype = \"tpu\"\nresource = \"acme.com/tpu\"\npaths = [\"/dev/null\"]\n",
+        place.path().display()
+    ));
+    let daemon = node.serve(&Fake::new());
+    let kubelet = Kubelet::start(&directory, Options::default());
+    kubelet.until("the device is known", |kubelet| kubelet.capacity("acme.com/tpu") == (1, 1)).await;
+    let told = async {
+        let told = |text: &str| text.contains("a kubelet follows 1 resources");
+        while !node.page("/statusz").await.is_some_and(|(_, text)| told(&text)) {
+            tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+        }
+    };
+    soon("the page to say so", told).await;
+    let metrics = node.page("/metrics").await.unwrap().1;
+    let counted =
+        "{code=\"OK\",method=\"v1beta1.DevicePlugin/GetDevicePluginOptions\",protocol=\"device_plugin\"} 1";
+    assert!(metrics.contains(counted), "{metrics}");
+    daemon.stop().await.unwrap();
+    kubelet.until("its stream has ended", |kubelet| kubelet.capacity("acme.com/tpu") == (1, 0)).await;
+    let left: Vec<_> = fs::read_dir(&directory).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    assert_eq!(left, ["kubelet.sock"]);
 }

@@ -78,7 +78,7 @@ async fn run(program: &str, registry: &str) -> Result<(bool, Vec<u8>)> {
         if let Some(stdout) = stdout {
             stdout.take(ANSWER_LIMIT).read_to_end(&mut said).await.map_err(|fault| failed("read", fault))?;
         }
-        Ok(said)
+        Ok::<_, Error>(said)
     };
     let ((), said) = tokio::join!(ask, listen);
     let status = child.wait().await.map_err(|fault| failed("wait for", fault))?;

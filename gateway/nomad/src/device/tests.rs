@@ -1,93 +1,134 @@
 //! The plugin over devices that a test says there are.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use futures::StreamExt;
-use switchyard_core::device::{Device, DeviceGroup, Fact, Health, Inventory, Traffic, node};
+use switchyard_core::device::{Fact, Health, Inventory, Traffic};
 use switchyard_core::gateway::{Gateway, Limits};
-use switchyard_core::id::Owner;
+use switchyard_core::id::{LeaseToken, Owner};
 use switchyard_fake::Fake;
 use tokio::sync::watch;
 use tonic::Code;
 
 use super::*;
+use crate::configs::devices;
 
 type Tell = watch::Sender<Option<Arc<Inventory>>>;
 
-fn plugin() -> (Gateway, Tell, DeviceService) {
+/// Far longer than anything here waits.
+const MINUTE: Duration = Duration::from_secs(60);
+
+fn unrecovered() -> (Gateway, Tell, DeviceService) {
     let gateway = Gateway::new(Arc::new(Fake::new()), Limits::default());
     let (tell, inventories) = watch::channel(None);
-    let service = DeviceService::new(gateway.scope(Owner::Nomad), inventories);
+    gateway.watch_devices(inventories);
+    let service = DeviceService::new(gateway.scope(Owner::Nomad));
     (gateway, tell, service)
 }
 
+async fn plugin() -> (Gateway, Tell, DeviceService) {
+    let (gateway, tell, service) = unrecovered();
+    gateway.recover().await.unwrap();
+    (gateway, tell, service)
+}
+
+/// Two devices, of which the second is so, and a group without any.
 fn inventory(health: Health) -> Inventory {
-    let device = |number: u8, health: &Health| Device {
-        id: format!("/dev/acme{number}"),
-        node: node(format!("/dev/acme{number}").into(), "rw"),
-        health: health.clone(),
-        pci_bus_id: Some(format!("0000:3b:00.{number}")),
-        traffic: (number == 0).then_some(Traffic { read_bytes: 4096, written_bytes: 10 }),
-    };
+    let mut inventory = devices(&["acme0", "acme1"], 1);
+    let full = &mut inventory.groups[0];
     let facts = [
         ("memory", Fact::Whole(16, "GiB".to_owned())),
         ("clock", Fact::Number(1.5, "GHz".to_owned())),
         ("ecc", Fact::Flag(true)),
         ("board", Fact::Text("B1".to_owned())),
     ];
-    let full = DeviceGroup {
-        vendor: "acme".to_owned(),
-        kind: "tpu".to_owned(),
-        name: "v2".to_owned(),
-        attributes: facts.map(|(name, fact)| (name.to_owned(), fact)).into(),
-        devices: vec![device(0, &Health::Healthy), device(1, &health)],
-        variable: "ACME_DEVICES".to_owned(),
-        shared: vec![node("/dev/acmectl".into(), "rw")],
-    };
-    let empty = DeviceGroup {
-        name: "v1".to_owned(),
-        devices: Vec::new(),
-        attributes: BTreeMap::new(),
-        ..full.clone()
-    };
-    Inventory { groups: vec![full, empty] }
+    full.attributes = facts.map(|(name, fact)| (name.to_owned(), fact)).into();
+    full.devices[0].traffic = Some(Traffic { read_bytes: 4096, written_bytes: 10 });
+    full.devices[1].health = health;
+    let mut empty = full.clone();
+    (empty.name, empty.devices) = ("v1".to_owned(), Vec::new());
+    inventory.groups.push(empty);
+    inventory
+}
+
+fn well() -> Option<Arc<Inventory>> {
+    Some(Arc::new(inventory(Health::Healthy)))
+}
+
+impl DeviceService {
+    async fn reserve_ids(&self, ids: &[&str]) -> Result<nomad::ContainerReservation, Status> {
+        let device_ids = ids.iter().map(|id| (*id).to_owned()).collect();
+        let answer = self.reserve(Request::new(nomad::ReserveRequest { device_ids })).await?;
+        Ok(answer.into_inner().container_res.expect("an agent falls over without it"))
+    }
+}
+
+/// The token of a reservation.
+fn token(reservation: &nomad::ContainerReservation) -> LeaseToken {
+    let mut tokens = reservation.envs.iter().filter(|(name, _)| name.starts_with(LEASE_VARIABLE));
+    let (name, token) = tokens.next().expect("it has a lease");
+    assert_eq!((name.strip_prefix(LEASE_VARIABLE), tokens.next()), (Some(&token[..8]), None));
+    token.parse().expect("it is a token")
+}
+
+/// The health of each device, by id.
+fn health(told: &nomad::FingerprintResponse) -> Vec<(&str, &str)> {
+    let devices = told.device_group.iter().flat_map(|group| &group.devices);
+    let health = devices.map(|device| {
+        assert_eq!(device.healthy, device.health_description.is_empty(), "{device:?}");
+        (device.id.as_str(), device.health_description.as_str())
+    });
+    health.collect()
 }
 
 #[tokio::test(start_paused = true)]
 async fn the_first_answer_comes_although_nothing_is_known_and_then_each_change() {
-    let (_gateway, tell, plugin) = plugin();
+    let (_gateway, tell, plugin) = plugin().await;
     let mut stream = Box::pin(plugin.fingerprints());
+    let asked = tokio::time::Instant::now();
     assert_eq!(stream.next().await.unwrap().unwrap(), nomad::FingerprintResponse::default());
-    tell.send_replace(Some(Arc::new(inventory(Health::Healthy))));
+    assert!(asked.elapsed() <= Duration::from_millis(2001), "an agent's start waits for it");
+    tell.send_replace(well());
     let known = stream.next().await.unwrap().unwrap();
     let [group] = &known.device_group[..] else { panic!("a group without devices is left out: {known:?}") };
     assert_eq!((&*group.vendor, &*group.device_type, &*group.device_name), ("acme", "tpu", "v2"));
-    assert!(group.devices.iter().all(|device| device.healthy && !device.id.is_empty()));
+    assert_eq!(health(&known), [("acme0", ""), ("acme1", "")], "names of earlier versions are not told");
     assert_eq!(group.devices[0].hw_locality.as_ref().unwrap().pci_bus_id, "0000:3b:00.0");
     assert_eq!((group.attributes.len(), &*group.attributes["memory"].unit), (4, "GiB"));
     // What an agent does not see is no news to it.
     let mut same = inventory(Health::Healthy);
     same.groups[0].devices[0].traffic = None;
     tell.send_replace(Some(Arc::new(same)));
-    let quiet = tokio::time::timeout(Duration::from_secs(60), stream.next()).await;
+    let quiet = tokio::time::timeout(MINUTE, stream.next()).await;
     assert!(quiet.is_err(), "{quiet:?}");
     tell.send_replace(Some(Arc::new(inventory(Health::Unhealthy("it burns".to_owned())))));
-    let changed = stream.next().await.unwrap().unwrap();
-    let device = &changed.device_group[0].devices[1];
-    assert_eq!((device.healthy, &*device.health_description), (false, "it burns"));
+    assert_eq!(health(&stream.next().await.unwrap().unwrap()), [("acme0", ""), ("acme1", "it burns")]);
     tell.send_replace(Some(Arc::default()));
     assert_eq!(stream.next().await.unwrap().unwrap(), nomad::FingerprintResponse::default());
     // Nobody looks any more: an agent that saw the end would drop all devices for good.
     drop(tell);
-    let quiet = tokio::time::timeout(Duration::from_secs(60), stream.next()).await;
+    let quiet = tokio::time::timeout(MINUTE, stream.next()).await;
     assert!(quiet.is_err(), "{quiet:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn until_recovery_every_device_is_unhealthy_for_the_same_reason() {
+    let (gateway, tell, plugin) = unrecovered();
+    tell.send_replace(well());
+    let mut stream = Box::pin(plugin.fingerprints());
+    let first = stream.next().await.unwrap().unwrap();
+    let why = "the gateway is still recovering what its predecessor left";
+    assert_eq!(health(&first), [("acme0", why), ("acme1", why)]);
+    let quiet = tokio::time::timeout(MINUTE, stream.next()).await;
+    assert!(quiet.is_err(), "{quiet:?}");
+    gateway.recover().await.unwrap();
+    assert_eq!(health(&stream.next().await.unwrap().unwrap()), [("acme0", ""), ("acme1", "")]);
 }
 
 #[tokio::test]
 async fn what_is_known_already_is_said_at_once() {
-    let (_gateway, tell, plugin) = plugin();
-    tell.send_replace(Some(Arc::new(inventory(Health::Healthy))));
+    let (_gateway, tell, plugin) = plugin().await;
+    tell.send_replace(well());
     for _ in 0..2 {
         let first = Box::pin(plugin.fingerprints()).next().await.unwrap().unwrap();
         assert_eq!(first.device_group.len(), 1);
@@ -95,32 +136,86 @@ async fn what_is_known_already_is_said_at_once() {
 }
 
 #[tokio::test]
-async fn a_reservation_has_no_mounts_and_is_the_same_each_time() {
-    let (_gateway, tell, plugin) = plugin();
-    let reserve = async |ids: &[&str]| {
-        let device_ids = ids.iter().map(|id| (*id).to_owned()).collect();
-        plugin.reserve(Request::new(nomad::ReserveRequest { device_ids })).await.map(Response::into_inner)
-    };
-    // It is known in a moment: an agent may try again.
-    assert_eq!(reserve(&["/dev/acme0"]).await.unwrap_err().code(), Code::FailedPrecondition);
+async fn a_slot_of_another_owner_is_unhealthy_until_it_is_free_and_ones_own_stays_as_it_is() {
+    let (gateway, tell, plugin) = plugin().await;
+    tell.send_replace(Some(Arc::new(devices(&["acme0"], 2))));
+    let mut stream = Box::pin(plugin.fingerprints());
+    assert_eq!(health(&stream.next().await.unwrap().unwrap()), [("acme0::0", ""), ("acme0::1", "")]);
+    let kubelet = gateway.scope(Owner::Kubernetes);
+    let lease = kubelet.lease(&["acme0::1".to_owned()]).await.unwrap();
+    let held = "it is held by kubernetes";
+    assert_eq!(health(&stream.next().await.unwrap().unwrap()), [("acme0::0", ""), ("acme0::1", held)]);
+    plugin.reserve_ids(&["acme0::0"]).await.unwrap();
+    gateway.release_lease(lease.token).await.unwrap();
+    assert_eq!(health(&stream.next().await.unwrap().unwrap()), [("acme0::0", ""), ("acme0::1", "")]);
+}
+
+#[tokio::test]
+async fn a_reservation_is_a_lease_without_mounts_and_the_same_while_nothing_is_made_with_it() {
+    let (_gateway, tell, plugin) = plugin().await;
     tell.send_replace(Some(Arc::new(inventory(Health::Unhealthy("it burns".to_owned())))));
-    let given = reserve(&["/dev/acme0"]).await.unwrap();
-    assert_eq!(reserve(&["/dev/acme0"]).await.unwrap(), given);
-    let reservation = given.container_res.expect("an agent falls over without it");
-    assert!(reservation.mounts.is_empty(), "{reservation:?}");
-    assert_eq!(reservation.envs.get("ACME_DEVICES").map(String::as_str), Some("/dev/acme0"));
+    let given = plugin.reserve_ids(&["acme0"]).await.unwrap();
+    assert_eq!(plugin.reserve_ids(&["acme0", "acme0"]).await.unwrap(), given);
+    assert_eq!(plugin.reserve_ids(&["/dev/acme0"]).await.unwrap(), given, "its name of an earlier version");
+    token(&given);
+    assert!(given.mounts.is_empty(), "{given:?}");
+    let env = |name: &str| given.envs.get(name).map(String::as_str);
+    assert_eq!((env("ACME_DEVICES"), env("ACME_HOME")), (Some("/dev/acme0"), Some("/opt/acme")));
     let nodes: Vec<_> =
-        reservation.devices.iter().map(|device| (&*device.host_path, &*device.permissions)).collect();
+        given.devices.iter().map(|device| (&*device.host_path, &*device.permissions)).collect();
     assert_eq!(nodes, [("/dev/acme0", "rw"), ("/dev/acmectl", "rw")]);
-    assert_eq!(reserve(&["/dev/acme7"]).await.unwrap_err().code(), Code::NotFound);
-    let refused = reserve(&["/dev/acme1"]).await.unwrap_err();
+    assert_eq!(plugin.reserve_ids(&["acme7"]).await.unwrap_err().code(), Code::NotFound);
+    let refused = plugin.reserve_ids(&["acme1"]).await.unwrap_err();
     assert!(refused.message().contains("it burns"), "{refused}");
+}
+
+#[tokio::test]
+async fn what_another_owner_has_is_refused_in_words_that_name_it() {
+    let (gateway, tell, plugin) = plugin().await;
+    tell.send_replace(well());
+    let kubelet = gateway.scope(Owner::Kubernetes);
+    plugin.inventories.clone().wait_for(Option::is_some).await.unwrap();
+    kubelet.lease(&["acme0".to_owned()]).await.unwrap();
+    let refused = plugin.reserve_ids(&["acme1", "acme0"]).await.unwrap_err();
+    assert_eq!(refused.code(), Code::FailedPrecondition);
+    assert!(refused.message().starts_with("device \"acme0\" is held by kubernetes"), "{refused}");
+    plugin.reserve_ids(&["acme1"]).await.expect("nothing is kept of what was refused");
+}
+
+#[tokio::test]
+async fn a_reservation_waits_for_recovery_and_for_the_first_look() {
+    let (gateway, tell, plugin) = unrecovered();
+    let mut asked = Box::pin(plugin.reserve_ids(&["acme0"]));
+    assert!(futures::poll!(&mut asked).is_pending());
+    gateway.recover().await.unwrap();
+    assert!(futures::poll!(&mut asked).is_pending(), "nobody has looked yet");
+    tell.send_replace(well());
+    token(&asked.await.unwrap());
+}
+
+#[tokio::test]
+async fn reservations_of_nothing_of_unknown_and_of_too_many_devices_are_refused() {
+    let (_gateway, tell, plugin) = plugin().await;
+    tell.send_replace(well());
+    let many: Vec<String> = (0..10_000).map(|number| format!("acme{number}")).collect();
+    let many: Vec<&str> = many.iter().map(String::as_str).collect();
+    assert_eq!(plugin.reserve_ids(&[]).await.unwrap_err().code(), Code::InvalidArgument);
+    assert_eq!(plugin.reserve_ids(&many).await.unwrap_err().code(), Code::InvalidArgument);
+    for unknown in ["", "acme0::0", "acme0::", "../acme0", "ACME0"] {
+        assert_eq!(
+            plugin.reserve_ids(&["acme0", unknown]).await.unwrap_err().code(),
+            Code::NotFound,
+            "{unknown}"
+        );
+    }
+    plugin.reserve_ids(&["acme0", "acme1"]).await.expect("none of that has taken anything");
 }
 
 #[tokio::test(start_paused = true)]
 async fn stats_are_whole_and_go_on() {
-    let (_gateway, tell, plugin) = plugin();
+    let (_gateway, tell, plugin) = plugin().await;
     tell.send_replace(Some(Arc::new(inventory(Health::Unhealthy("it burns".to_owned())))));
+    plugin.inventories.clone().wait_for(Option::is_some).await.unwrap();
     let request = nomad::StatsRequest { collection_interval: None };
     let mut stream = DevicePlugin::stats(&plugin, Request::new(request)).await.unwrap().into_inner();
     for _ in 0..3 {
@@ -134,15 +229,15 @@ async fn stats_are_whole_and_go_on() {
                 "{stats:?}"
             );
         }
-        assert_eq!(devices["/dev/acme1"].summary.as_ref().unwrap().string_val.as_deref(), Some("it burns"));
-        let read = &devices["/dev/acme0"].stats.as_ref().unwrap().attributes["Read"];
+        assert_eq!(devices["acme1"].summary.as_ref().unwrap().string_val.as_deref(), Some("it burns"));
+        let read = &devices["acme0"].stats.as_ref().unwrap().attributes["Read"];
         assert_eq!((read.int_numerator_val, &*read.unit), (Some(4), "KiB"));
     }
 }
 
 #[tokio::test]
 async fn streams_end_with_the_gateway() {
-    let (gateway, tell, plugin) = plugin();
+    let (gateway, tell, plugin) = plugin().await;
     tell.send_replace(Some(Arc::default()));
     let mut fingerprints = Box::pin(plugin.fingerprints());
     assert!(fingerprints.next().await.is_some());

@@ -4,9 +4,13 @@ use std::collections::HashMap;
 use std::time::SystemTime;
 
 use switchyard_core::device::{Device, DeviceGroup, Fact, Health, Inventory, Reservation, Traffic};
+use switchyard_core::gateway::Leased;
+use switchyard_core::id::LeaseToken;
 use switchyard_core::spec::DeviceNode;
 use switchyard_proto::nomad::device as nomad;
 use switchyard_proto::nomad::shared::structs::{Attribute, StatObject, StatValue, attribute};
+
+use super::LEASE_VARIABLE;
 
 const KIB: u64 = 1 << 10;
 
@@ -19,7 +23,24 @@ pub(super) fn fingerprint(inventory: Option<&Inventory>) -> nomad::FingerprintRe
 }
 
 fn group(group: &DeviceGroup) -> nomad::DeviceGroup {
-    let DeviceGroup { vendor, kind, name, attributes, devices, variable: _, shared: _ } = group;
+    let DeviceGroup {
+        vendor,
+        kind,
+        name,
+        attributes,
+        devices,
+        // Each slot is a device here, and those beyond the quota are unhealthy.
+        shares: _,
+        quota: _,
+        // For kubelets.
+        resource: _,
+        placement: _,
+        // For tasks.
+        variable: _,
+        env: _,
+        shared: _,
+        mounts: _,
+    } = group;
     nomad::DeviceGroup {
         vendor: vendor.clone(),
         device_type: kind.clone(),
@@ -30,7 +51,7 @@ fn group(group: &DeviceGroup) -> nomad::DeviceGroup {
 }
 
 fn device(device: &Device) -> nomad::DetectedDevice {
-    let Device { id, node: _, health, pci_bus_id, traffic: _ } = device;
+    let Device { id, aliases: _, nodes: _, cdi: _, health, pci_bus_id, numa_node: _, traffic: _ } = device;
     let (healthy, health_description) = match health {
         Health::Healthy => (true, String::new()),
         Health::Unhealthy(why) => (false, why.clone()),
@@ -53,9 +74,11 @@ fn attribute(fact: &Fact) -> Attribute {
     Attribute { value: Some(value), unit }
 }
 
-/// What a task gets. There are no mounts in it: agents would put them in the place of the task's volumes.
-pub(super) fn reserved(given: Reservation) -> nomad::ReserveResponse {
-    let Reservation { env, nodes } = given;
+/// What a task gets. There are no mounts in it: agents would put them in the place of the task's volumes. They come with the start, as do
+/// devices of the Container Device Interface, which have no place here.
+pub(super) fn reserved(leased: Leased) -> nomad::ReserveResponse {
+    let Leased { token, reservation: Reservation { mut env, nodes, mounts: _, cdi: _ } } = leased;
+    env.insert(variable(token), token.to_string());
     let device = |DeviceNode { host_path, container_path, permissions }| nomad::DeviceSpec {
         task_path: container_path.display().to_string(),
         host_path: host_path.display().to_string(),
@@ -67,6 +90,11 @@ pub(super) fn reserved(given: Reservation) -> nomad::ReserveResponse {
         devices: nodes.into_iter().map(device).collect(),
     };
     nomad::ReserveResponse { container_res: Some(reservation) }
+}
+
+/// The variable that brings the token of a lease to the start of the task.
+fn variable(token: LeaseToken) -> String {
+    format!("{LEASE_VARIABLE}{}", &token.to_string()[..8])
 }
 
 /// How the devices are at this time.

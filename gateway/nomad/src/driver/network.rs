@@ -6,7 +6,7 @@ use std::time::SystemTime;
 
 use switchyard_core::Result;
 use switchyard_core::spec::{
-    CgroupPlacement, IpcMode, Meta, SandboxNetwork, SandboxPid, SandboxSpec, UtsMode,
+    CgroupPlacement, HostPorts, IpcMode, Meta, SandboxNetwork, SandboxPid, SandboxSpec, UtsMode,
 };
 use switchyard_proto::nomad::drivers::proto as nomad;
 
@@ -104,6 +104,8 @@ fn network(meta: Meta, hostname: &str) -> SandboxSpec {
         handler: String::new(),
         hostname: hostname.to_owned(),
         network: SandboxNetwork::Isolated,
+        // Those of the group are known with its first task.
+        host_ports: HostPorts::default(),
         uts: UtsMode::Network,
         ipc: IpcMode::Shared,
         pid: SandboxPid::PerTask,

@@ -4,6 +4,8 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::SystemTime;
 
+use switchyard_core::device::Reservation;
+use switchyard_core::spec::LeaseClaim;
 use switchyard_core::state::TaskState;
 use switchyard_core::table::{Sandbox, Task};
 use switchyard_core::{ErrorKind, Result};
@@ -33,7 +35,8 @@ impl Driver {
     /// comes, nothing is left; later, the task is started nevertheless, for a retry to find it.
     ///
     /// # Errors
-    /// Those of the plan, of [`Images::get`](crate::images::Images::get) and of the creation. Nothing is left.
+    /// Those of the plan, of [`Images::get`](crate::images::Images::get), of the leases and of the creation. Nothing is left. What another
+    /// owner has of the node is `FailedPrecondition`: an agent may try again.
     pub(super) async fn start(
         &self,
         session: Arc<Session>,
@@ -93,6 +96,9 @@ impl Driver {
                     );
                 }
                 Err(error) => {
+                    if error.kind() == ErrorKind::FailedPrecondition {
+                        teller.tell(format!("Cannot start yet: {}", error.status_text()), &[]);
+                    }
                     if gc.image {
                         self.shared.keep.left(&image, gc.image_delay);
                     }
@@ -111,7 +117,8 @@ impl Driver {
     }
 
     /// Makes and starts what is planned; goes on when its caller has gone.
-    async fn made(&self, record: &Record, mut plan: Plan) -> Result<Arc<Task>> {
+    async fn made(&self, record: &Record, plan: Plan) -> Result<Arc<Task>> {
+        let mut plan = self.equipped(plan)?;
         let record = record.clone().with_plan(&plan);
         let meta = identity::meta(&record, &plan.task.meta, SystemTime::now());
         (plan.sandbox.meta, plan.task.meta) = (meta.clone(), meta);
@@ -125,6 +132,14 @@ impl Driver {
             }
         });
         self.shared.scope.see_through(what, work).await
+    }
+
+    /// Adds what the leases of a task give it, as the devices are now: while its image came, one may have been plugged in elsewhere. A lease
+    /// that is not known any more is refused when the task is made.
+    pub(super) fn equipped(&self, plan: Plan) -> Result<Plan> {
+        let given = |claim: &LeaseClaim| self.shared.scope.reservation(claim.token).transpose();
+        let reserved: Vec<Reservation> = plan.task.leases.iter().filter_map(given).collect::<Result<_>>()?;
+        Ok(plan.with_reservations(reserved))
     }
 
     async fn make(&self, plan: Plan) -> Result<Arc<Task>> {

@@ -2,10 +2,13 @@
 
 use std::path::{Path, PathBuf};
 
-use switchyard_core::spec::DeviceNode;
+use switchyard_core::id::{LeaseToken, TOKEN_LEN};
+use switchyard_core::spec::{DeviceNode, LeaseClaim};
 use switchyard_core::{Error, Result};
+use switchyard_proto::nomad::drivers::proto as nomad;
 
 use super::{Asked, absolute, one_more, text};
+use crate::device::LEASE_VARIABLE;
 
 /// The variable by which Nomad's plugin for GPUs says which ones a task has.
 const NVIDIA: &str = "NVIDIA_VISIBLE_DEVICES";
@@ -50,10 +53,37 @@ pub(super) fn devices(asked: &Asked<'_>) -> Result<Devices> {
     if let Some(gpus) = gpus(asked).filter(|_| !by_runtime) {
         text("task.device_env", gpus)?;
         for gpu in gpus.split(',').map(str::trim).filter(|gpu| !matches!(*gpu, "" | "none" | "void")) {
-            devices.name(format!("nvidia.com/gpu={gpu}"));
+            // The gateway's own groups have whole names in such a variable.
+            devices.name(if is_cdi(gpu) { gpu.to_owned() } else { format!("nvidia.com/gpu={gpu}") });
         }
     }
     Ok(devices)
+}
+
+/// The leases that the device plugin has given to a task. They are in what Nomad's device plugins say alone: a variable of the same name
+/// that the job sets is the job's own.
+pub(super) fn leases(asked: &Asked<'_>) -> Result<Vec<LeaseClaim>> {
+    let mut leases: Vec<LeaseClaim> = Vec::new();
+    for (name, token) in &asked.task.device_env {
+        let Some(digits) = name.strip_prefix(LEASE_VARIABLE) else { continue };
+        let field = format!("task.device_env[{name:?}]");
+        one_more(&field, "leases of devices", leases.len())?;
+        let named =
+            token.parse::<LeaseToken>().ok().filter(|_| token.starts_with(digits) && digits.len() == 8);
+        let token = named.ok_or_else(|| {
+            let why = format!(
+                "it is no lease of devices: the value is not {TOKEN_LEN} lower-case hexadecimal digits that begin with those of the name"
+            );
+            Error::invalid(field, why)
+        })?;
+        leases.push(LeaseClaim::new(token));
+    }
+    Ok(leases)
+}
+
+/// Whether a variable of a task is a lease that the device plugin has given to it. The task has no use for it.
+pub(super) fn is_lease(task: &nomad::TaskConfig, name: &str) -> bool {
+    name.starts_with(LEASE_VARIABLE) && task.device_env.contains_key(name)
 }
 
 /// The GPUs that Nomad has given to a task; `None` if it has given none.

@@ -1,9 +1,11 @@
 //! The network of a task: which it is on, and which ports of the host lead to it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr};
 
-use switchyard_core::spec::{Link, MacAddress, PodNetwork, PortMapping, Protocol, SandboxNetwork};
+use switchyard_core::spec::{
+    HOST_PORTS_MAX, HostPort, HostPorts, Link, MacAddress, PodNetwork, PortMapping, Protocol, SandboxNetwork,
+};
 use switchyard_core::{Error, Result};
 use switchyard_proto::nomad::drivers::proto as nomad;
 
@@ -17,9 +19,14 @@ pub(super) struct Network {
     pub(super) network: SandboxNetwork,
     /// Its ports by label; of a network of its own alone.
     pub(super) ports: Vec<NamedPort>,
+    /// The ports of the host that it claims, whoever has them lead to it.
+    pub(super) host_ports: HostPorts,
     /// What there is to say about it.
     pub(super) warnings: Vec<String>,
 }
+
+/// A port is given out for both: Nomad does not tell them apart.
+const PROTOCOLS: [Protocol; 2] = [Protocol::Tcp, Protocol::Udp];
 
 /// A port that the agent has given out.
 struct Given<'a> {
@@ -83,7 +90,47 @@ pub(super) fn network(asked: &Asked<'_>) -> Result<Network> {
             Vec::new()
         }
     };
-    Ok(Network { network, ports, warnings })
+    let host_ports = host_ports(asked, &network, &ports)?;
+    Ok(Network { network, ports, host_ports, warnings })
+}
+
+/// The ports of the host that a task claims. Its allocation's tasks have them together.
+fn host_ports(asked: &Asked<'_>, network: &SandboxNetwork, published: &[NamedPort]) -> Result<HostPorts> {
+    let ports: BTreeSet<HostPort> = match network {
+        SandboxNetwork::Pod(_) => {
+            published.iter().flat_map(|port| both_protocols(port.host_port, port.host_ip)).collect()
+        }
+        // Its processes bind them, or the agent has published them for the whole group.
+        SandboxNetwork::Host | SandboxNetwork::Joined(_) => given_ports(asked).collect(),
+        SandboxNetwork::Isolated => BTreeSet::new(),
+    };
+    if ports.len() > HOST_PORTS_MAX {
+        let why = format!("it has {} ports of the host, and may have {HOST_PORTS_MAX}", ports.len());
+        return Err(Error::invalid("task.resources", why));
+    }
+    Ok(HostPorts { group: asked.task.alloc_id.clone(), ports: ports.into_iter().collect() })
+}
+
+/// The ports that the agent has given to the group of a task, and in jobs of the old form to the task. What is no port is left out: the
+/// gateway does nothing with these, and nobody can bind it.
+fn given_ports<'a>(asked: &Asked<'a>) -> impl Iterator<Item = HostPort> + use<'a> {
+    let resources = asked.task.resources.as_ref();
+    let group = resources.into_iter().flat_map(|resources| &resources.ports);
+    let group = group.map(|port| (port.value, port.host_ip.as_str()));
+    let allocated = resources.and_then(|resources| resources.allocated_resources.as_ref());
+    let own = allocated.into_iter().flat_map(|allocated| &allocated.networks).flat_map(|network| {
+        let ports = network.reserved_ports.iter().chain(&network.dynamic_ports);
+        ports.map(|port| (port.value, network.ip.as_str()))
+    });
+    group.chain(own).flat_map(|(number, ip)| {
+        let port = u16::try_from(number).ok().filter(|port| *port != 0);
+        // Without an address that can be read it may be bound at any.
+        port.into_iter().flat_map(move |port| both_protocols(port, ip.parse().ok()))
+    })
+}
+
+fn both_protocols(port: u16, ip: Option<IpAddr>) -> [HostPort; 2] {
+    PROTOCOLS.map(|protocol| HostPort { protocol, port, ip })
 }
 
 /// The namespace that the agent has made for the group of a task.
@@ -125,7 +172,7 @@ fn own(asked: &Asked<'_>, warnings: &mut Vec<String>) -> Result<SandboxNetwork> 
         warnings.push(format!("port_map.{label} has no effect: {why}"));
     }
     let publish = |port: &NamedPort| {
-        [Protocol::Tcp, Protocol::Udp].map(|protocol| PortMapping {
+        PROTOCOLS.map(|protocol| PortMapping {
             protocol,
             container_port: port.container_port,
             host_port: port.host_port,

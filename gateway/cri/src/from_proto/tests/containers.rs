@@ -103,6 +103,7 @@ fn rich_task(config: &cri::ContainerConfig) -> TaskSpec {
             permissions: "rw".into(),
         }],
         cdi_devices: Vec::new(),
+        leases: Vec::new(),
         security: Security {
             privileged: false,
             capabilities: CapabilityChanges {
@@ -331,4 +332,45 @@ fn a_malformed_mount_or_device_is_refused_by_field() {
     };
     device("rwx", "config.devices[0].permissions: \"rwx\" is not made of r, w and m");
     device("", "config.devices[0].permissions: \"\" is not made of r, w and m");
+}
+
+#[test]
+fn leases_of_devices_come_as_keys_of_annotations_and_go_no_further() {
+    let token = |digit: &str| digit.repeat(32);
+    let key = |token: &str| format!("devices.switchyard.io/{token}");
+    let leases = |keys: &[String]| {
+        let mut config = app();
+        config.annotations = keys.iter().map(|key| (key.clone(), "ignored".to_owned())).collect();
+        container_of(config)
+    };
+    let spec =
+        leases(&[key(&token("b")), key(&token("1")), "switchyard.io/x".into()]).expect("it is well formed");
+    let tokens: Vec<String> = spec.leases.iter().map(|claim| claim.token.to_string()).collect();
+    assert_eq!(tokens, [token("1"), token("b")]);
+    assert!(spec.leases.iter().all(|claim| claim.slots.is_empty()));
+    assert!(!spec.annotations.keys().any(|key| key.starts_with("devices.")), "{:?}", spec.annotations);
+    for wrong in [
+        "",
+        "x",
+        "0123",
+        &token("A"),
+        &token("1")[1..],
+        &format!("{}1", token("1")),
+        &format!("../{}", token("1")),
+    ] {
+        let error = leases(&[key(&token("1")), key(wrong)]).expect_err("it is no token");
+        let text = format!(
+            "config.annotations[{:?}]: it names no lease of devices: expected 32 lower-case hexadecimal digits",
+            key(wrong)
+        );
+        assert_eq!((error.kind(), error.to_string()), (ErrorKind::InvalidArgument, text));
+    }
+    let many: Vec<String> = (0..100_000).map(|number| key(&format!("{number:032x}"))).collect();
+    assert_eq!(leases(&many[..256]).expect("it may have as many").leases.len(), 256);
+    let error = leases(&many).expect_err("they are too many");
+    assert!(
+        error
+            .to_string()
+            .ends_with("the container has 256 leases of devices without it, and may have no more")
+    );
 }

@@ -54,6 +54,7 @@ fn a_pod_becomes_a_sandbox() {
             .to_vec(),
             capabilities: BTreeMap::from([("io.kubernetes.cri.pod-annotations".into(), config.annotations)]),
         }),
+        host_ports: HostPorts { group: "u-1".into(), ports: vec![claim(Protocol::Udp, 5353, "10.1.2.3")] },
         uts: UtsMode::Network,
         ipc: IpcMode::Shared,
         pid: SandboxPid::PerTask,
@@ -78,6 +79,11 @@ fn a_pod_becomes_a_sandbox() {
         users: None,
     };
     assert_eq!(spec, expected);
+}
+
+/// A port of the host; at all addresses if there is none.
+fn claim(protocol: Protocol, port: u16, ip: &str) -> HostPort {
+    HostPort { protocol, port, ip: ip.parse().ok() }
 }
 
 /// A resolver's configuration as it is asked for, and what it becomes.
@@ -106,13 +112,14 @@ fn a_pod_with_nothing_but_a_name_shares_all_namespaces() {
 }
 
 #[test]
-fn a_pod_on_the_hosts_network_has_neither_ports_nor_sysctls_nor_a_name_of_its_own() {
+fn a_pod_on_the_hosts_network_has_neither_mappings_nor_sysctls_nor_a_name_of_its_own() {
     let mut config = pod();
     let node = cri::NamespaceMode::Node.into();
     pod_context(&mut config).namespace_options =
         Some(cri::NamespaceOption { network: node, pid: node, ipc: node, ..Default::default() });
     config.port_mappings = vec![cri::PortMapping { container_port: 80, host_port: 80, ..Default::default() }];
     let spec = sandbox_of(config).expect("it is well formed");
+    assert_eq!(spec.host_ports.ports, [claim(Protocol::Tcp, 80, "")], "its processes bind it");
     assert_eq!((spec.network, spec.pid, spec.ipc), (SandboxNetwork::Host, SandboxPid::Host, IpcMode::Host));
     assert_eq!((spec.sysctls, spec.hostname.as_str()), (BTreeMap::new(), ""));
 }
@@ -259,4 +266,45 @@ fn namespaces_that_a_pod_cannot_have_are_refused_by_field() {
         Invalid,
         "userns_options.mode: CONTAINER is neither POD nor NODE",
     );
+}
+
+#[test]
+fn a_pod_claims_each_port_of_the_host_once_and_shares_them_with_its_attempts_alone() {
+    let mapping = |protocol: cri::Protocol, container_port, host_port, host_ip: &str| cri::PortMapping {
+        protocol: protocol.into(),
+        container_port,
+        host_port,
+        host_ip: host_ip.into(),
+    };
+    let claims = |uid: &str, attempt| {
+        let mut config = pod();
+        let metadata = config.metadata.as_mut().expect("it is set");
+        (metadata.uid, metadata.attempt) = (uid.into(), attempt);
+        config.port_mappings = vec![
+            mapping(cri::Protocol::Sctp, 1, 7, ""),
+            mapping(cri::Protocol::Tcp, 80, 8080, "::1"),
+            mapping(cri::Protocol::Tcp, 81, 8080, "::1"),
+            mapping(cri::Protocol::Tcp, 82, 0, ""),
+        ];
+        sandbox_of(config).expect("it is well formed").host_ports
+    };
+    let claimed = claims("u-1", 2);
+    assert_eq!(claimed.ports, [claim(Protocol::Tcp, 8080, "::1"), claim(Protocol::Sctp, 7, "")]);
+    assert_eq!(claims("u-1", 3), claimed);
+    assert_ne!(claims("u-2", 2).group, claimed.group);
+    assert_eq!(claims("", 2).group, "shop/web");
+}
+
+#[test]
+fn the_ports_of_the_host_that_a_pod_claims_are_bounded_in_number() {
+    let many = |count: i32| {
+        let one = |host_port| cri::PortMapping { container_port: 1, host_port, ..Default::default() };
+        (1..=count).map(one).collect::<Vec<_>>()
+    };
+    let most = cri::PodSandboxConfig { port_mappings: [many(4096), many(4096)].concat(), ..pod() };
+    assert_eq!(sandbox_of(most).expect("it is well formed").host_ports.ports.len(), HOST_PORTS_MAX);
+    for count in [4097, 65_535] {
+        let text = format!("config.port_mappings: it has {count} ports of the host, and a pod may have 4096");
+        refuses_pod(|config| config.port_mappings = many(count), ErrorKind::InvalidArgument, &text);
+    }
 }

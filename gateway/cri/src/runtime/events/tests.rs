@@ -249,3 +249,24 @@ async fn a_stream_ends_when_the_gateway_shuts_down() {
     assert_eq!(error.code(), Code::Unavailable);
     assert!(stream.next().await.is_none());
 }
+
+#[tokio::test]
+async fn a_refusal_is_no_event_of_any_container() {
+    let lab = Lab::new().await;
+    let mut stream = lab.follow().await;
+    let mut config = Lab::config("first");
+    config.port_mappings = vec![cri::PortMapping { container_port: 80, host_port: 80, ..Default::default() }];
+    let run = async |config: cri::PodSandboxConfig| {
+        let request = cri::RunPodSandboxRequest { config: Some(config), ..Default::default() };
+        lab.runtime.run_sandbox(request).await.map(|made| made.pod_sandbox_id)
+    };
+    let first = run(config.clone()).await.expect("the port is free");
+    let mut second = Lab::config("second");
+    second.port_mappings = config.port_mappings;
+    let refused = run(second).await.expect_err("the port is taken");
+    assert_eq!(refused.kind(), ErrorKind::FailedPrecondition);
+    let third = lab.run("third").await;
+    let seen = told(&mut stream, 4).await;
+    let expected = [&first, &first, &third, &third];
+    assert!(seen.iter().map(|(id, _)| id).eq(expected), "{seen:?}");
+}

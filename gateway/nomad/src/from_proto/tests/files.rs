@@ -191,6 +191,8 @@ fn gpus_come_by_name_or_by_a_runtime_of_their_own() {
     let names = (strings(&["nvidia.com/gpu=GPU-1", "nvidia.com/gpu=GPU-2"]), String::new());
     assert_eq!(made(&with("GPU-1,GPU-2", task([])), PluginConfig::default()), names);
     assert_eq!(made(&with("none", task([])), PluginConfig::default()), (Vec::new(), String::new()));
+    let whole = (strings(&["nvidia.com/gpu=0", "acme.com/gpu=1"]), String::new());
+    assert_eq!(made(&with("nvidia.com/gpu=0,acme.com/gpu=1", task([])), PluginConfig::default()), whole);
     let by_runtime = || PluginConfig { nvidia_runtime: "nvidia".to_owned(), ..PluginConfig::default() };
     assert_eq!(made(&with("GPU-1", task([])), by_runtime()), (Vec::new(), "nvidia".to_owned()));
     assert_eq!(made(&task([]), by_runtime()), (Vec::new(), String::new()), "it has no GPU");

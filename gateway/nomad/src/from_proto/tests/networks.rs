@@ -324,3 +324,78 @@ fn kernel_parameters_are_those_of_the_tasks_own_namespaces() {
         refused_task(&task, generous(), ErrorKind::InvalidArgument, &text);
     }
 }
+
+#[test]
+fn the_ports_that_a_task_claims_are_those_that_lead_to_it_on_any_network() {
+    use nomad::network_isolation_spec::NetworkIsolationMode as Mode;
+    let claim = |port, ip: &str| {
+        [Protocol::Tcp, Protocol::Udp].map(|protocol| HostPort { protocol, port, ip: ip.parse().ok() })
+    };
+    let given = [
+        ("http", 20000, 8080, "192.168.1.2"),
+        ("any", 20001, 0, ""),
+        ("none", 0, 0, ""),
+        ("bad", 70000, 1, ""),
+    ];
+    let with = |mode: &str, isolation| {
+        let entries = [("network_mode", mode.into()), ("ports", texts(&["http"]))];
+        nomad::TaskConfig { network_isolation_spec: isolation, ..with_ports(entries, &given) }
+    };
+    let claims = |task: &nomad::TaskConfig| {
+        let HostPorts { group, mut ports } =
+            plan(task, &session(PluginConfig::default())).unwrap().sandbox.host_ports;
+        assert_eq!(group, task.alloc_id);
+        ports.sort_by_key(|port| (port.port, port.protocol));
+        ports
+    };
+    let http = claim(20000, "192.168.1.2");
+    let all = [http, claim(20001, "")].concat();
+    assert_eq!(claims(&with("bridge", None)), http, "what is published");
+    assert_eq!(claims(&with("host", None)), all);
+    assert_eq!(claims(&with("", group(Mode::Group, "/var/run/netns/a1"))), all);
+    assert_eq!(claims(&with("none", None)), [], "nothing leads to it");
+    let port = |label: &str, value| nomad::NetworkPort { label: label.to_owned(), value };
+    let network = |ip: &str, reserved, dynamic| nomad::NetworkResource {
+        ip: ip.to_owned(),
+        reserved_ports: vec![port("db", reserved)],
+        dynamic_ports: vec![port("http", dynamic)],
+        ..Default::default()
+    };
+    let networks = vec![network("10.0.0.1", 6379, 20000), network("fd00::1", 6379, 20002)];
+    let allocated = nomad::AllocatedTaskResources { networks, ..Default::default() };
+    let resources = nomad::Resources { allocated_resources: Some(allocated), ..Default::default() };
+    let old = |mode: &str| nomad::TaskConfig {
+        resources: Some(resources.clone()),
+        ..task([("network_mode", mode.into())])
+    };
+    let mut both = [claim(6379, "10.0.0.1"), claim(6379, "fd00::1")].concat();
+    both.sort_by_key(|port| port.protocol);
+    assert_eq!(claims(&old("bridge")), [claim(6379, "10.0.0.1"), claim(20000, "10.0.0.1")].concat());
+    assert_eq!(
+        claims(&old("host")),
+        [both, [claim(20000, "10.0.0.1"), claim(20002, "fd00::1")].concat()].concat()
+    );
+}
+
+#[test]
+fn the_ports_that_a_task_claims_are_bounded_in_number() {
+    let labels: Vec<String> = (0..30_000).map(|port| format!("p{port}")).collect();
+    let many = |count: usize| -> Vec<(&str, i32, i32, &str)> {
+        labels.iter().zip(1..).take(count).map(|(label, port)| (label.as_str(), port, 0, "")).collect()
+    };
+    let host = [("network_mode", Value::from("host"))];
+    let claimed = |ports: &[(&str, i32, i32, &str)]| {
+        plan(&with_ports(host.clone(), ports), &session(PluginConfig::default()))
+            .unwrap()
+            .sandbox
+            .host_ports
+            .ports
+    };
+    assert_eq!(claimed(&many(2048)).len(), HOST_PORTS_MAX);
+    assert_eq!(claimed(&[many(2048), many(2048)].concat()).len(), HOST_PORTS_MAX, "each once");
+    for (count, named) in [(2049, 4098), (30_000, 60_000)] {
+        let text = format!("task.resources: it has {named} ports of the host, and may have 4096");
+        let task = with_ports(host.clone(), &many(count));
+        refused_task(&task, PluginConfig::default(), ErrorKind::InvalidArgument, &text);
+    }
+}

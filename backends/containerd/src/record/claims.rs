@@ -1,0 +1,92 @@
+//! What sandboxes and tasks hold of the node, on record.
+
+use std::net::IpAddr;
+
+use serde::{Deserialize, Serialize};
+use switchyard_core::spec::{HostPort, HostPorts, LeaseClaim, Protocol};
+
+/// Ports of the host.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub(crate) struct HostPortsRecord {
+    group: String,
+    ports: Vec<PortRecord>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+struct PortRecord {
+    protocol: String,
+    port: u16,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    ip: Option<IpAddr>,
+}
+
+/// A lease of devices.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct LeaseRecord {
+    token: String,
+    slots: Vec<String>,
+    /// The task named the devices itself.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    named: bool,
+}
+
+// === impl HostPortsRecord ===
+
+impl HostPortsRecord {
+    pub(crate) fn from_core(claims: &HostPorts) -> Self {
+        let HostPorts { group, ports } = claims;
+        let port = |HostPort { protocol, port, ip }: &HostPort| PortRecord {
+            protocol: protocol.as_str().to_owned(),
+            port: *port,
+            ip: *ip,
+        };
+        Self { group: group.clone(), ports: ports.iter().map(port).collect() }
+    }
+
+    /// A protocol that is not known here can be nobody else's either, as far as this program goes.
+    pub(crate) fn to_core(&self) -> HostPorts {
+        let port = |PortRecord { protocol, port, ip }: &PortRecord| {
+            Some(HostPort { protocol: Protocol::parse(protocol)?, port: *port, ip: *ip })
+        };
+        HostPorts { group: self.group.clone(), ports: self.ports.iter().filter_map(port).collect() }
+    }
+}
+
+// === impl LeaseRecord ===
+
+impl LeaseRecord {
+    pub(crate) fn from_core(claim: &LeaseClaim) -> Self {
+        let LeaseClaim { token, slots, named } = claim;
+        Self { token: token.to_string(), slots: slots.clone(), named: *named }
+    }
+
+    /// `None` for what can never have been a lease.
+    pub(crate) fn to_core(&self) -> Option<LeaseClaim> {
+        Some(LeaseClaim { token: self.token.parse().ok()?, slots: self.slots.clone(), named: self.named })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use switchyard_core::id::LeaseToken;
+
+    #[test]
+    fn claims_survive() {
+        let ports = [
+            (Protocol::Tcp, None),
+            (Protocol::Udp, Some("fd00::1".parse().unwrap())),
+            (Protocol::Sctp, None),
+        ];
+        let ports = ports.map(|(protocol, ip)| HostPort { protocol, port: 8080, ip }).to_vec();
+        let claims = HostPorts { group: "pod".to_owned(), ports };
+        let text = serde_json::to_string(&HostPortsRecord::from_core(&claims)).unwrap();
+        assert_eq!(serde_json::from_str::<HostPortsRecord>(&text).unwrap().to_core(), claims);
+        let lease = LeaseClaim {
+            token: LeaseToken::from_bytes([7; 16]),
+            slots: vec!["a::1".to_owned()],
+            named: true,
+        };
+        assert_eq!(LeaseRecord::from_core(&lease).to_core(), Some(lease));
+    }
+}

@@ -1,0 +1,188 @@
+//! Puts an inventory together from what was found: which device a node belongs to, and what each device is called. Pure.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use switchyard_core::device::{Device, DeviceGroup, Health, Inventory, Traffic};
+use switchyard_core::spec::DeviceNode;
+
+use crate::identity;
+use crate::roots::Number;
+
+/// What was found for one device.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub(crate) struct Candidate {
+    /// What makes its id.
+    pub(crate) known_by: String,
+    /// What tells it from others that would have the same id, and stays as long as possible.
+    pub(crate) distinct_by: String,
+    /// Where it was found, if nothing else tells it from others.
+    pub(crate) found_at: String,
+    /// The names of earlier versions.
+    pub(crate) aliases: Vec<String>,
+    /// What a task gets.
+    pub(crate) nodes: Vec<DeviceNode>,
+    /// What a task gets, by names in the Container Device Interface.
+    pub(crate) cdi: Vec<String>,
+    /// The numbers of the nodes that are its alone.
+    pub(crate) numbers: BTreeSet<Number>,
+    /// Devices of one family may have some nodes in common, but not all. Those of a vendor's files are one.
+    pub(crate) family: Option<String>,
+    /// Why it cannot be given to a task.
+    pub(crate) fault: Option<String>,
+    pub(crate) pci_bus_id: Option<String>,
+    pub(crate) numa_node: Option<u32>,
+    pub(crate) traffic: Option<Traffic>,
+}
+
+/// A device by its place: group and candidate.
+type Place = (usize, usize);
+
+/// The inventory of these groups, each with what was found for it. The order of what was found does not matter, that of the groups does: a
+/// node that several devices have belongs to the first, and the others are unhealthy.
+pub(crate) fn assemble(mut groups: Vec<(DeviceGroup, Vec<Candidate>)>) -> Inventory {
+    for (_, candidates) in &mut groups {
+        candidates.sort_by(|a, b| a.order().cmp(&b.order()));
+    }
+    let refused = refused(&groups);
+    let ids = ids(&groups, &refused);
+    let mut aliases = BTreeSet::new();
+    let mut inventory = Inventory::default();
+    let names: Vec<String> = groups.iter().map(|(group, _)| full_name(group)).collect();
+    for (at, (mut group, candidates)) in groups.into_iter().enumerate() {
+        let device = |(index, candidate): (usize, Candidate)| {
+            let refusal = refused.get(&(at, index)).map(|(number, owner)| {
+                format!("{number} belongs to device {} of {}", ids[owner], names[owner.0])
+            });
+            candidate.named(ids[&(at, index)].clone(), refusal, &mut aliases)
+        };
+        group.devices = candidates.into_iter().enumerate().map(device).collect();
+        group.devices.sort_by(|a, b| a.id.cmp(&b.id));
+        inventory.groups.push(group);
+    }
+    inventory
+}
+
+fn full_name(group: &DeviceGroup) -> String {
+    format!("{}/{}/{}", group.vendor, group.kind, group.name)
+}
+
+/// The devices that have a node of another's, with that and the other.
+fn refused(groups: &[(DeviceGroup, Vec<Candidate>)]) -> BTreeMap<Place, (Number, Place)> {
+    let mut owners: BTreeMap<Number, Place> = BTreeMap::new();
+    let mut refused = BTreeMap::new();
+    for (at, (_, candidates)) in groups.iter().enumerate() {
+        for (index, candidate) in candidates.iter().enumerate() {
+            let taken = |number: &Number| owners.get(number).map(|owner| (*number, *owner));
+            let is_kin = |owner: Place| {
+                candidate.family.is_some() && groups[owner.0].1[owner.1].family == candidate.family
+            };
+            let stranger = candidate.numbers.iter().filter_map(taken).find(|(_, owner)| !is_kin(*owner));
+            let all_taken = candidate.numbers.iter().all(|number| owners.contains_key(number));
+            let clash =
+                stranger.or_else(|| candidate.numbers.iter().filter_map(taken).next().filter(|_| all_taken));
+            match clash {
+                Some(clash) => drop(refused.insert((at, index), clash)),
+                None => {
+                    for number in &candidate.numbers {
+                        owners.entry(*number).or_insert((at, index));
+                    }
+                }
+            }
+        }
+    }
+    refused
+}
+
+/// The id of each device. Devices that would have the same one are all told apart by a hash; a device that is refused never takes an id
+/// from one that is not.
+fn ids(
+    groups: &[(DeviceGroup, Vec<Candidate>)],
+    refused: &BTreeMap<Place, (Number, Place)>,
+) -> BTreeMap<Place, String> {
+    let mut by_id: BTreeMap<String, Vec<Place>> = BTreeMap::new();
+    let mut others = Vec::new();
+    for (at, (_, candidates)) in groups.iter().enumerate() {
+        for (index, candidate) in candidates.iter().enumerate() {
+            let place = (at, index);
+            if refused.contains_key(&place) {
+                others.push(place);
+            } else {
+                by_id.entry(identity::id(&candidate.known_by)).or_default().push(place);
+            }
+        }
+    }
+    let mut ids = BTreeMap::new();
+    let mut taken = BTreeSet::new();
+    for (id, places) in by_id {
+        match places[..] {
+            [place] => {
+                taken.insert(id.clone());
+                ids.insert(place, id);
+            }
+            _ => others.extend(places),
+        }
+    }
+    let mut turns = BTreeMap::new();
+    others.sort_by_key(|place| (refused.contains_key(place), *place));
+    for (at, index) in others {
+        let (group, candidates) = &groups[at];
+        let Candidate { known_by, distinct_by, found_at, .. } = &candidates[index];
+        let is_refused = refused.contains_key(&(at, index));
+        let of_group = if is_refused { full_name(group) } else { String::new() };
+        let plain = identity::id(known_by);
+        let stays = format!("{known_by}\0{distinct_by}\0{of_group}");
+        // Those that are the same in all of this go on where the last one ended: very many of them cost no more than others.
+        let next: &mut usize = turns.entry(stays.clone()).or_default();
+        let distinct = (*next..).map(|turn| {
+            *next = turn + 1;
+            let by = if turn == 0 { stays.clone() } else { format!("{stays}\0{found_at}\0{turn}") };
+            identity::distinct_id(&plain, &by)
+        });
+        let mut choice = is_refused.then(|| plain.clone()).into_iter().chain(distinct);
+        let id = choice.find(|id| !taken.contains(id)).unwrap_or_default();
+        taken.insert(id.clone());
+        ids.insert((at, index), id);
+    }
+    ids
+}
+
+// === impl Candidate ===
+
+impl Candidate {
+    /// Of a family the devices with few nodes come first: what consists of several devices is refused, and not they.
+    fn order(&self) -> (usize, &str, &str, &str) {
+        let nodes = if self.family.is_some() { self.numbers.len() } else { 0 };
+        (nodes, &self.known_by, &self.distinct_by, &self.found_at)
+    }
+
+    fn named(self, id: String, refusal: Option<String>, taken: &mut BTreeSet<String>) -> Device {
+        let Self {
+            known_by: _,
+            distinct_by: _,
+            found_at: _,
+            aliases,
+            nodes,
+            cdi,
+            numbers: _,
+            family: _,
+            fault,
+            pci_bus_id,
+            numa_node,
+            traffic,
+        } = self;
+        let of_another = refusal.is_some();
+        Device {
+            id,
+            aliases: aliases.into_iter().filter(|alias| !of_another && taken.insert(alias.clone())).collect(),
+            nodes,
+            cdi,
+            health: refusal.or(fault).map_or(Health::Healthy, Health::Unhealthy),
+            pci_bus_id,
+            numa_node,
+            traffic,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,214 @@
+//! What the kernel says about a device, in files that a driver may leave out or fill with anything.
+
+use std::fs::{self, OpenOptions};
+use std::io::Read;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Component, Path, PathBuf};
+
+use nix::fcntl::OFlag;
+use switchyard_core::device::Traffic;
+
+use crate::identity::Usb;
+use crate::roots::{Number, Roots};
+
+/// The largest file that the kernel makes: a page.
+const FILE_MAX: u64 = 4096;
+/// The bytes of a sector, as the kernel counts them for every device.
+const SECTOR: u64 = 512;
+/// How many directories above a device are looked at.
+const ABOVE_MAX: usize = 32;
+/// How deep the nodes of a device are below it, and how many entries are looked at on the way.
+const BELOW_MAX: usize = 10;
+const ENTRIES_MAX: usize = 2048;
+/// How many nodes one device may have.
+const NODES_MAX: usize = 64;
+
+/// The text of a small file, without white space around it; `None` if there is none, it is empty or too large.
+pub(super) fn text(path: &Path) -> Option<String> {
+    // Without O_NONBLOCK a FIFO would hold us for ever.
+    let file = OpenOptions::new().read(true).custom_flags(OFlag::O_NONBLOCK.bits()).open(path).ok()?;
+    if !file.metadata().ok()?.is_file() {
+        return None;
+    }
+    let mut bytes = Vec::new();
+    file.take(FILE_MAX + 1).read_to_end(&mut bytes).ok()?;
+    let fits = u64::try_from(bytes.len()).is_ok_and(|len| len <= FILE_MAX);
+    let text = String::from_utf8_lossy(&bytes).trim().to_owned();
+    (fits && !text.is_empty()).then_some(text)
+}
+
+/// Where the kernel tells of a device.
+pub(super) fn dir(roots: &Roots, number: Number) -> Option<PathBuf> {
+    let Number { block, major, minor } = number;
+    let kind = if block { "block" } else { "char" };
+    fs::canonicalize(roots.sys.join("dev").join(kind).join(format!("{major}:{minor}"))).ok()
+}
+
+/// The directory of a device and those above it, of what it is a part of.
+fn above(dir: &Path) -> impl Iterator<Item = &Path> {
+    dir.ancestors().take(ABOVE_MAX)
+}
+
+/// The USB device that a device is or is a part of, and its directory.
+pub(super) fn usb_above(dir: &Path) -> Option<(Usb, PathBuf)> {
+    above(dir).find_map(|dir| Some((usb(dir)?, dir.to_owned())))
+}
+
+/// The USB device of a directory.
+pub(super) fn usb(dir: &Path) -> Option<Usb> {
+    let digits = |name: &str| {
+        let text = text(&dir.join(name))?.to_ascii_lowercase();
+        (text.len() == 4 && text.bytes().all(|byte| byte.is_ascii_hexdigit())).then_some(text)
+    };
+    Some(Usb {
+        vendor: digits("idVendor")?,
+        product: digits("idProduct")?,
+        serial: text(&dir.join("serial")),
+        port: dir.file_name()?.to_str()?.to_owned(),
+    })
+}
+
+/// Which part of the USB device at `usb` a node is: its interface and its subsystem, and its number among those that have both in common.
+pub(super) fn usb_part(dir: &Path, usb: &Path) -> Option<String> {
+    let below = dir.strip_prefix(usb).ok()?;
+    let interface = below.iter().next()?.to_str()?.rsplit_once(':')?.1.to_owned();
+    let subsystem = link(&dir.join("subsystem"))?;
+    let among = ["port_number", "device/port_number", "index", "partition"];
+    let among = among.iter().find_map(|name| text(&dir.join(name)));
+    let among = among.filter(|text| text.len() <= 4 && text.bytes().all(|byte| byte.is_ascii_digit()));
+    Some(among.map_or_else(
+        || format!("{interface}-{subsystem}"),
+        |among| format!("{interface}-{subsystem}-{among}"),
+    ))
+}
+
+/// The address on the PCI bus of a device, or of that which it is a part of: the last on the way to it.
+pub(super) fn pci_bus_id(dir: &Path) -> Option<String> {
+    dir.iter().rev().filter_map(|part| part.to_str()).find(|part| is_pci(part)).map(str::to_owned)
+}
+
+/// Whether a text has the form `0000:3b:00.0`.
+pub(super) fn is_pci(text: &str) -> bool {
+    let fits = |(byte, form): (u8, u8)| if form == b'0' { byte.is_ascii_hexdigit() } else { byte == form };
+    let form = b"0000:00:00.0";
+    text.len() == form.len() && text.bytes().zip(*form).all(fits)
+}
+
+/// The memory node that a device is next to, or that which it is a part of. The kernel says -1 for none.
+pub(super) fn numa_node(dir: &Path) -> Option<u32> {
+    above(dir).find_map(|dir| text(&dir.join("numa_node")))?.parse().ok()
+}
+
+/// What a block device has carried; see the kernel's documentation of `stat` of block devices.
+pub(super) fn traffic(dir: &Path) -> Option<Traffic> {
+    let text = text(&dir.join("stat"))?;
+    let fields: Vec<u64> = text.split_whitespace().map_while(|field| field.parse().ok()).collect();
+    let bytes = |sectors: &u64| sectors.saturating_mul(SECTOR);
+    Some(Traffic { read_bytes: fields.get(2).map(bytes)?, written_bytes: fields.get(6).map(bytes)? })
+}
+
+/// The last part of where a link leads.
+pub(super) fn link(path: &Path) -> Option<String> {
+    Some(fs::read_link(path).ok()?.file_name()?.to_str()?.to_owned())
+}
+
+/// The path of the node that belongs to a directory, if it has one.
+pub(super) fn node(dir: &Path, dev: &Path) -> Option<PathBuf> {
+    let uevent = text(&dir.join("uevent"))?;
+    let name = Path::new(uevent.lines().find_map(|line| line.strip_prefix("DEVNAME="))?);
+    let is_below = name.components().all(|part| matches!(part, Component::Normal(_)));
+    (is_below && !name.as_os_str().is_empty()).then(|| dev.join(name))
+}
+
+/// The paths of the nodes of a device: its own, and those of all its parts that are no USB or PCI devices of their own. In ascending order.
+pub(super) fn nodes_below(device: &Path, dev: &Path) -> Vec<PathBuf> {
+    let mut nodes: Vec<PathBuf> = node(device, dev).into_iter().collect();
+    let (mut open, mut left) = (vec![(device.to_owned(), 0)], ENTRIES_MAX);
+    while let Some((dir, depth)) = open.pop() {
+        let Ok(entries) = fs::read_dir(&dir) else { continue };
+        for entry in entries.flatten() {
+            if left == 0 || nodes.len() >= NODES_MAX {
+                break;
+            }
+            left -= 1;
+            let (path, name) = (entry.path(), entry.file_name());
+            // Links lead away: to what the device is connected with, not to its parts.
+            let is_dir = entry.file_type().is_ok_and(|kind| kind.is_dir());
+            if !is_dir || name.to_str().is_none_or(is_pci) || path.join("idVendor").exists() {
+                continue;
+            }
+            nodes.extend(node(&path, dev));
+            if depth < BELOW_MAX {
+                open.push((path, depth + 1));
+            }
+        }
+    }
+    nodes.sort();
+    nodes.dedup();
+    nodes
+}
+
+/// The entries of a directory of the kernel, in ascending order.
+pub(super) fn entries(dir: &Path) -> Vec<PathBuf> {
+    let found = fs::read_dir(dir).into_iter().flatten().flatten();
+    // Entries are links to where the devices are.
+    let mut entries: Vec<PathBuf> =
+        found.take(super::DEVICES_MAX).filter_map(|entry| fs::canonicalize(entry.path()).ok()).collect();
+    entries.sort();
+    entries
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_place_on_the_bus_has_its_form() {
+        for text in ["0000:3b:00.0", "10de:00:1f.7"] {
+            assert!(is_pci(text), "{text}");
+        }
+        for text in [
+            "",
+            "pci0000:3b",
+            "0000:3b:00:0",
+            "0000.3b.00.0",
+            "0000:3b:00.0.1",
+            "0000:3g:00.0",
+            "é000:3b:00.0",
+        ] {
+            assert!(!is_pci(text), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_file_that_is_huge_missing_or_none_says_nothing() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("serial");
+        assert_eq!(text(&path), None);
+        fs::write(&path, vec![b'7'; 4097]).unwrap();
+        assert_eq!(text(&path), None);
+        fs::write(&path, " \n\0\n").unwrap();
+        assert_eq!(text(&path).as_deref(), Some("\0"));
+        fs::write(&path, b"A\xff7\n").unwrap();
+        assert_eq!(text(&path).as_deref(), Some("A\u{fffd}7"));
+        fs::remove_file(&path).unwrap();
+        nix::unistd::mkfifo(&path, nix::sys::stat::Mode::S_IRUSR).unwrap();
+        assert_eq!(text(&path), None, "nobody writes into a FIFO");
+    }
+
+    #[test]
+    fn a_node_is_below_the_root_of_devices() {
+        let dir = tempfile::tempdir().unwrap();
+        for (uevent, expected) in [
+            ("MAJOR=188\nDEVNAME=ttyUSB0\n", Some("/dev/ttyUSB0")),
+            ("DEVNAME=bus/usb/001/002", Some("/dev/bus/usb/001/002")),
+            ("DEVNAME=../etc/shadow", None),
+            ("DEVNAME=/etc/shadow", None),
+            ("DEVNAME=", None),
+            ("DRIVER=usb", None),
+        ] {
+            fs::write(dir.path().join("uevent"), uevent).unwrap();
+            assert_eq!(node(dir.path(), Path::new("/dev")), expected.map(PathBuf::from), "{uevent}");
+        }
+    }
+}

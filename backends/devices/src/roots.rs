@@ -1,0 +1,39 @@
+//! Where the kernel shows devices: `/dev` and `/sys`, or what a test has in their places.
+
+use std::fmt;
+use std::path::PathBuf;
+
+/// Where the kernel shows devices.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Roots {
+    /// Device nodes.
+    pub dev: PathBuf,
+    /// What the kernel says about them.
+    pub sys: PathBuf,
+}
+
+/// The number of a device node, by which the kernel knows the device.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Number {
+    /// Whether it is a block device; a character device if not.
+    pub(crate) block: bool,
+    pub(crate) major: u32,
+    pub(crate) minor: u32,
+}
+
+// === impl Roots ===
+
+impl Default for Roots {
+    fn default() -> Self {
+        Self { dev: "/dev".into(), sys: "/sys".into() }
+    }
+}
+
+// === impl Number ===
+
+impl fmt::Display for Number {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { block, major, minor } = self;
+        write!(f, "{} {major}:{minor}", if *block { "block device" } else { "character device" })
+    }
+}

@@ -1,0 +1,267 @@
+//! Devices that two owners want at once, by a gateway that is killed again and again: no slot is ever two owners', and what was answered
+//! is true afterwards.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use switchyard_core::device::{Device, DeviceGroup, Health, Inventory, SlotPlacement, node};
+use switchyard_core::gateway::{Gateway, Leased, Limits, Scope};
+use switchyard_core::id::{LeaseToken, Owner};
+use switchyard_core::ledger::{LeaseState, MemoryStore};
+use switchyard_core::spec::{LeaseClaim, TaskSpec};
+use switchyard_core::{ErrorKind, Result};
+use switchyard_fake::Fake;
+use tokio::runtime::{Builder, Runtime};
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+
+use crate::node::{Node, sandbox_spec, task_spec};
+
+const PAIRS: usize = 10_000;
+
+/// Pairs of one life of the gateway, and slots.
+const LIFE: usize = 100;
+
+const SHARES: u16 = 4;
+
+fn devices() -> Inventory {
+    let device = |number: usize| Device {
+        id: format!("acme-{number}"),
+        aliases: Vec::new(),
+        nodes: vec![node(format!("/dev/acme{number}").into(), "rw")],
+        cdi: Vec::new(),
+        health: Health::Healthy,
+        pci_bus_id: None,
+        numa_node: None,
+        traffic: None,
+    };
+    let group = DeviceGroup {
+        vendor: "acme".to_owned(),
+        kind: "tpu".to_owned(),
+        name: "v2".to_owned(),
+        resource: "acme.com/tpu".to_owned(),
+        attributes: BTreeMap::new(),
+        shares: SHARES,
+        quota: BTreeMap::new(),
+        placement: SlotPlacement::default(),
+        devices: (0..LIFE / usize::from(SHARES)).map(device).collect(),
+        variable: String::new(),
+        env: BTreeMap::new(),
+        shared: Vec::new(),
+        mounts: Vec::new(),
+    };
+    Inventory { groups: vec![group] }
+}
+
+/// What outlives the daemon.
+struct World {
+    fake: Fake,
+    leases: Arc<MemoryStore>,
+}
+
+/// One life of the daemon: whatever it is at ends at once with its runtime.
+struct Life {
+    runtime: Runtime,
+    gateway: Gateway,
+}
+
+impl World {
+    fn life(&mut self) -> Life {
+        self.fake = self.fake.reopen();
+        let runtime = Builder::new_multi_thread().worker_threads(2).enable_time().build().unwrap();
+        let limits = Limits::default();
+        let gateway = Gateway::with_leases(Arc::new(self.fake.clone()), limits, self.leases.clone());
+        runtime.block_on(async {
+            let (_, inventories) = watch::channel(Some(Arc::new(devices())));
+            gateway.watch_devices(inventories);
+            gateway.recover().await.unwrap();
+            let mut view = gateway.scope(Owner::Nomad).devices();
+            view.wait_for(Option::is_some).await.unwrap();
+        });
+        Life { runtime, gateway }
+    }
+}
+
+/// Who asked for what and got it, by slot.
+type Answered = BTreeMap<String, (Owner, LeaseToken)>;
+
+impl Life {
+    /// An orchestrator that wants a slot, as soon as it is told to.
+    fn asker(&self, owner: Owner, slot: &str, go: &watch::Receiver<bool>) -> JoinHandle<Result<Leased>> {
+        let (scope, slots, mut go) = (self.gateway.scope(owner), vec![slot.to_owned()], go.clone());
+        self.runtime.spawn(async move {
+            go.wait_for(|go| *go).await.unwrap();
+            scope.lease(&slots).await
+        })
+    }
+
+    /// Both want this slot; one of them has it.
+    fn race(&self, slot: &str, round: usize) -> (Owner, LeaseToken) {
+        let (go, begun) = watch::channel(false);
+        let owners = [Owner::Kubernetes, Owner::Nomad];
+        let mut asked: Vec<_> = owners.map(|owner| (owner, self.asker(owner, slot, &begun))).into();
+        if round.is_multiple_of(2) {
+            asked.reverse();
+        }
+        go.send_replace(true);
+        let answers: Vec<_> = asked
+            .into_iter()
+            .map(|(owner, answer)| (owner, self.runtime.block_on(answer).unwrap()))
+            .collect();
+        let mut winners = Vec::new();
+        for (owner, answer) in answers {
+            match answer {
+                Ok(leased) => winners.push((owner, leased.token)),
+                Err(refused) => {
+                    assert_eq!(refused.kind(), ErrorKind::FailedPrecondition);
+                    assert!(refused.report().contains(&format!("device {slot:?} is held by ")), "{refused}");
+                }
+            }
+        }
+        assert_eq!(winners.len(), 1, "{slot}: {winners:?}");
+        winners[0]
+    }
+
+    /// Makes a task with a lease, in a sandbox of its own.
+    async fn make(&self, owner: Owner, token: LeaseToken) {
+        let scope = self.gateway.scope(owner);
+        let (name, mut spec) = (token.to_string(), sandbox_spec("pod"));
+        (spec.meta.owner, spec.meta.name) = (owner, name.clone());
+        let sandbox = scope.create_sandbox(spec).await.unwrap();
+        let mut spec = task_spec(&name, &["serve"]);
+        spec.meta.owner = owner;
+        let leases = vec![LeaseClaim::new(token)];
+        let task = scope.create_task(&sandbox.id.to_string(), TaskSpec { leases, ..spec }).await.unwrap();
+        scope.start_task(&task.id.to_string()).await.unwrap();
+    }
+
+    /// The owner of each slot, which is one, and the leases by slot.
+    fn holders(&self) -> BTreeMap<String, (Owner, BTreeSet<LeaseToken>)> {
+        let report = self.gateway.ledger_report();
+        let mut holders: BTreeMap<String, (Owner, BTreeSet<LeaseToken>)> = BTreeMap::new();
+        for (token, lease) in report.devices.leases().filter(|(_, lease)| lease.holds()) {
+            for slot in &lease.slots {
+                let (owner, tokens) = holders.entry(slot.clone()).or_insert((lease.owner, BTreeSet::new()));
+                assert_eq!(*owner, lease.owner, "{slot} is held twice");
+                tokens.insert(token);
+            }
+        }
+        holders
+    }
+
+    fn has(&self, answered: &Answered) {
+        let holders = self.holders();
+        for (slot, (owner, token)) in answered {
+            let held = holders.get(slot).is_some_and(|(by, tokens)| by == owner && tokens.contains(token));
+            assert!(held, "{slot} was given to {owner} by {token}: {:?}", holders.get(slot));
+        }
+    }
+
+    /// Ends everything that anybody has.
+    fn clear(&self) {
+        self.runtime.block_on(async {
+            for scope in Owner::ALL.map(|owner| self.gateway.scope(owner)) {
+                remove_all(&scope).await;
+            }
+            let report = self.gateway.ledger_report();
+            for (token, lease) in report.devices.leases() {
+                match lease.state {
+                    LeaseState::Unbound { .. } => self.gateway.release_lease(token).await.unwrap(),
+                    LeaseState::LetGo { .. } => {}
+                    LeaseState::Bound { .. } => panic!("its sandbox is gone: {lease:?}"),
+                }
+            }
+        });
+    }
+
+    /// As `kill -9` ends a process, whatever it is at.
+    fn kill(self) {
+        self.runtime.shutdown_timeout(Duration::from_secs(10));
+    }
+}
+
+async fn remove_all(scope: &Scope) {
+    for sandbox in scope.sandboxes().unwrap() {
+        scope.remove_sandbox(&sandbox.id.to_string()).await.unwrap();
+    }
+}
+
+#[test]
+fn one_of_two_owners_has_the_last_slot_whenever_the_daemon_is_killed() {
+    let runtime = Builder::new_current_thread().enable_time().build().unwrap();
+    let fake = runtime.block_on(async { Node::new().await.fake.clone() });
+    let mut world = World { fake, leases: Arc::default() };
+    let slots: Vec<String> =
+        devices().groups[0].devices.iter().flat_map(|device| device.slots(SHARES)).collect();
+    let mut won: BTreeMap<Owner, usize> = BTreeMap::new();
+    for life in 0..PAIRS / LIFE {
+        let daemon = world.life();
+        assert_eq!(daemon.holders(), BTreeMap::new(), "life {life} begins with nothing held");
+        let mut answered = Answered::new();
+        for (round, slot) in slots.iter().enumerate() {
+            let (owner, token) = daemon.race(slot, round);
+            *won.entry(owner).or_default() += 1;
+            answered.insert(slot.clone(), (owner, token));
+            // Half of them are made use of.
+            if round % 2 == 1 {
+                daemon.runtime.block_on(daemon.make(owner, token));
+            }
+        }
+        daemon.has(&answered);
+        daemon.kill();
+        let daemon = world.life();
+        daemon.has(&answered);
+        // Whoever lost is refused still.
+        for (slot, (owner, _)) in answered.iter().step_by(7) {
+            let other = if *owner == Owner::Nomad { Owner::Kubernetes } else { Owner::Nomad };
+            let asked =
+                daemon.runtime.block_on(daemon.gateway.scope(other).lease(std::slice::from_ref(slot)));
+            assert_eq!(asked.unwrap_err().kind(), ErrorKind::FailedPrecondition);
+        }
+        daemon.clear();
+        // What has stopped may be started again for a while, but by this daemon alone.
+        daemon.kill();
+    }
+    assert_eq!(won.values().sum::<usize>(), PAIRS);
+    assert!(won.len() == 2, "both win now and then: {won:?}");
+    assert_eq!(world.fake.breaches(), Vec::<String>::new());
+    assert_eq!(world.fake.leftovers(), Vec::<String>::new());
+}
+
+#[test]
+fn a_kill_among_many_that_ask_leaves_no_slot_to_two_and_loses_nothing_that_was_answered() {
+    let runtime = Builder::new_current_thread().enable_time().build().unwrap();
+    let fake = runtime.block_on(async { Node::new().await.fake.clone() });
+    let mut world = World { fake, leases: Arc::default() };
+    let slots: Vec<String> =
+        devices().groups[0].devices.iter().flat_map(|device| device.slots(SHARES)).collect();
+    for life in 0..100 {
+        let daemon = world.life();
+        let (go, begun) = watch::channel(false);
+        let asked: Vec<_> = slots
+            .iter()
+            .flat_map(|slot| [Owner::Kubernetes, Owner::Nomad].map(|owner| (slot, owner)))
+            .map(|(slot, owner)| (slot, owner, daemon.asker(owner, slot, &begun)))
+            .collect();
+        go.send_replace(true);
+        // Somewhere among their questions.
+        while asked.iter().filter(|(.., answer)| answer.is_finished()).count() < life {
+            std::thread::yield_now();
+        }
+        daemon.kill();
+        let mut answered = Answered::new();
+        for (slot, owner, answer) in asked {
+            if let Ok(Ok(leased)) = runtime.block_on(answer) {
+                let twice = answered.insert(slot.clone(), (owner, leased.token));
+                assert_eq!(twice, None, "{slot} was given to two");
+            }
+        }
+        let daemon = world.life();
+        daemon.has(&answered);
+        daemon.clear();
+        daemon.kill();
+    }
+    let daemon = world.life();
+    assert_eq!(daemon.holders(), BTreeMap::new());
+}

@@ -1,0 +1,140 @@
+//! A port of the host is given to one at a time, from before a sandbox is made until its network is gone.
+
+use switchyard_core::backend::Backend;
+use switchyard_core::event::EventKind;
+use switchyard_core::gateway::Scope;
+use switchyard_core::id::Owner;
+use switchyard_core::spec::{HostPort, HostPorts, Protocol, SandboxSpec};
+use switchyard_core::state::SandboxState;
+use switchyard_core::{Error, ErrorKind};
+use switchyard_fake::Method;
+
+use crate::node::{Node, refused, until};
+
+fn spec(owner: Owner, name: &str, ports: &[u16]) -> SandboxSpec {
+    let ports =
+        ports.iter().map(|port| HostPort { protocol: Protocol::Tcp, port: *port, ip: None }).collect();
+    let host_ports = HostPorts { group: format!("group of {name}"), ports };
+    SandboxSpec { host_ports, ..switchyard_contract::specs::sandbox(owner, name) }
+}
+
+fn nomad(node: &Node) -> Scope {
+    node.gateway.scope(Owner::Nomad)
+}
+
+fn refusals(node: &Node) -> u64 {
+    node.gateway.ledger_report().refusals.values().sum()
+}
+
+#[tokio::test]
+async fn a_port_that_another_owner_has_is_refused_with_its_name_before_anything_is_made() {
+    let node = Node::new().await;
+    let mut events = node.gateway.subscribe();
+    nomad(&node).create_sandbox(spec(Owner::Nomad, "web", &[80])).await.unwrap();
+    let error = node.scope.create_sandbox(spec(Owner::Kubernetes, "pod", &[81, 80])).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::FailedPrecondition);
+    let text = error.report();
+    assert!(text.contains("80/tcp") && text.contains("web of nomad"), "{text}");
+    assert_eq!(node.fake.count(Method::CreateSandbox), 1);
+    assert_eq!(refusals(&node), 1);
+    assert!(matches!(events.next().await.unwrap().unwrap().kind, EventKind::SandboxReady(_)));
+    let told = events.next().await.unwrap().unwrap();
+    assert_eq!(told.owner, Owner::Kubernetes);
+    assert!(matches!(told.kind, EventKind::Refused(refusal) if refusal.to_string() == text));
+    // Nothing is held of what was refused.
+    nomad(&node).create_sandbox(spec(Owner::Nomad, "other", &[81])).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_port_is_had_again_when_its_sandbox_has_stopped_and_refused_to_it_when_it_is_taken() {
+    let node = Node::new().await;
+    let pod = node.scope.create_sandbox(spec(Owner::Kubernetes, "pod", &[80])).await.unwrap();
+    let hold = node.fake.hold(Method::StopSandbox);
+    let id = pod.id.to_string();
+    let stopping = tokio::spawn({
+        let (scope, id) = (node.scope.clone(), id.clone());
+        async move { scope.stop_sandbox(&id).await }
+    });
+    hold.arrived(1).await;
+    let web = spec(Owner::Nomad, "web", &[80]);
+    assert_eq!(refused(nomad(&node).create_sandbox(web.clone()).await), ErrorKind::FailedPrecondition);
+    hold.release();
+    stopping.await.unwrap().unwrap();
+    let web = nomad(&node).create_sandbox(web).await.unwrap();
+    let again = spec(Owner::Kubernetes, "pod", &[80]);
+    assert_eq!(refused(node.scope.start_sandbox(pod.id, again.clone()).await), ErrorKind::FailedPrecondition);
+    assert_eq!(node.scope.sandbox(&id).unwrap().state, SandboxState::Stopped);
+    nomad(&node).remove_sandbox(&web.id.to_string()).await.unwrap();
+    node.scope.start_sandbox(pod.id, again).await.unwrap();
+    let web = spec(Owner::Nomad, "web", &[80]);
+    assert_eq!(refused(nomad(&node).create_sandbox(web).await), ErrorKind::FailedPrecondition);
+    node.agrees().await;
+}
+
+#[tokio::test]
+async fn a_sandbox_that_could_not_be_made_keeps_its_ports_until_that_is_undone() {
+    let node = Node::new().await;
+    let web = || spec(Owner::Nomad, "web", &[80]);
+    node.fake.fail_next(Method::CreateSandbox, Error::internal("no"));
+    assert_eq!(
+        refused(node.scope.create_sandbox(spec(Owner::Kubernetes, "pod", &[80])).await),
+        ErrorKind::Internal
+    );
+    let made = nomad(&node).create_sandbox(web()).await.expect("nothing was left");
+    nomad(&node).remove_sandbox(&made.id.to_string()).await.unwrap();
+
+    let left = node.fake.hold(Method::NetworkReleased);
+    node.fake.fail_next(Method::CreateSandbox, Error::internal("no"));
+    assert_eq!(
+        refused(node.scope.create_sandbox(spec(Owner::Kubernetes, "pod", &[80])).await),
+        ErrorKind::Internal
+    );
+    assert_eq!(refused(nomad(&node).create_sandbox(web()).await), ErrorKind::FailedPrecondition);
+    left.release();
+    until(|| node.gateway.ledger_report().ports.is_empty()).await;
+    nomad(&node).create_sandbox(web()).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_sandbox_that_could_not_be_stopped_keeps_its_ports() {
+    let node = Node::new().await;
+    let pod = node.scope.create_sandbox(spec(Owner::Kubernetes, "pod", &[80])).await.unwrap();
+    node.fake.fail_next(Method::StopSandbox, Error::internal("no"));
+    assert_eq!(refused(node.scope.stop_sandbox(&pod.id.to_string()).await), ErrorKind::Internal);
+    let web = || spec(Owner::Nomad, "web", &[80]);
+    assert_eq!(refused(nomad(&node).create_sandbox(web()).await), ErrorKind::FailedPrecondition);
+    node.scope.remove_sandbox(&pod.id.to_string()).await.unwrap();
+    nomad(&node).create_sandbox(web()).await.unwrap();
+}
+
+#[tokio::test]
+async fn what_is_recovered_holds_its_ports_and_what_had_stopped_does_not() {
+    let node = Node::new().await;
+    node.scope.create_sandbox(spec(Owner::Kubernetes, "ready", &[80])).await.unwrap();
+    let stopped = node.scope.create_sandbox(spec(Owner::Kubernetes, "stopped", &[81])).await.unwrap();
+    node.scope.stop_sandbox(&stopped.id.to_string()).await.unwrap();
+    let node = node.killed().await;
+    assert_eq!(node.gateway.ledger_report().ports.len(), 1);
+    assert_eq!(
+        refused(nomad(&node).create_sandbox(spec(Owner::Nomad, "a", &[80])).await),
+        ErrorKind::FailedPrecondition
+    );
+    nomad(&node).create_sandbox(spec(Owner::Nomad, "b", &[81])).await.unwrap();
+    assert!(node.fake.recover().await.unwrap().remnants.is_empty());
+}
+
+#[tokio::test]
+async fn the_attempts_of_a_pod_share_their_ports() {
+    let node = Node::new().await;
+    let attempt = |name: &str| {
+        let spec = spec(Owner::Kubernetes, name, &[80]);
+        SandboxSpec { host_ports: HostPorts { group: "uid".to_owned(), ..spec.host_ports.clone() }, ..spec }
+    };
+    let first = node.scope.create_sandbox(attempt("pod_0")).await.unwrap();
+    node.scope.create_sandbox(attempt("pod_1")).await.unwrap();
+    node.scope.remove_sandbox(&first.id.to_string()).await.unwrap();
+    assert_eq!(
+        refused(nomad(&node).create_sandbox(spec(Owner::Nomad, "web", &[80])).await),
+        ErrorKind::FailedPrecondition
+    );
+}

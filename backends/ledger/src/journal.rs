@@ -1,0 +1,323 @@
+//! The file: records are appended, and what has ended is left out when it is written anew.
+
+use std::collections::BTreeMap;
+use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::io::{self, ErrorKind, Read, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use switchyard_core::id::LeaseToken;
+use switchyard_core::ledger::{LEASE_SLOTS_MAX, LeaseStore, StoredLease};
+use switchyard_core::{Error, Result};
+use switchyard_steps::{Step, reach};
+use tokio::sync::Semaphore;
+use tokio::task::spawn_blocking;
+use tokio::time::timeout;
+
+use crate::record::{self, Contents};
+
+/// The file's place in the state directory.
+const FILE: &str = "ledger/leases.journal";
+
+/// The largest journal, in bytes: 16,384 leases of eight slots with the longest ids.
+const FILE_MAX: u64 = 16 << 20;
+
+/// A journal smaller than this is not written anew while it is in use, however much of it has ended, in bytes.
+const REWRITE_MIN: u64 = 256 << 10;
+
+/// How long one operation may take, with those before it. A disk that does not answer for so long holds up nobody any longer.
+const LIMIT: Duration = Duration::from_secs(10);
+
+/// Leases in a file of the state directory. One daemon at a time may have it.
+#[derive(Debug)]
+pub struct Journal {
+    path: PathBuf,
+    /// Held by the operation at work, which goes on to its end also when its caller has gone.
+    turn: Arc<Semaphore>,
+    disk: Arc<Mutex<Disk>>,
+}
+
+/// The journal as the thread sees it that has its turn.
+#[derive(Debug)]
+struct Disk {
+    path: PathBuf,
+    /// `None` until it was read.
+    known: Option<Known>,
+}
+
+/// What is known of the file.
+#[derive(Debug)]
+struct Known {
+    /// Open for appending; `None` if nothing may be appended before the file was written anew.
+    file: Option<File>,
+    /// Its length in bytes.
+    length: u64,
+    /// The leases that have not ended, each with the size of its record.
+    leases: BTreeMap<LeaseToken, (StoredLease, u64)>,
+}
+
+// === impl Journal ===
+
+impl Journal {
+    /// The journal of a state directory. Nothing is looked at yet.
+    #[must_use]
+    pub fn new(state: &Path) -> Self {
+        let path = state.join(FILE);
+        let disk = Disk { path: path.clone(), known: None };
+        Self { path, turn: Arc::new(Semaphore::new(1)), disk: Arc::new(Mutex::new(disk)) }
+    }
+
+    /// Runs one operation after the other on a thread that may block.
+    async fn run<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&mut Disk) -> Result<T> + Send + 'static,
+    ) -> Result<T> {
+        let done = async {
+            let turn = Arc::clone(&self.turn).acquire_owned().await;
+            let turn =
+                turn.map_err(|closed| Error::internal("wait for the journal of leases").with_source(closed))?;
+            let disk = Arc::clone(&self.disk);
+            let working = spawn_blocking(move || {
+                let _until_it_ends = turn;
+                work(&mut disk.lock().unwrap_or_else(PoisonError::into_inner))
+            });
+            working.await.unwrap_or_else(|fault| {
+                Err(Error::internal("an operation on the journal of leases broke off").with_source(fault))
+            })
+        };
+        timeout(LIMIT, done).await.unwrap_or_else(|_| {
+            let path = self.path.display();
+            Err(Error::deadline(format!("the disk of {path} does not answer within {LIMIT:?}")))
+        })
+    }
+}
+
+#[async_trait]
+impl LeaseStore for Journal {
+    async fn load(&self) -> Result<Vec<StoredLease>> {
+        self.run(Disk::load).await
+    }
+
+    async fn put(&self, lease: &StoredLease) -> Result<()> {
+        let lease = lease.clone();
+        self.run(move |disk| disk.put(lease)).await
+    }
+
+    /// It is not on disk when this returns: what a power cut brings back, the next recovery sees to.
+    async fn remove(&self, tokens: &[LeaseToken]) -> Result<()> {
+        let tokens = tokens.to_vec();
+        self.run(move |disk| disk.remove(&tokens)).await
+    }
+}
+
+// === impl Disk ===
+
+impl Disk {
+    fn load(&mut self) -> Result<Vec<StoredLease>> {
+        self.known = None;
+        let leases = &self.known()?.leases;
+        Ok(leases.values().map(|(lease, _)| lease.clone()).collect())
+    }
+
+    fn put(&mut self, lease: StoredLease) -> Result<()> {
+        if lease.slots.is_empty() || lease.slots.len() > LEASE_SLOTS_MAX {
+            return Err(Error::invalid(
+                "slots",
+                format!("{} of them cannot be one lease", lease.slots.len()),
+            ));
+        }
+        let path = self.path.clone();
+        let known = self.known()?;
+        if known.leases.get(&lease.token).is_some_and(|(kept, _)| *kept == lease) {
+            return Ok(());
+        }
+        let record = record::of_lease(&lease);
+        let size = length(&record);
+        if known.length.saturating_add(size) > FILE_MAX {
+            known.rewrite(&path).map_err(failed(&path))?;
+        }
+        if known.length.saturating_add(size) > FILE_MAX {
+            let text = format!("{} is full: it has {} leases", path.display(), known.leases.len());
+            return Err(Error::exhausted(text));
+        }
+        known.append(&path, &record, true).map_err(failed(&path))?;
+        reach(Step::LeaseStored);
+        known.leases.insert(lease.token, (lease, size));
+        known.tidy(&path);
+        Ok(())
+    }
+
+    fn remove(&mut self, tokens: &[LeaseToken]) -> Result<()> {
+        let path = self.path.clone();
+        let known = self.known()?;
+        let ended: Vec<LeaseToken> =
+            tokens.iter().copied().filter(|token| known.leases.remove(token).is_some()).collect();
+        if ended.is_empty() {
+            return Ok(());
+        }
+        known.append(&path, &record::of_end(&ended), false).map_err(failed(&path))?;
+        reach(Step::LeaseEnded);
+        known.tidy(&path);
+        Ok(())
+    }
+
+    /// The journal, read if that was not done yet.
+    fn known(&mut self) -> Result<&mut Known> {
+        let known = match self.known.take() {
+            Some(known) => known,
+            None => Known::read(&self.path)?,
+        };
+        Ok(self.known.insert(known))
+    }
+}
+
+// === impl Known ===
+
+impl Known {
+    /// Reads the file, and writes it anew if that gains anything. A disk that is full is no reason not to know what there is.
+    fn read(path: &Path) -> Result<Self> {
+        let unreadable =
+            |fault| Error::internal(format!("cannot read {}", path.display())).with_source(fault);
+        let bytes = bytes_of(path).map_err(unreadable)?;
+        let Contents { leases, damaged, is_torn } = record::read(bytes.as_deref().unwrap_or_default())
+            .map_err(|record::Unknown { line, why }| {
+                let path = path.display();
+                Error::failed_precondition(format!(
+                    "line {line} of {path} is whole and not understood ({why}): is it of a later version?"
+                ))
+            })?;
+        let path_shown = path.display();
+        if !damaged.is_empty() {
+            tracing::error!(path = %path_shown, lines = ?damaged, "records of leases are damaged, and left out");
+        }
+        if is_torn {
+            tracing::info!(path = %path_shown, "the last record of leases was cut short, and is left out");
+        }
+        let mut known = Self { file: None, length: bytes.as_deref().map_or(0, length), leases };
+        let is_as_written = bytes.is_some() && known.length == known.needed();
+        // Of a predecessor that was killed as it wrote the file anew.
+        let cleared = remove_if_there(&path.with_extension("new"));
+        let opened = cleared.and_then(|()| {
+            if !is_as_written {
+                return known.rewrite(path);
+            }
+            known.file = Some(OpenOptions::new().append(true).open(path)?);
+            Ok(())
+        });
+        if let Err(error) = opened {
+            tracing::warn!(path = %path_shown, %error, "the journal of leases cannot be written for now");
+        }
+        Ok(known)
+    }
+
+    /// The length of a file with the leases alone.
+    fn needed(&self) -> u64 {
+        self.leases.values().map(|(_, size)| size).sum()
+    }
+
+    /// Appends a record, and has it on disk if it is to be `durable`. After a failure the file is written anew before anything else is
+    /// appended: what the disk has of it then is not known.
+    fn append(&mut self, path: &Path, record: &[u8], durable: bool) -> io::Result<()> {
+        if self.file.is_none() {
+            self.rewrite(path)?;
+        }
+        let Some(file) = &mut self.file else { return Err(ErrorKind::NotFound.into()) };
+        let appended = file.write_all(record).and_then(|()| if durable { file.sync_data() } else { Ok(()) });
+        match appended {
+            Ok(()) => self.length = self.length.saturating_add(length(record)),
+            Err(_) => {
+                // What stays of it is no whole record, or a lease of which nobody was told.
+                let _ = file.set_len(self.length);
+                self.file = None;
+            }
+        }
+        appended
+    }
+
+    /// Leaves out what has ended, if that is most of a large file. Its failure is none of the operation that was done before.
+    fn tidy(&mut self, path: &Path) {
+        if self.length < REWRITE_MIN || self.needed() > self.length / 2 {
+            return;
+        }
+        if let Err(error) = self.rewrite(path) {
+            tracing::warn!(path = %path.display(), %error, "the journal of leases keeps what has ended for now");
+        }
+    }
+
+    /// Writes the file anew, with the leases alone, and has it on disk. After a failure the file is as it was before, or as it should be.
+    fn rewrite(&mut self, path: &Path) -> io::Result<()> {
+        self.file = None;
+        let (dir, new) = (parent(path), path.with_extension("new"));
+        DirBuilder::new().recursive(true).mode(0o700).create(dir)?;
+        remove_if_there(&new)?;
+        let bytes: Vec<u8> = self.leases.values().flat_map(|(lease, _)| record::of_lease(lease)).collect();
+        let written =
+            OpenOptions::new().append(true).create_new(true).mode(0o600).open(&new).and_then(|mut file| {
+                file.write_all(&bytes)?;
+                file.sync_all()?;
+                reach(Step::LeasesDrafted);
+                fs::rename(&new, path)?;
+                File::open(dir)?.sync_all()?;
+                // The directory may have been made just now.
+                File::open(parent(dir))?.sync_all()?;
+                reach(Step::LeasesRewritten);
+                Ok(file)
+            });
+        match written {
+            Ok(file) => {
+                (self.file, self.length) = (Some(file), length(&bytes));
+                Ok(())
+            }
+            Err(fault) => {
+                // The fault is what counts; the next one to write the file takes this away first.
+                let _ = remove_if_there(&new);
+                Err(fault)
+            }
+        }
+    }
+}
+
+/// What the file holds; `None` if there is none.
+fn bytes_of(path: &Path) -> io::Result<Option<Vec<u8>>> {
+    let file = match File::open(path) {
+        Ok(file) => file,
+        Err(fault) if fault.kind() == ErrorKind::NotFound => return Ok(None),
+        Err(fault) => return Err(fault),
+    };
+    let mut bytes = Vec::new();
+    file.take(FILE_MAX + 1).read_to_end(&mut bytes)?;
+    if length(&bytes) > FILE_MAX {
+        return Err(io::Error::other(format!("it has more than {FILE_MAX} bytes, which no journal has")));
+    }
+    Ok(Some(bytes))
+}
+
+fn remove_if_there(path: &Path) -> io::Result<()> {
+    match fs::remove_file(path) {
+        Err(fault) if fault.kind() != ErrorKind::NotFound => Err(fault),
+        Ok(()) | Err(_) => Ok(()),
+    }
+}
+
+fn failed(path: &Path) -> impl Fn(io::Error) -> Error + use<> {
+    let text = format!("cannot write {}", path.display());
+    move |fault| {
+        let full = matches!(fault.kind(), ErrorKind::StorageFull | ErrorKind::QuotaExceeded);
+        let error = if full { Error::exhausted(text.clone()) } else { Error::internal(text.clone()) };
+        error.with_source(fault)
+    }
+}
+
+fn length(bytes: &[u8]) -> u64 {
+    u64::try_from(bytes.len()).unwrap_or(u64::MAX)
+}
+
+fn parent(path: &Path) -> &Path {
+    path.parent().unwrap_or(Path::new("/"))
+}
+
+#[cfg(test)]
+mod tests;

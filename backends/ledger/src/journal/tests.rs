@@ -1,0 +1,278 @@
+//! The journal on a real disk.
+
+use std::os::unix::fs::PermissionsExt;
+
+use proptest::prelude::*;
+use switchyard_core::ErrorKind as Kind;
+use switchyard_core::id::Owner;
+use tempfile::TempDir;
+
+use super::*;
+
+fn token(number: u8) -> LeaseToken {
+    LeaseToken::from_bytes([number; 16])
+}
+
+fn lease(number: u8) -> StoredLease {
+    let slots = vec![format!("acme-{number}"), format!("acme-{number}::1")];
+    StoredLease { token: token(number), owner: Owner::Kubernetes, slots }
+}
+
+fn state() -> TempDir {
+    tempfile::tempdir().unwrap()
+}
+
+fn file(state: &TempDir) -> PathBuf {
+    state.path().join(FILE)
+}
+
+fn size(path: &Path) -> u64 {
+    fs::metadata(path).unwrap().len()
+}
+
+/// What the next daemon finds.
+async fn found(state: &TempDir) -> Vec<StoredLease> {
+    Journal::new(state.path()).load().await.unwrap()
+}
+
+/// The files below the state directory.
+fn files(state: &TempDir) -> Vec<String> {
+    let read = fs::read_dir(state.path().join("ledger")).unwrap();
+    read.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect()
+}
+
+#[tokio::test]
+async fn what_is_put_and_not_removed_is_found_by_the_next_daemon() {
+    let state = state();
+    let journal = Journal::new(state.path());
+    assert_eq!(journal.load().await.unwrap(), []);
+    for number in [1, 2, 3] {
+        journal.put(&lease(number)).await.unwrap();
+    }
+    journal.remove(&[token(2), token(9)]).await.unwrap();
+    assert_eq!(found(&state).await, [lease(1), lease(3)]);
+    assert_eq!(journal.load().await.unwrap(), [lease(1), lease(3)], "it can be read again");
+    assert_eq!(fs::metadata(file(&state)).unwrap().permissions().mode() & 0o777, 0o600);
+    assert_eq!(fs::metadata(state.path().join("ledger")).unwrap().permissions().mode() & 0o777, 0o700);
+    assert_eq!(files(&state), ["leases.journal"]);
+}
+
+#[tokio::test]
+async fn a_lease_that_is_kept_is_not_written_again_and_one_that_is_not_is_not_removed() {
+    let state = state();
+    let journal = Journal::new(state.path());
+    journal.put(&lease(1)).await.unwrap();
+    let before = size(&file(&state));
+    journal.put(&lease(1)).await.unwrap();
+    journal.remove(&[token(2)]).await.unwrap();
+    journal.remove(&[]).await.unwrap();
+    assert_eq!(size(&file(&state)), before);
+    let changed = StoredLease { owner: Owner::Nomad, ..lease(1) };
+    journal.put(&changed).await.unwrap();
+    assert_eq!(found(&state).await, [changed]);
+}
+
+#[tokio::test]
+async fn what_has_ended_is_left_out_at_the_next_start_and_when_it_is_most_of_a_large_file() {
+    let state = state();
+    let journal = Journal::new(state.path());
+    journal.put(&lease(1)).await.unwrap();
+    let alone = size(&file(&state));
+    let mut largest = 0;
+    let large = StoredLease { slots: vec!["x".repeat(10_000); 2], ..lease(2) };
+    for _ in 0..20 {
+        journal.put(&large).await.unwrap();
+        journal.remove(&[token(2)]).await.unwrap();
+        largest = largest.max(size(&file(&state)));
+    }
+    assert!((REWRITE_MIN - 25_000..REWRITE_MIN).contains(&largest), "{largest}");
+    assert!(size(&file(&state)) < largest);
+    assert_eq!(found(&state).await, [lease(1)]);
+    assert_eq!(size(&file(&state)), alone);
+    // The journal that was open has another file than this by now; two of them never have one in the life of a daemon.
+    assert_eq!(files(&state), ["leases.journal"]);
+}
+
+#[tokio::test]
+async fn a_file_that_was_being_written_anew_does_no_harm() {
+    let state = state();
+    Journal::new(state.path()).put(&lease(1)).await.unwrap();
+    let new = file(&state).with_extension("new");
+    fs::write(&new, "half of i").unwrap();
+    assert_eq!(found(&state).await, [lease(1)]);
+    assert!(!new.exists());
+}
+
+#[tokio::test]
+async fn a_torn_end_is_cut_off_and_damage_costs_one_lease() {
+    let state = state();
+    let journal = Journal::new(state.path());
+    for number in [1, 2, 3] {
+        journal.put(&lease(number)).await.unwrap();
+    }
+    let mut bytes = fs::read(file(&state)).unwrap();
+    let whole = bytes.len();
+    bytes[whole / 2] ^= 4;
+    bytes.truncate(whole - 7);
+    fs::write(file(&state), &bytes).unwrap();
+    let journal = Journal::new(state.path());
+    assert_eq!(journal.load().await.unwrap(), [lease(1)]);
+    assert_eq!(length(&record::of_lease(&lease(1))), size(&file(&state)));
+    journal.put(&lease(4)).await.unwrap();
+    assert_eq!(found(&state).await, [lease(1), lease(4)]);
+}
+
+#[tokio::test]
+async fn a_full_disk_is_told_with_the_path_and_nothing_is_lost() {
+    let state = state();
+    let journal = Journal::new(state.path());
+    journal.put(&lease(1)).await.unwrap();
+    // A write to this device fails as one to a full disk does.
+    let full = || OpenOptions::new().append(true).open("/dev/full").unwrap();
+    let fill = || journal.disk.lock().unwrap().known.as_mut().unwrap().file = Some(full());
+    fill();
+    let error = journal.put(&lease(2)).await.unwrap_err();
+    assert_eq!(error.kind(), Kind::ResourceExhausted);
+    let report = error.report();
+    assert!(report.contains("leases.journal") && report.contains("No space left"), "{report}");
+    fill();
+    assert_eq!(journal.remove(&[token(1)]).await.unwrap_err().kind(), Kind::ResourceExhausted);
+    journal.put(&lease(3)).await.unwrap();
+    assert_eq!(found(&state).await, [lease(3)], "the file is written anew as soon as there is space");
+}
+
+#[tokio::test]
+async fn leases_are_known_where_nothing_can_be_written_and_given_out_when_it_can() {
+    let state = state();
+    Journal::new(state.path()).put(&lease(1)).await.unwrap();
+    // A directory in the place of the passing file: the file cannot be written anew, as it must be after a torn end.
+    let blocked = file(&state).with_extension("new");
+    fs::create_dir(&blocked).unwrap();
+    OpenOptions::new().append(true).open(file(&state)).unwrap().write_all(b"\n1 torn").unwrap();
+    let journal = Journal::new(state.path());
+    assert_eq!(journal.load().await.unwrap(), [lease(1)]);
+    let error = journal.put(&lease(2)).await.unwrap_err().report();
+    assert!(error.contains("cannot write") && error.contains("leases.journal"), "{error}");
+    fs::remove_dir(&blocked).unwrap();
+    journal.put(&lease(2)).await.unwrap();
+    assert_eq!(found(&state).await, [lease(1), lease(2)]);
+}
+
+#[tokio::test]
+async fn what_is_not_understood_is_refused_and_left_as_it_is() {
+    let state = state();
+    let journal = Journal::new(state.path());
+    journal.put(&lease(1)).await.unwrap();
+    let later = [fs::read(file(&state)).unwrap(), b"\n2 6c6b1e2f {}\n".to_vec()].concat();
+    // Its sum is that of a record of version 2.
+    let mut sum = crc32fast::Hasher::new();
+    sum.update(b"2 {}");
+    let later = String::from_utf8(later).unwrap().replace("6c6b1e2f", &format!("{:08x}", sum.finalize()));
+    fs::write(file(&state), &later).unwrap();
+    let journal = Journal::new(state.path());
+    let error = journal.load().await.unwrap_err().report();
+    assert!(error.contains("leases.journal") && error.contains("later version"), "{error}");
+    journal.put(&lease(2)).await.unwrap_err();
+    assert_eq!(fs::read_to_string(file(&state)).unwrap(), later);
+    fs::write(file(&state), vec![b'x'; 17 << 20]).unwrap();
+    assert!(journal.load().await.unwrap_err().report().contains("more than 16777216 bytes"));
+}
+
+#[tokio::test]
+async fn a_journal_that_is_full_of_leases_says_so() {
+    let state = state();
+    let journal = Journal::new(state.path());
+    // Names of earlier versions are paths, which may be long.
+    let large = |number| StoredLease { slots: vec!["x".repeat(4 << 20); 1], ..lease(number) };
+    for number in [1, 2, 3] {
+        journal.put(&large(number)).await.unwrap();
+    }
+    let error = journal.put(&large(4)).await.unwrap_err();
+    assert_eq!(error.kind(), Kind::ResourceExhausted);
+    assert!(error.report().contains("is full: it has 3 leases"), "{}", error.report());
+    journal.remove(&[token(1)]).await.unwrap();
+    journal.put(&large(4)).await.unwrap();
+    let empty = StoredLease { slots: Vec::new(), ..lease(5) };
+    assert_eq!(journal.put(&empty).await.unwrap_err().kind(), Kind::InvalidArgument);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn many_at_once_are_all_kept_and_a_caller_that_goes_cuts_nothing_short() {
+    let state = state();
+    let journal = Arc::new(Journal::new(state.path()));
+    let puts: Vec<_> = (0..64)
+        .map(|number| {
+            let journal = Arc::clone(&journal);
+            tokio::spawn(async move { journal.put(&lease(number)).await })
+        })
+        .collect();
+    for (number, put) in puts.into_iter().enumerate() {
+        if number % 8 == 7 {
+            put.abort();
+        }
+        if let Ok(put) = put.await {
+            put.unwrap();
+        }
+    }
+    let found = found(&state).await;
+    assert!((0..64).filter(|number| number % 8 != 7).all(|number| found.contains(&lease(number))));
+}
+
+#[derive(Debug, Clone)]
+enum Op {
+    Put(u8),
+    Remove(Vec<u8>),
+    Restart,
+    /// The writing of a record is cut short.
+    Tear(usize),
+}
+
+fn ops() -> impl Strategy<Value = Vec<Op>> {
+    let op = prop_oneof![
+        5 => (0..8_u8).prop_map(Op::Put),
+        2 => proptest::collection::vec(0..8_u8, 0..4).prop_map(Op::Remove),
+        1 => Just(Op::Restart),
+        1 => (0..60_usize).prop_map(Op::Tear),
+    ];
+    proptest::collection::vec(op, 0..30)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(32))]
+    #[test]
+    fn each_daemon_finds_what_its_predecessors_were_told_to_keep(ops in ops()) {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let state = state();
+            let mut journal = Journal::new(state.path());
+            let mut model = BTreeMap::new();
+            for op in ops {
+                match op {
+                    Op::Put(number) => {
+                        journal.put(&lease(number)).await.unwrap();
+                        model.insert(number, lease(number));
+                    }
+                    Op::Remove(numbers) => {
+                        let tokens: Vec<_> = numbers.iter().map(|number| token(*number)).collect();
+                        journal.remove(&tokens).await.unwrap();
+                        numbers.iter().for_each(|number| drop(model.remove(number)));
+                    }
+                    Op::Restart => {
+                        journal = Journal::new(state.path());
+                        let loaded = journal.load().await.unwrap();
+                        prop_assert_eq!(loaded, model.values().cloned().collect::<Vec<_>>());
+                    }
+                    Op::Tear(bytes) => {
+                        journal.load().await.unwrap();
+                        let record = record::of_lease(&lease(77));
+                        let torn = &record[..bytes.min(record.len() - 2)];
+                        OpenOptions::new().append(true).open(file(&state)).unwrap().write_all(torn).unwrap();
+                        journal = Journal::new(state.path());
+                    }
+                }
+            }
+            prop_assert_eq!(found(&state).await, model.values().cloned().collect::<Vec<_>>());
+            Ok(())
+        })?;
+    }
+}

@@ -1,0 +1,160 @@
+//! What a journal says after any damage.
+
+use proptest::prelude::*;
+
+use super::*;
+
+/// What a test writes.
+#[derive(Debug, Clone)]
+enum Op {
+    Put(StoredLease),
+    End(Vec<LeaseToken>),
+}
+
+/// A record, and where it lies in the journal.
+struct Written {
+    op: Op,
+    from: usize,
+    to: usize,
+}
+
+fn token(number: u8) -> LeaseToken {
+    LeaseToken::from_bytes([number; 16])
+}
+
+fn lease(number: u8, slots: &[&str]) -> StoredLease {
+    let slots = slots.iter().map(|slot| (*slot).to_owned()).collect();
+    StoredLease { token: token(number), owner: Owner::Nomad, slots }
+}
+
+fn write(ops: Vec<Op>) -> (Vec<u8>, Vec<Written>) {
+    let mut bytes = Vec::new();
+    let mut written = Vec::new();
+    for op in ops {
+        let from = bytes.len();
+        bytes.extend(match &op {
+            Op::Put(lease) => of_lease(lease),
+            Op::End(tokens) => of_end(tokens),
+        });
+        written.push(Written { op, from, to: bytes.len() });
+    }
+    (bytes, written)
+}
+
+/// What records say, one after the other.
+fn model<'a>(written: impl Iterator<Item = &'a Written>) -> BTreeMap<LeaseToken, StoredLease> {
+    let mut leases = BTreeMap::new();
+    for record in written {
+        match &record.op {
+            Op::Put(lease) => drop(leases.insert(lease.token, lease.clone())),
+            Op::End(tokens) => tokens.iter().for_each(|token| drop(leases.remove(token))),
+        }
+    }
+    leases
+}
+
+fn leases(contents: &Contents) -> BTreeMap<LeaseToken, StoredLease> {
+    contents.leases.iter().map(|(token, (lease, _))| (*token, lease.clone())).collect()
+}
+
+fn ops() -> impl Strategy<Value = Vec<Op>> {
+    // Ids of slots are plain; those that an earlier version gave to devices are paths, which may be anything.
+    let slot = prop_oneof![
+        Just("acme-0::1".to_owned()),
+        "[a-z0-9:]{1,12}",
+        "\\PC{1,8}",
+        Just("/dev/a\n b".to_owned())
+    ];
+    let slots = proptest::collection::vec(slot, 1..4);
+    let owner = proptest::sample::select(Owner::ALL.to_vec());
+    let put = (0..6_u8, owner, slots)
+        .prop_map(|(number, owner, slots)| Op::Put(StoredLease { token: token(number), owner, slots }));
+    let end = proptest::collection::vec((0..6_u8).prop_map(token), 1..3).prop_map(Op::End);
+    proptest::collection::vec(prop_oneof![3 => put, 1 => end], 0..12)
+}
+
+#[test]
+fn a_record_is_written_as_it_always_was() {
+    // Journals of earlier builds must be read by later ones.
+    let text = "\n1 9a0cef3b {\"lease\":{\"token\":\"07070707070707070707070707070707\",\"owner\":\"nomad\",\"slots\":[\"a::0\"]}}\n";
+    assert_eq!(String::from_utf8(of_lease(&lease(7, &["a::0"]))).unwrap(), text);
+    let text = "\n1 e0f33b30 {\"ended\":[\"07070707070707070707070707070707\"]}\n";
+    assert_eq!(String::from_utf8(of_end(&[token(7)])).unwrap(), text);
+}
+
+#[test]
+fn damage_in_the_middle_is_told_by_its_line_and_costs_one_record() {
+    let (mut bytes, written) =
+        write(vec![Op::Put(lease(1, &["a"])), Op::Put(lease(2, &["b"])), Op::Put(lease(3, &["c"]))]);
+    bytes[written[1].from + 30] ^= 1;
+    let contents = read(&bytes).unwrap();
+    assert_eq!(contents.leases.keys().copied().collect::<Vec<_>>(), [token(1), token(3)]);
+    assert_eq!((contents.damaged.as_slice(), contents.is_torn), (&[4][..], false));
+}
+
+#[test]
+fn a_torn_end_is_no_damage_and_what_is_appended_to_it_is_read() {
+    let (mut bytes, _) = write(vec![Op::Put(lease(1, &["a"])), Op::Put(lease(2, &["b"]))]);
+    bytes.truncate(bytes.len() - 10);
+    let contents = read(&bytes).unwrap();
+    assert_eq!((contents.leases.len(), contents.damaged.len(), contents.is_torn), (1, 0, true));
+    bytes.extend(of_lease(&lease(3, &["c"])));
+    let contents = read(&bytes).unwrap();
+    assert_eq!((contents.leases.len(), contents.damaged.len(), contents.is_torn), (2, 1, false));
+}
+
+#[test]
+fn a_whole_record_that_is_not_understood_is_no_damage() {
+    let line =
+        |version: &str, document: &str| format!("\n{version} {} {document}\n", checksum(version, document));
+    let lease = |owner: &str, slots: &str| {
+        let token = token(1);
+        line(
+            "1",
+            &format!("{{\"lease\":{{\"token\":\"{token}\",\"owner\":\"{owner}\",\"slots\":[{slots}]}}}}"),
+        )
+    };
+    assert_eq!(read(lease("nomad", "\"a\"").as_bytes()).unwrap().leases.len(), 1);
+    let many = vec!["\"a\""; LEASE_SLOTS_MAX + 1].join(",");
+    for (text, why) in [
+        (line("2", "{}"), "its version is \"2\""),
+        (line("1", "{}"), "expected value"),
+        (line("1", "{\"lent\":[]}"), "unknown variant"),
+        (line("1", "{\"ended\":[\"xy\"]}"), "is not an id"),
+        (lease("docker", "\"a\""), "\"docker\" is no owner"),
+        (lease("nomad", ""), "a lease of 0 slots"),
+        (lease("nomad", &many), "a lease of 1025 slots"),
+    ] {
+        let unknown = read(text.as_bytes()).unwrap_err();
+        assert_eq!(unknown.line, 2);
+        assert!(unknown.why.contains(why), "{text}: {}", unknown.why);
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(48))]
+    #[test]
+    fn any_beginning_of_a_journal_gives_the_leases_whose_records_are_in_it(ops in ops()) {
+        let (bytes, written) = write(ops);
+        for end in 0..=bytes.len() {
+            let contents = read(&bytes[..end]).expect("what is written is understood");
+            // The last line end is not needed.
+            let whole = written.iter().filter(|record| record.to - 1 <= end);
+            prop_assert_eq!(leases(&contents), model(whole), "the first {} bytes of {}", end, bytes.len());
+            prop_assert!(contents.damaged.is_empty());
+        }
+    }
+
+    #[test]
+    fn a_damaged_byte_costs_its_own_record_alone(ops in ops(), flip in 1..=255_u8) {
+        let (bytes, written) = write(ops);
+        for at in 0..bytes.len() {
+            let mut damaged = bytes.clone();
+            damaged[at] ^= flip;
+            let contents = read(&damaged).expect("what is damaged is no record");
+            let whole = written.iter().filter(|record| !(record.from..record.to).contains(&at));
+            prop_assert_eq!(leases(&contents), model(whole), "byte {} is {:?}", at, damaged[at]);
+            prop_assert!(contents.is_torn || !contents.damaged.is_empty());
+        }
+    }
+}

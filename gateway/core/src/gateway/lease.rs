@@ -1,0 +1,378 @@
+//! Devices: how each owner sees them, and leases of them.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::watch;
+use tokio::time::{Instant, MissedTickBehavior, interval_at, timeout};
+
+use super::{Gateway, NamedDevices, Scope};
+use crate::device::{Inventories, Inventory, Reservation};
+use crate::error::{Error, Result};
+use crate::id::{LeaseToken, Owner, SandboxId, TaskId};
+use crate::ledger::{LeaseState, Named, Reason, StoredLease, Ticks};
+use crate::spec::{LeaseClaim, TaskSpec};
+
+/// How often leases that nobody uses are looked at.
+const TICK: Duration = Duration::from_secs(1);
+
+/// Devices that were leased.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Leased {
+    /// By this a task is made with them: see [`TaskSpec::leases`].
+    pub token: LeaseToken,
+    /// What the task gets.
+    pub reservation: Reservation,
+}
+
+/// How each owner sees the devices, for those owners that somebody looks for.
+#[derive(Debug, Default)]
+pub(super) struct Views {
+    /// Counts changes.
+    changes: watch::Sender<u64>,
+    of: Mutex<BTreeMap<Owner, watch::Sender<Option<Arc<Inventory>>>>>,
+}
+
+// === impl Views ===
+
+impl Views {
+    /// Something has changed: whoever looks is told soon.
+    pub(super) fn touch(&self) {
+        self.changes.send_modify(|count| *count = count.wrapping_add(1));
+    }
+
+    fn subscribe(&self, owner: Owner) -> Inventories {
+        let mut views = self.of.lock().unwrap_or_else(PoisonError::into_inner);
+        let view = views.entry(owner).or_insert_with(|| watch::Sender::new(None)).subscribe();
+        drop(views);
+        self.touch();
+        view
+    }
+}
+
+// === impl Scope ===
+
+impl Scope {
+    /// The devices as this owner sees them, kept up to date: each slot as a device of its own, unhealthy while it belongs to another owner.
+    /// `None` until the hardware was looked at.
+    pub fn devices(&self) -> Inventories {
+        self.gateway.shared.views.subscribe(self.owner)
+    }
+
+    /// Leases slots of devices to this owner. It is on disk when this returns. The same slots, leased and not made use of yet, are the same
+    /// lease. Cancel-safe: the work goes on, and asking again gives the same lease.
+    ///
+    /// # Errors
+    /// `InvalidArgument` if none is named, or too many; `NotFound` for a slot that is not there; `FailedPrecondition` for one that another
+    /// owner has, that is not well, or that is beyond the quota, with the holder; `Unavailable` before recovery.
+    pub async fn lease(&self, slots: &[String]) -> Result<Leased> {
+        let (gateway, owner, slots) = (self.gateway.clone(), self.owner, slots.to_vec());
+        let what = format!("lease of devices to {owner}");
+        self.gateway.tracked(what, async move { gateway.lease(owner, &slots).await }).await
+    }
+
+    /// What a task gets with a lease of this owner, as the devices are now; `None` for a token that is no lease of this owner's, or not any
+    /// more. An orchestrator that has forgotten what it was answered still knows the token.
+    ///
+    /// # Errors
+    /// `Unavailable` before recovery and before the hardware was looked at; `FailedPrecondition` for a device that is not there any more or
+    /// not well.
+    pub fn reservation(&self, token: LeaseToken) -> Result<Option<Reservation>> {
+        self.gateway.ready()?;
+        let ledger = self.gateway.ledger();
+        let lease = ledger.devices.get(token).filter(|lease| lease.owner == self.owner);
+        lease.map(|lease| ledger.devices.reserve(&lease.slots)).transpose()
+    }
+
+    /// Waits until no sandbox has these slots that something else of this owner is to be made with. Cancel-safe.
+    ///
+    /// # Errors
+    /// `DeadlineExceeded` if that takes longer than `patience`: try again.
+    pub async fn vacated(&self, slots: &[String], patience: Duration) -> Result<()> {
+        let mut changes = self.gateway.shared.views.changes.subscribe();
+        let vacated = async {
+            while self.gateway.ledger().devices.awaits_an_end(self.owner, slots) {
+                // The sender lives as long as the gateway.
+                let _ = changes.changed().await;
+            }
+        };
+        timeout(patience, vacated).await.map_err(|_| {
+            let text = format!("what had devices {slots:?} before still runs: try again when it has ended");
+            Error::deadline(text)
+        })
+    }
+
+    /// Says which slots the orchestrator's pods have, by its own list: a lease that nothing was made with, and that is missing in several
+    /// lists one after the other, has ended.
+    pub async fn unlisted(&self, listed: &BTreeSet<String>) {
+        let ended = self.gateway.ledger().devices.end_unlisted(self.owner, listed);
+        if !ended.is_empty() {
+            tracing::info!(owner = %self.owner, leases = ended.len(), "leases ended that their orchestrator has no more");
+            self.gateway.shared.views.touch();
+            self.gateway.remove_stored(&ended).await;
+        }
+    }
+
+    /// This owner's leases that nothing has been made with, although the orchestrator's list has all of their slots.
+    #[must_use]
+    pub fn unused(&self, listed: &BTreeSet<String>) -> BTreeSet<LeaseToken> {
+        let ledger = self.gateway.ledger();
+        let own = ledger.devices.leases().filter(|(_, lease)| {
+            lease.owner == self.owner && matches!(lease.state, LeaseState::Unbound { .. })
+        });
+        own.filter(|(_, lease)| lease.slots.iter().all(|slot| listed.contains(slot)))
+            .map(|(token, _)| token)
+            .collect()
+    }
+}
+
+// === impl Gateway ===
+
+impl Gateway {
+    /// Keeps the devices as `hardware` has them, and tells each owner of its view, until the gateway shuts down. Call it once. Before
+    /// recovery no view has a healthy device.
+    pub fn watch_devices(&self, mut hardware: Inventories) {
+        let gateway = self.clone();
+        self.shared.watchers.spawn(async move {
+            gateway.shared.unwatched.run_until_cancelled(gateway.tell_views()).await;
+        });
+        let gateway = self.clone();
+        self.shared.watchers.spawn(async move {
+            let shared = &gateway.shared;
+            loop {
+                let seen = hardware.borrow_and_update().clone();
+                if let Some(seen) = seen {
+                    gateway.ledger().devices.set_inventory(&seen);
+                    shared.views.touch();
+                }
+                tokio::select! {
+                    changed = hardware.changed() => if changed.is_err() { return },
+                    () = shared.unwatched.cancelled() => return,
+                }
+            }
+        });
+    }
+
+    /// Ends a lease that no sandbox has, as an operator asks for.
+    ///
+    /// # Errors
+    /// `NotFound`; `FailedPrecondition` if a sandbox has it.
+    pub async fn release_lease(&self, token: LeaseToken) -> Result<()> {
+        {
+            let mut ledger = self.ledger();
+            let lease = ledger
+                .devices
+                .get(token)
+                .ok_or_else(|| Error::not_found(format!("lease {token} does not exist")))?;
+            if let LeaseState::Bound { name, .. } = &lease.state {
+                let text = format!("lease {token} is in use by {name} of {}: it ends with that", lease.owner);
+                return Err(Error::failed_precondition(text));
+            }
+            ledger.devices.drop_unused(token);
+        }
+        tracing::info!(lease = %token, "a lease of devices was ended by an operator");
+        self.shared.views.touch();
+        self.remove_stored(&[token]).await;
+        Ok(())
+    }
+
+    async fn lease(&self, owner: Owner, slots: &[String]) -> Result<Leased> {
+        self.ready()?;
+        let _turn = self.shared.lease_turns.take(owner).await;
+        let granted = self.ledger().devices.lease(owner, slots, LeaseToken::random());
+        let granted = granted.map_err(|refusal| self.refused(refusal))?;
+        let token = granted.token;
+        self.shared.views.touch();
+        // Written before the new one, and so on disk with it: no two that overlap come back together after a power cut.
+        self.remove_stored(&granted.ended).await;
+        if granted.is_new {
+            let stored = StoredLease { token, owner, slots: granted.lease.slots };
+            if let Err(error) = self.shared.leases.put(&stored).await {
+                self.ledger().devices.drop_unused(token);
+                self.shared.views.touch();
+                self.remove_stored(&[token]).await;
+                return Err(error.context(format!("lease devices {slots:?}")));
+            }
+        }
+        Ok(Leased { token, reservation: granted.reservation })
+    }
+
+    /// Gives the leases that a task names to the sandbox that it is made in, and leases the devices that it names itself; all or none. A
+    /// lease that is not known any more, as one whose sandbox had stopped when a predecessor ended, does no harm if the task names its
+    /// devices as well and they are free.
+    pub(super) fn bind(&self, sandbox: SandboxId, spec: &TaskSpec) -> Result<Vec<LeaseClaim>> {
+        let name = self.shared.table.sandbox(sandbox).map(|home| home.meta.name.clone()).unwrap_or_default();
+        let mut bound: Vec<LeaseClaim> = Vec::new();
+        let mut lost = None;
+        for claim in &spec.leases {
+            let one = self.ledger().devices.bind(spec.meta.owner, claim.token, sandbox, &name);
+            match one {
+                Ok(claim) => bound.push(claim),
+                Err(refusal) if refusal.reason == Reason::Lost => lost = Some(refusal),
+                Err(refusal) => {
+                    self.unbind(&bound);
+                    return Err(self.refused(refusal));
+                }
+            }
+        }
+        match (self.lease_named(spec, sandbox, &name), lost) {
+            (Ok(named), Some(refusal)) if named.is_empty() => {
+                self.unbind(&bound);
+                return Err(self.refused(refusal));
+            }
+            (Ok(named), _) => bound.extend(named),
+            (Err(error), _) => {
+                self.unbind(&bound);
+                return Err(error);
+            }
+        }
+        if !bound.is_empty() {
+            self.shared.views.touch();
+        }
+        Ok(bound)
+    }
+
+    fn lease_named(&self, spec: &TaskSpec, sandbox: SandboxId, name: &str) -> Result<Vec<LeaseClaim>> {
+        let nodes: Vec<&Path> = spec.devices.iter().map(|node| node.host_path.as_path()).collect();
+        if nodes.is_empty() && spec.cdi_devices.is_empty() {
+            return Ok(Vec::new());
+        }
+        let named = Named { nodes: &nodes, cdi: &spec.cdi_devices };
+        let leased = self.ledger().devices.lease_named(spec.meta.owner, named, (sandbox, name));
+        match (leased, self.shared.limits.named_devices) {
+            (Ok(claims), _) => Ok(claims),
+            (Err(refusal), NamedDevices::Refuse) => Err(self.refused(refusal)),
+            (Err(refusal), NamedDevices::Warn) => {
+                tracing::warn!(task = spec.meta.name, %refusal, "a task names a device that somebody else has: it gets it all the same");
+                Ok(Vec::new())
+            }
+        }
+    }
+
+    /// Takes leases back that nothing was made with after all, unless another task of the sandbox has them.
+    pub(super) fn unbind(&self, claims: &[LeaseClaim]) {
+        for claim in claims {
+            let mut ledger = self.ledger();
+            let Some(LeaseState::Bound { sandbox, .. }) =
+                ledger.devices.get(claim.token).map(|lease| lease.state.clone())
+            else {
+                continue;
+            };
+            let used =
+                self.shared.table.tasks_of(sandbox).iter().any(|task| has(&task.details.leases, claim.token));
+            match (used, claim.named) {
+                (true, _) => {}
+                (false, true) => ledger.devices.revoke(claim.token),
+                (false, false) => ledger.devices.unbind(claim.token),
+            }
+        }
+        if !claims.is_empty() {
+            self.shared.views.touch();
+        }
+    }
+
+    /// The leases of a task that is on record are kept with it from now on.
+    pub(super) async fn forget_stored(&self, claims: &[LeaseClaim]) {
+        let tokens: Vec<LeaseToken> = claims.iter().map(|claim| claim.token).collect();
+        self.remove_stored(&tokens).await;
+    }
+
+    /// Sees to the leases of a task that is about to be removed and runs no more, which no other task of its sandbox has: the sandbox keeps
+    /// them, and may have another task made with them; those that the task had named itself are over.
+    pub(super) async fn store_orphaned(&self, id: TaskId) -> Result<()> {
+        let Some(task) = self.shared.table.task(id) else { return Ok(()) };
+        if task.details.leases.is_empty() || self.check_ready(task.sandbox).is_err() {
+            return Ok(());
+        }
+        let others: Vec<_> =
+            self.shared.table.tasks_of(task.sandbox).into_iter().filter(|other| other.id != id).collect();
+        for claim in &task.details.leases {
+            if others.iter().any(|other| has(&other.details.leases, claim.token)) {
+                continue;
+            }
+            let LeaseClaim { token, slots, named } = claim.clone();
+            if named {
+                self.ledger().devices.revoke(token);
+                self.shared.views.touch();
+            } else {
+                self.shared.leases.put(&StoredLease { token, owner: task.meta.owner, slots }).await?;
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) async fn remove_stored(&self, tokens: &[LeaseToken]) {
+        if tokens.is_empty() {
+            return;
+        }
+        if let Err(error) = self.shared.leases.remove(tokens).await {
+            tracing::warn!(
+                error = error.report(),
+                "leases that have ended are still on disk: the next recovery sees to them"
+            );
+        }
+    }
+
+    /// Ends what leases hold too long, until the gateway shuts down.
+    pub(super) fn follow_leases(&self) {
+        let gateway = self.clone();
+        self.shared.watchers.spawn(async move {
+            gateway.shared.unwatched.run_until_cancelled(gateway.tick_leases()).await;
+        });
+        self.shared.views.touch();
+    }
+
+    async fn tick_leases(&self) {
+        let limits = &self.shared.limits;
+        let ticks = Ticks { unbound: ticks(limits.lease), grace: ticks(limits.restart_grace) };
+        let mut rounds = interval_at(Instant::now() + TICK, TICK);
+        rounds.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            rounds.tick().await;
+            let freed = {
+                let mut ledger = self.ledger();
+                ledger.devices.is_waiting() && ledger.devices.tick(ticks)
+            };
+            if freed {
+                self.shared.views.touch();
+            }
+        }
+    }
+
+    async fn tell_views(&self) {
+        let views = &self.shared.views;
+        let mut changes = views.changes.subscribe();
+        changes.mark_changed();
+        // The sender lives as long as the gateway.
+        while changes.changed().await.is_ok() {
+            // Views are made from a copy, so that nobody who asks for a lease waits for them.
+            let devices = self.ledger().devices.clone();
+            let owners: Vec<Owner> =
+                views.of.lock().unwrap_or_else(PoisonError::into_inner).keys().copied().collect();
+            for owner in owners {
+                let now = devices.view(owner);
+                let views = views.of.lock().unwrap_or_else(PoisonError::into_inner);
+                if let Some(view) = views.get(&owner) {
+                    view.send_if_modified(|last| {
+                        let is_new = *last != now;
+                        if is_new {
+                            *last = now;
+                        }
+                        is_new
+                    });
+                }
+            }
+        }
+    }
+}
+
+fn has(claims: &[LeaseClaim], token: LeaseToken) -> bool {
+    claims.iter().any(|claim| claim.token == token)
+}
+
+/// How many ticks a time is, at least one.
+fn ticks(time: Duration) -> u32 {
+    u32::try_from(time.as_secs()).unwrap_or(u32::MAX).max(1)
+}

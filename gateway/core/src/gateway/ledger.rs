@@ -1,0 +1,177 @@
+//! What sandboxes hold of the node: taken before they are made, given back when they have stopped.
+
+use std::sync::{Arc, MutexGuard, PoisonError};
+
+use futures::FutureExt;
+
+use super::Gateway;
+use crate::backend::Recovered;
+use crate::error::{Error, Result};
+use crate::event::EventKind;
+use crate::id::{LeaseToken, SandboxId};
+use crate::ledger::{Devices, Lease, Ledger, PortHolder, Refusal, Refusals};
+use crate::spec::SandboxSpec;
+use crate::state::SandboxState;
+use crate::table::Sandbox;
+
+/// What of the node is given to whom, at one moment.
+#[derive(Debug, Clone)]
+pub struct LedgerReport {
+    /// Devices and their leases.
+    pub devices: Devices,
+    /// The sandboxes that have ports of the host, by id.
+    pub ports: Vec<(SandboxId, PortHolder)>,
+    /// How often something was refused.
+    pub refusals: Refusals,
+}
+
+impl Gateway {
+    /// What of the node is given to whom.
+    #[must_use]
+    pub fn ledger_report(&self) -> LedgerReport {
+        let ledger = self.ledger();
+        LedgerReport {
+            devices: ledger.devices.clone(),
+            ports: ledger.ports.holders().map(|(id, holder)| (id, holder.clone())).collect(),
+            refusals: ledger.refusals().clone(),
+        }
+    }
+
+    /// Whether it is known what of the devices was given out before, so that they can be given out.
+    #[must_use]
+    pub fn is_ledger_whole(&self) -> bool {
+        self.ledger().devices.is_whole()
+    }
+
+    pub(super) fn ledger(&self) -> MutexGuard<'_, Ledger> {
+        // No code that holds the lock can panic half way through a change.
+        self.shared.ledger.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Tells of a refusal whoever may want to know, and gives the error for who asked.
+    pub(super) fn refused(&self, refusal: Refusal) -> Error {
+        self.ledger().count(&refusal);
+        tracing::warn!(
+            owner = %refusal.owner,
+            resource = refusal.resource(),
+            reason = refusal.reason.as_str(),
+            holder = refusal.holder.as_ref().and_then(|holder| holder.sandbox).map(tracing::field::display),
+            "refused: {refusal}"
+        );
+        self.shared.table.announce(refusal.owner, EventKind::Refused(Arc::new(refusal.clone())));
+        refusal.into()
+    }
+
+    /// Takes the ports of the host that a sandbox claims.
+    ///
+    /// # Errors
+    /// `FailedPrecondition` if somebody else has one of them; none is taken then.
+    pub(super) fn claim_ports(&self, id: SandboxId, spec: &SandboxSpec) -> Result<()> {
+        let holder = PortHolder {
+            owner: spec.meta.owner,
+            name: spec.meta.name.clone(),
+            claims: spec.host_ports.clone(),
+        };
+        let claimed = self.ledger().ports.claim(id, holder);
+        claimed.map_err(|refusal| self.refused(refusal))
+    }
+
+    /// Takes back what a sandbox has that has stopped.
+    pub(super) async fn release(&self, id: SandboxId) {
+        let let_go = {
+            let mut ledger = self.ledger();
+            ledger.ports.release(id);
+            ledger.devices.let_go(id)
+        };
+        if !let_go.is_empty() {
+            self.shared.views.touch();
+            self.remove_stored(&let_go).await;
+        }
+    }
+
+    /// Takes back the ports of a sandbox that could not be made, as soon as that is undone: until then packets still go its way.
+    pub(super) fn release_when_undone(&self, id: SandboxId) {
+        if self.shared.backend.network_released(id).now_or_never().is_some() {
+            self.ledger().ports.release(id);
+            return;
+        }
+        let gateway = self.clone();
+        self.shared.watchers.spawn(async move {
+            let shared = &gateway.shared;
+            tokio::select! {
+                () = shared.backend.network_released(id) => gateway.ledger().ports.release(id),
+                () = shared.unwatched.cancelled() => {}
+            }
+        });
+    }
+
+    /// Puts down what everything that was recovered holds, and what was leased. Who holds the same thing as another is told of, and left.
+    pub(super) async fn recover_ledger(&self, recovered: &Recovered) {
+        let stored = self.shared.leases.load().await;
+        let mut in_use: Vec<LeaseToken> = Vec::new();
+        {
+            let mut ledger = self.ledger();
+            for sandbox in recovered.sandboxes.iter().filter(|sandbox| holds(&sandbox.state)) {
+                ledger.ports.hold(sandbox.id, port_holder(sandbox));
+            }
+            for remnant in &recovered.remnants {
+                let (owner, name) = (remnant.owner, remnant.name.clone());
+                ledger.ports.hold(remnant.id, PortHolder { owner, name, claims: remnant.host_ports.clone() });
+            }
+            for task in &recovered.tasks {
+                let home = recovered.sandboxes.iter().find(|sandbox| sandbox.id == task.sandbox);
+                let Some(home) = home.filter(|home| holds(&home.state)) else { continue };
+                for claim in &task.details.leases {
+                    let name = home.meta.name.clone();
+                    let lease = Lease::bound(task.meta.owner, claim.slots.clone(), home.id, name);
+                    ledger.devices.hold(claim.token, lease);
+                    in_use.push(claim.token);
+                }
+            }
+            for (port, one, other) in ledger.ports.conflicts() {
+                tracing::warn!(%port, %one, %other, "two have the same port of the host: neither is ended");
+            }
+        }
+        match stored {
+            Ok(stored) => {
+                let mut ledger = self.ledger();
+                for lease in stored.into_iter().filter(|lease| !in_use.contains(&lease.token)) {
+                    ledger.devices.hold(lease.token, Lease::new(lease.owner, lease.slots));
+                }
+                ledger.devices.set_whole();
+            }
+            Err(error) => {
+                tracing::error!(
+                    error = error.report(),
+                    "the leases of devices cannot be read: none is given out until this daemon is started anew"
+                );
+            }
+        }
+        // Those that a task has were left by a kill between the making of the task and this.
+        self.remove_stored(&in_use).await;
+        for remnant in &recovered.remnants {
+            self.release_when_undone(remnant.id);
+        }
+        self.follow_leases();
+    }
+}
+
+/// Whether a sandbox in this state has what it was made with.
+const fn holds(state: &SandboxState) -> bool {
+    match state {
+        SandboxState::Ready
+        | SandboxState::Stopping
+        | SandboxState::Starting
+        | SandboxState::Removing
+        | SandboxState::Unknown { .. } => true,
+        SandboxState::Stopped => false,
+    }
+}
+
+fn port_holder(sandbox: &Sandbox) -> PortHolder {
+    PortHolder {
+        owner: sandbox.meta.owner,
+        name: sandbox.meta.name.clone(),
+        claims: sandbox.details.host_ports.clone(),
+    }
+}

@@ -1,0 +1,18 @@
+//! Volumes that outlive the tasks that had them.
+
+use super::Scope;
+use crate::error::Result;
+
+impl Scope {
+    /// Removes a volume of this owner. Idempotent. Cancel-safe: the work goes on.
+    ///
+    /// # Errors
+    /// Those of [`Backend::remove_volume`](crate::backend::Backend::remove_volume).
+    pub async fn remove_volume(&self, name: String) -> Result<()> {
+        self.gateway.ready()?;
+        let (gateway, owner) = (self.gateway.clone(), self.owner);
+        let what = format!("removal of volume {name:?}");
+        let work = async move { gateway.shared.backend.remove_volume(owner, &name).await };
+        self.gateway.tracked(what, work).await
+    }
+}

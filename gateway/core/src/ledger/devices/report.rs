@@ -1,0 +1,164 @@
+//! What an operator is shown: each group with its numbers, and each slot with whoever has a lease of it.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::inventory::VANISHED;
+use super::{Devices, Lease, LeaseState};
+use crate::device::{DeviceGroup, Health, device_of};
+use crate::id::{LeaseToken, Owner, SandboxId};
+
+/// Why a slot cannot be given to anybody that a lease is of.
+const NOWHERE: &str = "no group of devices.groups has it";
+
+/// All devices and who has them, at one moment.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct DeviceReport {
+    /// The groups, as they are configured.
+    pub groups: Vec<GroupReport>,
+    /// The slots of all groups, each group's in ascending order; after them those that are leased and of no group.
+    pub slots: Vec<SlotReport>,
+}
+
+/// A group and its numbers.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct GroupReport {
+    /// Who makes the devices.
+    pub vendor: String,
+    /// What they are.
+    pub kind: String,
+    /// Their model.
+    pub name: String,
+    /// What kubelets call them; empty if they are not offered to kubelets.
+    pub resource: String,
+    /// How many slots there are, of devices that are there.
+    pub capacity: usize,
+    /// How many of them an owner without a quota could have now.
+    pub free: usize,
+    /// How many slots each owner has.
+    pub held: BTreeMap<Owner, usize>,
+}
+
+/// A slot and who has it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SlotReport {
+    /// Its id.
+    pub id: String,
+    /// The id of its device.
+    pub device: String,
+    /// The vendor, type and name of its group with slashes between them; empty if it is of none.
+    pub group: String,
+    /// Whether its device can be given to a task.
+    pub health: Health,
+    /// The leases of it.
+    pub holders: Vec<SlotHolder>,
+}
+
+/// A lease of a slot.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SlotHolder {
+    /// Whose it is.
+    pub owner: Owner,
+    /// The sandbox that has it.
+    pub sandbox: Option<SandboxId>,
+    /// The name of that sandbox; empty without one.
+    pub name: String,
+    /// How far the lease has come, in one word.
+    pub state: &'static str,
+    /// Its token.
+    pub token: LeaseToken,
+}
+
+// === impl Devices ===
+
+impl Devices {
+    /// All devices and who has them. Leases that hold nothing any more are left out.
+    #[must_use]
+    pub fn report(&self) -> DeviceReport {
+        let known: &[DeviceGroup] = self.known.as_ref().map_or(&[], |known| &known.groups);
+        let mut slots: Vec<SlotReport> = known.iter().flat_map(|group| self.slots_of(group)).collect();
+        let shown: BTreeSet<&String> = self.places.keys().collect();
+        let elsewhere = self.of_slot.keys().filter(|slot| !shown.contains(slot)).map(|slot| {
+            let health = Health::Unhealthy(NOWHERE.to_owned());
+            self.slot(slot.clone(), device_of(slot).to_owned(), String::new(), health)
+        });
+        slots.extend(elsewhere.filter(|slot| !slot.holders.is_empty()));
+        let groups = known.iter().map(|group| self.numbers_of(group)).collect();
+        DeviceReport { groups, slots }
+    }
+
+    /// Whether it is known what was leased before, so that slots can be leased.
+    #[must_use]
+    pub const fn is_whole(&self) -> bool {
+        self.whole
+    }
+
+    fn slots_of(&self, group: &DeviceGroup) -> Vec<SlotReport> {
+        let slots = group.devices.iter().flat_map(|device| {
+            device.slots(group.shares).map(move |slot| (slot, device.id.clone(), device.health.clone()))
+        });
+        slots.map(|(slot, device, health)| self.slot(slot, device, group.title(), health)).collect()
+    }
+
+    fn slot(&self, id: String, device: String, group: String, health: Health) -> SlotReport {
+        let holders = self.on_slot(&id).filter_map(|(token, lease)| {
+            let state = lease.word()?;
+            let holder = lease.holder();
+            Some(SlotHolder { owner: holder.owner, sandbox: holder.sandbox, name: holder.name, state, token })
+        });
+        let holders = holders.collect();
+        SlotReport { id, device, group, health, holders }
+    }
+
+    fn numbers_of(&self, group: &DeviceGroup) -> GroupReport {
+        let mut report = GroupReport {
+            vendor: group.vendor.clone(),
+            kind: group.kind.clone(),
+            name: group.name.clone(),
+            resource: group.resource.clone(),
+            capacity: 0,
+            free: 0,
+            held: BTreeMap::new(),
+        };
+        for device in &group.devices {
+            let is_there = !matches!(&device.health, Health::Unhealthy(why) if why == VANISHED);
+            for slot in device.slots(group.shares) {
+                let owners: BTreeSet<Owner> = self
+                    .on_slot(&slot)
+                    .filter(|(_, lease)| lease.holds())
+                    .map(|(_, lease)| lease.owner)
+                    .collect();
+                report.capacity += usize::from(is_there);
+                report.free += usize::from(owners.is_empty() && device.health == Health::Healthy);
+                for owner in owners {
+                    *report.held.entry(owner).or_default() += 1;
+                }
+            }
+        }
+        report
+    }
+}
+
+// === impl Lease ===
+
+impl Lease {
+    /// How far it has come, in one word; `None` for one that is only remembered.
+    const fn word(&self) -> Option<&'static str> {
+        match self.state {
+            LeaseState::Unbound { contestable: false } => Some("unbound"),
+            LeaseState::Unbound { contestable: true } => Some("contestable"),
+            LeaseState::Bound { .. } => Some("bound"),
+            LeaseState::LetGo { grace: true } => Some("grace"),
+            LeaseState::LetGo { grace: false } => None,
+        }
+    }
+}
+
+// === impl DeviceGroup ===
+
+impl DeviceGroup {
+    /// The vendor, type and name, with slashes between them.
+    #[must_use]
+    pub fn title(&self) -> String {
+        format!("{}/{}/{}", self.vendor, self.kind, self.name)
+    }
+}

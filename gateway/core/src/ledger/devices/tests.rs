@@ -1,0 +1,422 @@
+//! Tests of devices and leases: one by one, and all that must hold whatever is done to them.
+
+use std::path::Path;
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::device::{SlotPlacement, node};
+
+fn token(number: u8) -> LeaseToken {
+    LeaseToken::from_bytes([number; 16])
+}
+
+fn sandbox(number: u8) -> SandboxId {
+    SandboxId::from_bytes([number; 32])
+}
+
+fn device(id: &str) -> Device {
+    Device {
+        id: id.to_owned(),
+        aliases: vec![format!("/dev/{id}")],
+        nodes: vec![node(format!("/dev/{id}").into(), "rw")],
+        cdi: Vec::new(),
+        health: Health::Healthy,
+        pci_bus_id: None,
+        numa_node: None,
+        traffic: None,
+    }
+}
+
+fn group(name: &str, ids: &[&str]) -> DeviceGroup {
+    DeviceGroup {
+        vendor: "acme".to_owned(),
+        kind: "tpu".to_owned(),
+        name: name.to_owned(),
+        resource: String::new(),
+        attributes: BTreeMap::new(),
+        shares: 1,
+        quota: BTreeMap::new(),
+        placement: SlotPlacement::default(),
+        devices: ids.iter().map(|id| device(id)).collect(),
+        variable: String::new(),
+        env: BTreeMap::new(),
+        shared: Vec::new(),
+        mounts: Vec::new(),
+    }
+}
+
+fn devices(groups: Vec<DeviceGroup>) -> Devices {
+    let mut devices = Devices::default();
+    devices.set_inventory(&Inventory { groups });
+    devices.set_whole();
+    devices
+}
+
+fn ids(ids: &[&str]) -> Vec<String> {
+    ids.iter().map(|id| (*id).to_owned()).collect()
+}
+
+/// Which slots an owner sees as healthy.
+fn healthy(devices: &Devices, owner: Owner) -> Vec<String> {
+    let view = devices.view(owner).unwrap();
+    let all = view.groups.iter().flat_map(|group| &group.devices);
+    all.filter(|device| device.health == Health::Healthy).map(|device| device.id.clone()).collect()
+}
+
+/// The next tick ends each grace.
+const OVER: Ticks = Ticks { unbound: u32::MAX, grace: 1 };
+/// The next tick makes all contestable that nothing was made with.
+const AGED: Ticks = Ticks { unbound: 1, grace: u32::MAX };
+
+const K: Owner = Owner::Kubernetes;
+const N: Owner = Owner::Nomad;
+
+#[test]
+fn what_one_owner_has_is_unhealthy_for_the_others_alone() {
+    let mut devices = devices(vec![group("v2", &["a", "b"])]);
+    let granted = devices.lease(K, &ids(&["a"]), token(1)).unwrap();
+    assert!(granted.is_new);
+    assert_eq!(granted.reservation.nodes, [node("/dev/a".into(), "rw")]);
+    assert_eq!(healthy(&devices, K), ["a", "b"]);
+    for owner in [N, Owner::Swarm, Owner::Host] {
+        assert_eq!(healthy(&devices, owner), ["b"]);
+    }
+    let refusal = devices.lease(N, &ids(&["b", "a"]), token(2)).unwrap_err();
+    assert_eq!((refusal.reason.clone(), refusal.holder.as_ref().unwrap().owner), (Reason::Held, K));
+    assert_eq!(healthy(&devices, K), ["a", "b"], "nothing is leased of what was refused");
+    devices.bind(K, token(1), sandbox(1), "pod").unwrap();
+    let refusal = devices.lease(N, &ids(&["a"]), token(2)).unwrap_err();
+    assert!(refusal.to_string().contains("pod of kubernetes"), "{refusal}");
+    assert_eq!(devices.let_go(sandbox(1)), [token(1)]);
+    assert_eq!(healthy(&devices, N), ["b"], "its owner may start it again");
+    devices.tick(OVER);
+    assert_eq!(healthy(&devices, N), ["a", "b"]);
+    devices.lease(N, &ids(&["a"]), token(2)).unwrap();
+    assert_eq!(devices.bind(K, token(1), sandbox(2), "pod").unwrap_err().reason, Reason::Lost);
+}
+
+#[test]
+fn the_same_question_has_the_same_answer_until_something_is_made_with_it() {
+    let mut devices = devices(vec![group("v2", &["a", "b"])]);
+    devices.lease(N, &ids(&["b", "a"]), token(1)).unwrap();
+    let again = devices.lease(N, &ids(&["a", "b", "a"]), token(2)).unwrap();
+    assert_eq!((again.token, again.is_new), (token(1), false));
+    devices.bind(N, token(1), sandbox(1), "task").unwrap();
+    let other = devices.lease(N, &ids(&["a", "b"]), token(3)).unwrap();
+    assert_eq!((other.token, other.is_new), (token(3), true));
+    assert!(devices.awaits_an_end(N, &ids(&["b"])));
+    let refusal = devices.bind(N, token(3), sandbox(2), "task").unwrap_err();
+    assert_eq!(refusal.holder.unwrap().sandbox, Some(sandbox(1)), "its predecessor runs");
+    devices.let_go(sandbox(1));
+    assert!(!devices.awaits_an_end(N, &ids(&["b"])));
+    devices.bind(N, token(3), sandbox(2), "task").unwrap();
+}
+
+#[test]
+fn a_task_that_is_restarted_has_its_devices_again() {
+    let mut devices = devices(vec![group("v2", &["a"])]);
+    devices.lease(N, &ids(&["a"]), token(1)).unwrap();
+    devices.bind(N, token(1), sandbox(1), "task").unwrap();
+    devices.let_go(sandbox(1));
+    assert_eq!(devices.bind(N, token(1), sandbox(2), "task").unwrap().slots, ["a"]);
+    devices.tick(OVER);
+    assert_eq!(healthy(&devices, K), Vec::<String>::new(), "a grace that ends late takes nothing away");
+    devices.let_go(sandbox(2));
+    devices.tick(OVER);
+    assert_eq!(devices.bind(N, token(1), sandbox(3), "task").unwrap().slots, ["a"], "they were free still");
+}
+
+#[test]
+fn a_lease_that_nothing_is_made_with_yields_in_the_end_and_only_to_who_asks() {
+    let mut devices = devices(vec![group("v2", &["a"])]);
+    devices.lease(N, &ids(&["a"]), token(1)).unwrap();
+    devices.lease(K, &ids(&["a"]), token(2)).unwrap_err();
+    devices.tick(AGED);
+    assert_eq!(healthy(&devices, K), ["a"]);
+    devices.bind(N, token(1), sandbox(1), "task").unwrap();
+    devices.lease(K, &ids(&["a"]), token(2)).unwrap_err();
+    devices.unbind(token(1));
+    devices.tick(AGED);
+    assert_eq!(devices.lease(K, &ids(&["a"]), token(2)).unwrap().ended, [token(1)]);
+    assert_eq!(devices.bind(N, token(1), sandbox(1), "task").unwrap_err().reason, Reason::Lost);
+}
+
+#[test]
+fn a_lease_that_its_orchestrator_does_not_have_any_more_ends() {
+    let mut devices = devices(vec![group("v2", &["a", "b"])]);
+    devices.lease(K, &ids(&["a"]), token(1)).unwrap();
+    devices.lease(K, &ids(&["b"]), token(2)).unwrap();
+    devices.bind(K, token(2), sandbox(1), "pod").unwrap();
+    let (none, listed) = (BTreeSet::new(), BTreeSet::from(["a".to_owned()]));
+    for _ in 1..MISSES {
+        assert_eq!(devices.end_unlisted(K, &none), []);
+    }
+    assert_eq!(devices.end_unlisted(K, &listed), [], "it counts anew from a list that has it");
+    for _ in 1..MISSES {
+        assert_eq!(devices.end_unlisted(K, &none), []);
+        assert_eq!(devices.end_unlisted(N, &none), []);
+    }
+    assert_eq!(devices.end_unlisted(K, &none), [token(1)], "what a sandbox has is not ended by a list");
+    assert_eq!(healthy(&devices, N), ["a"]);
+    assert_eq!(devices.end_unlisted(K, &none), [], "it has ended already");
+    devices.bind(K, token(1), sandbox(2), "late").unwrap();
+}
+
+#[test]
+fn a_lease_that_its_orchestrator_lists_does_not_age() {
+    let mut devices = devices(vec![group("v2", &["a"])]);
+    devices.lease(K, &ids(&["a"]), token(1)).unwrap();
+    let listed = BTreeSet::from(["a".to_owned()]);
+    for _ in 0..10 {
+        assert!(!devices.tick(Ticks { unbound: 2, grace: 1 }));
+        assert_eq!(devices.end_unlisted(K, &listed), []);
+    }
+    assert_eq!(healthy(&devices, N), [""; 0]);
+}
+
+#[test]
+fn an_owner_has_no_more_than_its_quota_and_sees_no_more() {
+    let quota = BTreeMap::from([(K, 1), (N, 2)]);
+    let mut devices = devices(vec![DeviceGroup { quota, ..group("v2", &["a", "b", "c", "d"]) }]);
+    assert_eq!(healthy(&devices, K), ["a"]);
+    assert_eq!(healthy(&devices, N), ["c", "d"]);
+    assert_eq!(healthy(&devices, Owner::Swarm), ["a", "b", "c", "d"]);
+    assert_eq!(devices.lease(K, &ids(&["a", "b"]), token(1)).unwrap_err().reason, Reason::Quota);
+    devices.lease(K, &ids(&["b"]), token(1)).unwrap();
+    assert_eq!(healthy(&devices, K), ["b"], "its own stay healthy");
+    assert_eq!(devices.lease(K, &ids(&["a"]), token(2)).unwrap_err().reason, Reason::Quota);
+}
+
+#[test]
+fn slots_of_a_shared_device_are_leased_apart() {
+    let mut devices = devices(vec![DeviceGroup { shares: 2, ..group("v2", &["a"]) }]);
+    assert_eq!(healthy(&devices, K), ["a::0", "a::1"]);
+    let granted = devices.lease(K, &ids(&["a::0"]), token(1)).unwrap();
+    assert_eq!(granted.reservation.nodes.len(), 1);
+    devices.lease(N, &ids(&["a::1"]), token(2)).unwrap();
+    assert_eq!(devices.lease(N, &ids(&["a::2"]), token(3)).unwrap_err().reason, Reason::Unknown);
+}
+
+#[test]
+fn a_device_that_goes_stays_known_and_an_old_id_is_understood() {
+    let mut devices = devices(vec![group("v2", &["a", "b"])]);
+    devices.hold(token(1), Lease::new(N, ids(&["/dev/b"])));
+    assert_eq!(healthy(&devices, K), ["a"]);
+    devices.set_inventory(&Inventory { groups: vec![group("v2", &["a"])] });
+    let view = devices.view(N).unwrap();
+    let vanished = &view.groups[0].devices[1];
+    assert_eq!(
+        (vanished.id.as_str(), &vanished.health),
+        ("b", &Health::Unhealthy("it is not there any more".to_owned()))
+    );
+    assert!(matches!(devices.lease(N, &ids(&["b"]), token(2)).unwrap_err().reason, Reason::Unhealthy(_)));
+    devices.set_inventory(&Inventory { groups: vec![group("v2", &["a", "b"])] });
+    assert_eq!(healthy(&devices, N), ["a", "b"]);
+}
+
+#[test]
+fn a_lease_from_before_the_first_look_is_known_by_its_old_id() {
+    let mut devices = Devices::default();
+    devices.hold(token(1), Lease::new(N, ids(&["/dev/b"])));
+    devices.set_inventory(&Inventory { groups: vec![group("v2", &["a", "b"])] });
+    assert_eq!(healthy(&devices, N), Vec::<String>::new(), "nothing is given out before all is known");
+    assert_eq!(devices.lease(K, &ids(&["a"]), token(2)).unwrap_err().reason, Reason::Recovering);
+    devices.set_whole();
+    assert_eq!(healthy(&devices, K), ["a"]);
+}
+
+#[test]
+fn two_owners_that_are_found_with_one_slot_are_both_kept_and_neither_gets_more() {
+    let mut devices = devices(vec![group("v2", &["a"])]);
+    let bound = |owner, number| Lease::bound(owner, ids(&["a"]), sandbox(number), number.to_string());
+    devices.hold(token(1), bound(N, 1));
+    devices.hold(token(2), bound(K, 2));
+    assert_eq!(devices.leases().count(), 2);
+    for owner in [K, N] {
+        assert_eq!(healthy(&devices, owner), Vec::<String>::new());
+        devices.lease(owner, &ids(&["a"]), token(3)).unwrap_err();
+    }
+}
+
+#[test]
+fn a_device_that_a_task_names_itself_is_its_own_and_no_other_sandboxes() {
+    let mut devices = devices(vec![group("v2", &["a"]), DeviceGroup { shares: 2, ..group("v3", &["b"]) }]);
+    let path = [Path::new("/dev/a"), Path::new("/dev/b"), Path::new("/dev/null")];
+    let named = Named { nodes: &path, cdi: &[] };
+    let claims = devices.lease_named(N, named, (sandbox(1), "task")).unwrap();
+    let slots: Vec<_> = claims.iter().flat_map(|claim| claim.slots.clone()).collect();
+    assert_eq!(slots, ["a", "b::0"]);
+    assert_eq!(devices.lease_named(N, named, (sandbox(1), "task")).unwrap(), [], "it has them");
+    let refusal = devices.lease_named(K, named, (sandbox(2), "pod")).unwrap_err();
+    assert!(refusal.to_string().contains("task of nomad"), "{refusal}");
+    assert_eq!(devices.leases().count(), 2, "nothing is leased of what was refused");
+    let shared = Named { nodes: &path[1..], cdi: &[] };
+    assert_eq!(devices.lease_named(K, shared, (sandbox(2), "pod")).unwrap()[0].slots, ["b::1"]);
+    devices.lease(K, &ids(&["a"]), token(1)).unwrap_err();
+    devices.let_go(sandbox(1));
+    devices.tick(OVER);
+    devices.lease(K, &ids(&["a"]), token(1)).unwrap();
+}
+
+#[test]
+fn what_can_never_be_asked_for_is_refused_before_it_is_looked_at() {
+    let mut devices = devices(vec![group("v2", &["a"])]);
+    let many: Vec<String> = (0..10_000).map(|number| format!("x{number}")).collect();
+    assert_eq!(devices.lease(K, &many, token(1)).unwrap_err().reason, Reason::TooMany);
+    assert_eq!(devices.lease(K, &[], token(1)).unwrap_err().reason, Reason::TooMany);
+    assert_eq!(devices.lease(K, &ids(&["a", "../x"]), token(1)).unwrap_err().reason, Reason::Unknown);
+    assert_eq!(devices.bind(K, token(9), sandbox(1), "pod").unwrap_err().reason, Reason::Lost);
+}
+
+#[test]
+fn a_report_shows_each_slot_with_all_who_have_it_and_what_is_of_no_group() {
+    let shared = DeviceGroup { shares: 2, ..group("two", &["b"]) };
+    let mut devices = devices(vec![group("one", &["a", "c"]), shared.clone()]);
+    devices.lease(N, &ids(&["a", "b::1"]), token(1)).unwrap();
+    devices.bind(N, token(1), sandbox(1), "web").unwrap();
+    devices.lease(K, &ids(&["c"]), token(2)).unwrap();
+    devices.hold(token(3), Lease::bound(K, ids(&["a"]), sandbox(2), "pod".to_owned()));
+    devices.hold(token(4), Lease::new(Owner::Swarm, ids(&["elsewhere"])));
+    devices.set_inventory(&Inventory { groups: vec![group("one", &["a"]), shared] });
+    let report = devices.report();
+    let shown: Vec<_> = report
+        .slots
+        .iter()
+        .map(|slot| {
+            let holders =
+                slot.holders.iter().map(|holder| (holder.owner, holder.name.as_str(), holder.state));
+            (
+                slot.id.as_str(),
+                slot.group.as_str(),
+                slot.health == Health::Healthy,
+                holders.collect::<Vec<_>>(),
+            )
+        })
+        .collect();
+    let expected = [
+        ("a", "acme/tpu/one", true, vec![(N, "web", "bound"), (K, "pod", "bound")]),
+        ("c", "acme/tpu/one", false, vec![(K, "", "unbound")]),
+        ("b::0", "acme/tpu/two", true, vec![]),
+        ("b::1", "acme/tpu/two", true, vec![(N, "web", "bound")]),
+        ("elsewhere", "", false, vec![(Owner::Swarm, "", "unbound")]),
+    ];
+    assert_eq!(shown, expected);
+    let numbers: Vec<_> =
+        report.groups.iter().map(|group| (group.capacity, group.free, group.held.clone())).collect();
+    let both = BTreeMap::from([(K, 2), (N, 1)]);
+    assert_eq!(numbers, [(1, 0, both), (2, 1, BTreeMap::from([(N, 1)]))]);
+    devices.let_go(sandbox(1));
+    assert_eq!(devices.report().slots[3].holders[0].state, "grace");
+    devices.tick(OVER);
+    assert_eq!(devices.report().slots[3].holders, [], "what is only remembered holds nothing");
+    devices.tick(AGED);
+    assert_eq!(devices.report().slots[1].holders[0].state, "contestable");
+    assert!(devices.is_whole() && !Devices::default().is_whole());
+}
+
+#[derive(Debug, Clone)]
+enum Op {
+    Lease(Owner, Vec<String>),
+    Bind(Owner, u8, u8),
+    Unbind(u8),
+    LetGo(u8),
+    Tick(Ticks),
+    List(Owner, bool),
+    Drop(u8),
+    Vanish(bool),
+}
+
+fn ops() -> impl Strategy<Value = Vec<Op>> {
+    let owner = || prop_oneof![Just(K), Just(N)];
+    let slot = prop_oneof![Just("a"), Just("b::0"), Just("b::1"), Just("c"), Just("/dev/c")];
+    let slots = proptest::collection::vec(slot.prop_map(str::to_owned), 1..3);
+    let number = || 0..20_u8;
+    proptest::collection::vec(
+        prop_oneof![
+            4 => (owner(), slots).prop_map(|(owner, slots)| Op::Lease(owner, slots)),
+            4 => (owner(), number(), 0..4_u8).prop_map(|(owner, token, sandbox)| Op::Bind(owner, token, sandbox)),
+            1 => number().prop_map(Op::Unbind),
+            2 => (0..4_u8).prop_map(Op::LetGo),
+            3 => prop_oneof![Just(OVER), Just(AGED)].prop_map(Op::Tick),
+            2 => (owner(), any::<bool>()).prop_map(|(owner, empty)| Op::List(owner, empty)),
+            1 => number().prop_map(Op::Drop),
+            1 => any::<bool>().prop_map(Op::Vanish),
+        ],
+        0..60,
+    )
+}
+
+/// All that must hold of devices, whatever was done to them.
+fn check(devices: &Devices) -> Result<(), TestCaseError> {
+    for (slot, tokens) in &devices.of_slot {
+        let leases: Vec<&Lease> = tokens.iter().map(|token| &devices.leases[token]).collect();
+        prop_assert!(leases.iter().all(|lease| lease.slots.contains(slot)));
+        let holders: BTreeSet<Owner> =
+            leases.iter().filter(|lease| lease.holds()).map(|lease| lease.owner).collect();
+        prop_assert!(holders.len() <= 1, "{slot} is held by {holders:?}");
+        let sandboxes: BTreeSet<SandboxId> = leases
+            .iter()
+            .filter_map(|lease| match lease.state {
+                LeaseState::Bound { sandbox, .. } => Some(sandbox),
+                LeaseState::Unbound { .. } | LeaseState::LetGo { .. } => None,
+            })
+            .collect();
+        prop_assert!(sandboxes.len() <= 1, "{slot} is in {sandboxes:?}");
+    }
+    for (token, lease) in &devices.leases {
+        prop_assert!(lease.slots.iter().all(|slot| devices.of_slot[slot].contains(token)));
+    }
+    for token in &devices.remembered {
+        prop_assert_eq!(&devices.leases[token].state, &LeaseState::LetGo { grace: false });
+    }
+    Ok(())
+}
+
+proptest! {
+    #[test]
+    fn never_do_two_owners_or_two_sandboxes_have_one_slot(ops in ops()) {
+        let shared = DeviceGroup { shares: 2, ..group("two", &["b"]) };
+        let all = vec![group("one", &["a", "c"]), shared];
+        let mut devices = devices(all.clone());
+        for (number, op) in ops.into_iter().enumerate() {
+            let fresh = LeaseToken::from_bytes([u8::try_from(number % 20).unwrap(); 16]);
+            match op {
+                Op::Lease(owner, slots) => {
+                    // A token is random: there is no second lease under it.
+                    if devices.get(fresh).is_none() {
+                        match devices.lease(owner, &slots, fresh) {
+                            Ok(granted) => {
+                                prop_assert!(granted.lease.slots.iter().all(|slot| devices.is_held_by(owner, slot)));
+                                prop_assert_eq!(granted.reservation.nodes.is_empty(), false);
+                            }
+                            Err(refusal) => prop_assert!(refusal.reason != Reason::Held || refusal.holder.is_some()),
+                        }
+                    }
+                }
+                Op::Bind(owner, lease, home) => match devices.bind(owner, token(lease), sandbox(home), "task") {
+                    Ok(claim) => prop_assert!(claim.slots.iter().all(|slot| devices.is_held_by(owner, slot))),
+                    Err(refusal) => prop_assert!(refusal.reason == Reason::Lost || refusal.holder.is_some()),
+                },
+                Op::Unbind(lease) => {
+                    // Nothing was made with it, so that it cannot have been contested meanwhile.
+                    devices.unbind(token(lease));
+                }
+                Op::LetGo(home) => drop(devices.let_go(sandbox(home))),
+                Op::Tick(limits) => drop(devices.tick(limits)),
+                Op::List(owner, empty) => {
+                    let all = ids(&["a", "b::0", "b::1", "c"]).into_iter();
+                    let listed = all.filter(|_| !empty).collect();
+                    let ended = devices.end_unlisted(owner, &listed);
+                    prop_assert!(empty || ended.is_empty());
+                }
+                Op::Drop(lease) => drop(devices.drop_unused(token(lease))),
+                Op::Vanish(gone) => {
+                    let groups = if gone { vec![group("one", &["a"])] } else { all.clone() };
+                    devices.set_inventory(&Inventory { groups });
+                }
+            }
+            check(&devices)?;
+        }
+    }
+}

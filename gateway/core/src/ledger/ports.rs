@@ -1,0 +1,245 @@
+//! Ports of the host.
+
+use std::collections::BTreeMap;
+
+use super::refusal::{Holder, Reason, Refusal, Resource};
+use crate::id::{Owner, SandboxId};
+use crate::spec::{HostPort, HostPorts, Protocol};
+
+/// Which sandbox has which ports of the host.
+#[derive(Debug, Default)]
+pub struct Ports {
+    sandboxes: BTreeMap<SandboxId, PortHolder>,
+    by_number: BTreeMap<(Protocol, u16), Vec<(HostPort, SandboxId)>>,
+}
+
+/// A sandbox that has ports of the host.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PortHolder {
+    /// Whose it is.
+    pub owner: Owner,
+    /// Its name.
+    pub name: String,
+    /// What it has.
+    pub claims: HostPorts,
+}
+
+// === impl Ports ===
+
+impl Ports {
+    /// Gives a sandbox the ports that it claims, all or none. What it had before is given back.
+    ///
+    /// # Errors
+    /// The first that somebody of another group has; nothing has changed then.
+    pub fn claim(&mut self, id: SandboxId, holder: PortHolder) -> Result<(), Refusal> {
+        for port in &holder.claims.ports {
+            if let Some(other) = self.conflict(id, &holder, port) {
+                return Err(Refusal {
+                    owner: holder.owner,
+                    resource: Resource::Port(*port),
+                    reason: Reason::Held,
+                    holder: Some(Box::new(other)),
+                });
+            }
+        }
+        self.hold(id, holder);
+        Ok(())
+    }
+
+    /// Puts down what a sandbox has already, whoever else has it. What it had before is given back.
+    pub fn hold(&mut self, id: SandboxId, holder: PortHolder) {
+        self.release(id);
+        if holder.claims.ports.is_empty() {
+            return;
+        }
+        for port in &holder.claims.ports {
+            self.by_number.entry((port.protocol, port.port)).or_default().push((*port, id));
+        }
+        self.sandboxes.insert(id, holder);
+    }
+
+    /// Takes back what a sandbox has.
+    pub fn release(&mut self, id: SandboxId) {
+        let Some(holder) = self.sandboxes.remove(&id) else { return };
+        for port in &holder.claims.ports {
+            let key = (port.protocol, port.port);
+            if let Some(holders) = self.by_number.get_mut(&key) {
+                holders.retain(|(_, holder)| *holder != id);
+                if holders.is_empty() {
+                    self.by_number.remove(&key);
+                }
+            }
+        }
+    }
+
+    /// Who has ports, by id.
+    pub fn holders(&self) -> impl Iterator<Item = (SandboxId, &PortHolder)> {
+        self.sandboxes.iter().map(|(id, holder)| (*id, holder))
+    }
+
+    /// Ports that two hold who do not share them, with both: found at recovery, made by an earlier version.
+    pub fn conflicts(&self) -> Vec<(HostPort, Holder, Holder)> {
+        let all = self.sandboxes.iter().flat_map(|(id, holder)| {
+            holder.claims.ports.iter().filter_map(|port| {
+                let other = self.conflict(*id, holder, port)?;
+                // Each pair once.
+                (Some(*id) < other.sandbox).then(|| (*port, holder.named(*id), other))
+            })
+        });
+        all.collect()
+    }
+
+    /// Who has a port that is asked for, and does not share it with who asks.
+    fn conflict(&self, id: SandboxId, asks: &PortHolder, port: &HostPort) -> Option<Holder> {
+        let holders = self.by_number.get(&(port.protocol, port.port))?;
+        holders.iter().find_map(|(held, by)| {
+            let holder = self.sandboxes.get(by)?;
+            let apart = *by != id && !holder.shares_with(asks) && held.overlaps(port);
+            apart.then(|| holder.named(*by))
+        })
+    }
+}
+
+// === impl PortHolder ===
+
+impl PortHolder {
+    fn shares_with(&self, other: &Self) -> bool {
+        self.owner == other.owner && !self.claims.group.is_empty() && self.claims.group == other.claims.group
+    }
+
+    fn named(&self, id: SandboxId) -> Holder {
+        Holder { owner: self.owner, sandbox: Some(id), name: self.name.clone() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::IpAddr;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn id(number: u8) -> SandboxId {
+        SandboxId::from_bytes([number; 32])
+    }
+
+    fn port(number: u16, ip: Option<IpAddr>) -> HostPort {
+        HostPort { protocol: Protocol::Tcp, port: number, ip }
+    }
+
+    fn holder(owner: Owner, group: &str, ports: &[HostPort]) -> PortHolder {
+        let claims = HostPorts { group: group.to_owned(), ports: ports.to_vec() };
+        PortHolder { owner, name: format!("{owner}-{group}"), claims }
+    }
+
+    #[test]
+    fn a_port_is_refused_with_its_holder_and_had_when_that_has_gone() {
+        let mut ports = Ports::default();
+        let first = holder(Owner::Nomad, "a", &[port(80, None)]);
+        ports.claim(id(1), first.clone()).unwrap();
+        let second = holder(Owner::Kubernetes, "b", &[port(81, None), port(80, Some([10, 0, 0, 1].into()))]);
+        let refusal = ports.claim(id(2), second.clone()).unwrap_err();
+        assert_eq!(refusal.resource, Resource::Port(second.claims.ports[1]));
+        assert_eq!(refusal.holder.as_ref().and_then(|holder| holder.sandbox), Some(id(1)));
+        let text = refusal.to_string();
+        assert!(text.contains("10.0.0.1:80/tcp") && text.contains("nomad-a of nomad"), "{text}");
+        assert_eq!(ports.holders().count(), 1, "nothing is held of what was refused");
+        ports.release(id(1));
+        ports.claim(id(2), second).unwrap();
+        ports.claim(id(1), first).unwrap_err();
+    }
+
+    #[test]
+    fn those_of_one_group_share_and_each_gives_back_its_own() {
+        let mut ports = Ports::default();
+        let group = holder(Owner::Nomad, "a", &[port(80, None)]);
+        ports.claim(id(1), group.clone()).unwrap();
+        ports.claim(id(2), group).unwrap();
+        ports.release(id(1));
+        ports.claim(id(3), holder(Owner::Kubernetes, "a", &[port(80, None)])).unwrap_err();
+        ports.release(id(2));
+        ports.claim(id(3), holder(Owner::Kubernetes, "a", &[port(80, None)])).unwrap();
+    }
+
+    #[test]
+    fn without_a_group_nothing_is_shared() {
+        let mut ports = Ports::default();
+        ports.claim(id(1), holder(Owner::Nomad, "", &[port(80, None)])).unwrap();
+        ports.claim(id(2), holder(Owner::Nomad, "", &[port(80, None)])).unwrap_err();
+    }
+
+    #[test]
+    fn two_that_are_found_with_one_port_are_both_shown() {
+        let mut ports = Ports::default();
+        ports.hold(id(1), holder(Owner::Nomad, "a", &[port(80, None)]));
+        ports.hold(id(2), holder(Owner::Kubernetes, "b", &[port(80, None), port(81, None)]));
+        let conflicts = ports.conflicts();
+        assert_eq!(conflicts.len(), 1, "{conflicts:?}");
+        assert_eq!((conflicts[0].1.owner, conflicts[0].2.owner), (Owner::Nomad, Owner::Kubernetes));
+        assert_eq!(ports.holders().count(), 2);
+    }
+
+    #[derive(Debug, Clone)]
+    enum Op {
+        Claim(u8, Owner, u8, Vec<HostPort>),
+        Release(u8),
+    }
+
+    fn ops() -> impl Strategy<Value = Vec<Op>> {
+        let ip = prop_oneof![
+            Just(None),
+            Just(Some(IpAddr::from([0, 0, 0, 0]))),
+            (1..3_u8).prop_map(|last| Some(IpAddr::from([10, 0, 0, last]))),
+            Just(Some("fd00::1".parse().unwrap())),
+        ];
+        let one = (1..4_u16, ip).prop_map(|(number, ip)| port(number, ip));
+        let owner = prop_oneof![Just(Owner::Nomad), Just(Owner::Kubernetes)];
+        let claim = (0..6_u8, owner, 0..3_u8, proptest::collection::vec(one, 0..4))
+            .prop_map(|(id, owner, group, ports)| Op::Claim(id, owner, group, ports));
+        proptest::collection::vec(prop_oneof![3 => claim, 1 => (0..6_u8).prop_map(Op::Release)], 0..40)
+    }
+
+    proptest! {
+        /// The model is a list of who has what, looked through as a whole.
+        #[test]
+        fn never_do_two_groups_hold_one_port(ops in ops()) {
+            let mut ports = Ports::default();
+            let mut model: Vec<(u8, PortHolder)> = Vec::new();
+            for op in ops {
+                match op {
+                    Op::Release(number) => {
+                        ports.release(id(number));
+                        model.retain(|(held, _)| *held != number);
+                    }
+                    Op::Claim(number, owner, group, wanted) => {
+                        let asks = holder(owner, &group.to_string(), &wanted);
+                        let free = model.iter().all(|(by, holder)| {
+                            *by == number
+                                || (holder.owner == owner && holder.claims.group == asks.claims.group)
+                                || !holder.claims.ports.iter().any(|held| wanted.iter().any(|port| held.overlaps(port)))
+                        });
+                        let claimed = ports.claim(id(number), asks.clone());
+                        prop_assert_eq!(claimed.is_ok(), free);
+                        match claimed {
+                            Ok(()) => {
+                                model.retain(|(held, _)| *held != number);
+                                if !wanted.is_empty() {
+                                    model.push((number, asks));
+                                }
+                            }
+                            Err(refusal) => prop_assert!(refusal.holder.is_some(), "a refusal names who has it"),
+                        }
+                    }
+                }
+                let expected = model.iter().map(|(number, holder)| (id(*number), holder)).collect::<BTreeMap<_, _>>();
+                prop_assert_eq!(ports.holders().collect::<BTreeMap<_, _>>(), expected);
+                prop_assert!(ports.conflicts().is_empty());
+            }
+            for number in 0..6 {
+                ports.release(id(number));
+            }
+            prop_assert!(ports.by_number.is_empty(), "nothing is left of what was given back");
+        }
+    }
+}

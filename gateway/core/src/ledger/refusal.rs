@@ -1,0 +1,148 @@
+//! Why something was not given, in a form that metrics, events and errors are made of.
+
+use std::fmt;
+
+use crate::error::Error;
+use crate::id::{LeaseToken, Owner, SandboxId};
+use crate::spec::HostPort;
+
+/// Something was asked for and not given.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Refusal {
+    /// Who asked.
+    pub owner: Owner,
+    /// What for.
+    pub resource: Resource,
+    /// Why not.
+    pub reason: Reason,
+    /// Who has it, where somebody has.
+    pub holder: Option<Box<Holder>>,
+}
+
+/// What the ledger gives out.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Resource {
+    /// A port of the host.
+    Port(HostPort),
+    /// A slot of a device, by its id.
+    Slot(String),
+    /// The slots of a lease.
+    Lease(LeaseToken),
+}
+
+/// Why something is not given.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Reason {
+    /// Somebody else has it.
+    Held,
+    /// There is no such slot.
+    Unknown,
+    /// Its device is not well, for this reason.
+    Unhealthy(String),
+    /// The owner has as many of its group as it may.
+    Quota,
+    /// More is asked for than can ever be given at once.
+    TooMany,
+    /// The lease is not known, or not any more.
+    Lost,
+    /// The ledger is not complete yet.
+    Recovering,
+}
+
+/// Who has something.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Holder {
+    /// Whose it is.
+    pub owner: Owner,
+    /// The sandbox that has it; `None` while it is leased and nothing has been made with it.
+    pub sandbox: Option<SandboxId>,
+    /// The name of that sandbox; empty without one.
+    pub name: String,
+}
+
+// === impl Refusal ===
+
+impl Refusal {
+    /// For metrics: the kind of what was asked for.
+    #[must_use]
+    pub const fn resource(&self) -> &'static str {
+        match self.resource {
+            Resource::Port(_) => "port",
+            Resource::Slot(_) | Resource::Lease(_) => "device",
+        }
+    }
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.resource {
+            Resource::Port(port) => write!(f, "host port {port} ")?,
+            Resource::Slot(slot) => write!(f, "device {slot:?} ")?,
+            Resource::Lease(token) => write!(f, "the lease {token} of devices ")?,
+        }
+        match (&self.reason, &self.holder) {
+            (Reason::Held, Some(holder)) => write!(f, "is held by {holder}: it can be had when that has ended"),
+            (Reason::Held, None) => f.write_str("is held by somebody else"),
+            (Reason::Unknown, _) => {
+                f.write_str("is not on this node, or not any more: does a group of devices.groups name it?")
+            }
+            (Reason::Unhealthy(why), _) => write!(f, "cannot be given to a task: {why}"),
+            (Reason::Quota, _) => {
+                write!(f, "is beyond what {} may have: see quota of its group in devices.groups", self.owner)
+            }
+            (Reason::TooMany, _) => f.write_str("is one of more than can be asked for at once"),
+            (Reason::Lost, _) => {
+                f.write_str("is not known (any more): its devices may have been given to others meanwhile; ask for them anew")
+            }
+            (Reason::Recovering, _) => {
+                f.write_str("cannot be given yet: the gateway is still recovering what its predecessor left")
+            }
+        }
+    }
+}
+
+impl std::error::Error for Refusal {}
+
+impl From<Refusal> for Error {
+    /// All may be had later, but for what is not on the node.
+    fn from(refusal: Refusal) -> Self {
+        let text = refusal.to_string();
+        match refusal.reason {
+            Reason::Unknown => Self::not_found(text),
+            Reason::TooMany => Self::invalid("device_ids", text),
+            Reason::Recovering => Self::unavailable(text),
+            Reason::Held | Reason::Unhealthy(_) | Reason::Quota | Reason::Lost => {
+                Self::failed_precondition(text)
+            }
+        }
+    }
+}
+
+// === impl Reason ===
+
+impl Reason {
+    /// The word in metrics.
+    #[must_use]
+    pub const fn as_str(&self) -> &'static str {
+        match self {
+            Self::Held => "held",
+            Self::Unknown => "unknown",
+            Self::Unhealthy(_) => "unhealthy",
+            Self::Quota => "quota",
+            Self::TooMany => "too_many",
+            Self::Lost => "lost",
+            Self::Recovering => "recovering",
+        }
+    }
+}
+
+// === impl Holder ===
+
+impl fmt::Display for Holder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.sandbox {
+            Some(id) => write!(f, "{} of {} (sandbox {})", self.name, self.owner, &id.to_string()[..12]),
+            None => write!(f, "{}, for something that is not made yet", self.owner),
+        }
+    }
+}

@@ -1,0 +1,124 @@
+//! What a sandbox or a task claims of the node for itself: ports of the host, and devices that were leased to it.
+
+use std::fmt;
+use std::net::{IpAddr, Ipv6Addr};
+
+use super::Protocol;
+use crate::id::LeaseToken;
+
+/// The ports of the host that a sandbox claims, whether the gateway maps them, its processes bind them, or somebody else does either.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct HostPorts {
+    /// Sandboxes of one owner with the same group share the ports that they name alike: those of an allocation, and the attempts of a pod.
+    pub group: String,
+    /// The ports.
+    pub ports: Vec<HostPort>,
+}
+
+/// As many ports of the host as a sandbox may claim.
+pub const HOST_PORTS_MAX: usize = 4096;
+
+/// A port of the host.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct HostPort {
+    /// Transport protocol.
+    pub protocol: Protocol,
+    /// The port, never 0.
+    pub port: u16,
+    /// The address; `None` for all.
+    pub ip: Option<IpAddr>,
+}
+
+/// A lease of devices that a task is made with.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LeaseClaim {
+    /// The lease.
+    pub token: LeaseToken,
+    /// The slots that it is of. A frontend leaves them out; the gateway fills them in for the backend, which keeps them with the task.
+    pub slots: Vec<String>,
+    /// The task names the devices itself, and nobody has asked for the lease: it goes with the last task of its sandbox that has it.
+    pub named: bool,
+}
+
+// === impl LeaseClaim ===
+
+impl LeaseClaim {
+    /// The claim of a frontend, which knows the token alone.
+    #[must_use]
+    pub const fn new(token: LeaseToken) -> Self {
+        Self { token, slots: Vec::new(), named: false }
+    }
+}
+
+// === impl HostPort ===
+
+impl HostPort {
+    /// Whether nobody can have this port while another has `other`: the same protocol and port, and an address in common.
+    #[must_use]
+    pub fn overlaps(&self, other: &Self) -> bool {
+        self.protocol == other.protocol && self.port == other.port && share_address(self.ip, other.ip)
+    }
+}
+
+impl fmt::Display for HostPort {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.ip {
+            None => write!(f, "{}/{}", self.port, self.protocol.as_str()),
+            Some(IpAddr::V4(ip)) => write!(f, "{ip}:{}/{}", self.port, self.protocol.as_str()),
+            Some(IpAddr::V6(ip)) => write!(f, "[{ip}]:{}/{}", self.port, self.protocol.as_str()),
+        }
+    }
+}
+
+/// Whether two addresses that are listened at have one in common. `0.0.0.0` is all of IPv4; `::` is all of both, since a socket there
+/// takes connections to IPv4 too unless it says otherwise.
+fn share_address(one: Option<IpAddr>, other: Option<IpAddr>) -> bool {
+    let (Some(one), Some(other)) = (one, other) else { return true };
+    let (one, other) = (one.to_canonical(), other.to_canonical());
+    let everything = IpAddr::V6(Ipv6Addr::UNSPECIFIED);
+    if one == everything || other == everything || one == other {
+        return true;
+    }
+    one.is_ipv4() == other.is_ipv4() && (one.is_unspecified() || other.is_unspecified())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn port(ip: &str) -> HostPort {
+        HostPort { protocol: Protocol::Tcp, port: 80, ip: (!ip.is_empty()).then(|| ip.parse().unwrap()) }
+    }
+
+    #[test]
+    fn addresses_overlap_as_listening_sockets_do() {
+        let check = |one: &str, other: &str, expected: bool| {
+            assert_eq!(port(one).overlaps(&port(other)), expected, "{one:?} and {other:?}");
+            assert_eq!(port(other).overlaps(&port(one)), expected, "{other:?} and {one:?}");
+        };
+        for any in ["", "0.0.0.0", "::", "10.0.0.1", "::ffff:10.0.0.1", "fd00::1"] {
+            check(any, "", true);
+            check(any, "::", true);
+        }
+        check("0.0.0.0", "10.0.0.1", true);
+        check("0.0.0.0", "fd00::1", false);
+        check("10.0.0.1", "::ffff:10.0.0.1", true);
+        check("10.0.0.1", "10.0.0.2", false);
+        check("fd00::1", "fd00::2", false);
+        check("fd00::1", "10.0.0.1", false);
+    }
+
+    #[test]
+    fn another_protocol_or_port_is_another_claim() {
+        let udp = HostPort { protocol: Protocol::Udp, ..port("") };
+        assert!(!udp.overlaps(&port("")));
+        assert!(!HostPort { port: 81, ..port("") }.overlaps(&port("")));
+    }
+
+    #[test]
+    fn a_port_is_written_as_operators_write_it() {
+        assert_eq!(port("").to_string(), "80/tcp");
+        assert_eq!(port("10.0.0.1").to_string(), "10.0.0.1:80/tcp");
+        assert_eq!(port("fd00::1").to_string(), "[fd00::1]:80/tcp");
+    }
+}

@@ -1,0 +1,106 @@
+//! `switchyard devices`: which devices and ports of the host there are, and who has them.
+
+use std::collections::BTreeSet;
+
+use clap::{Args, Subcommand};
+use http::Method;
+use switchyard_core::id::LeaseToken;
+
+use super::daemon::{DaemonError, Target, ask, send};
+use crate::output::{Format, print, print_json, short, table};
+use crate::status::{Devices, HolderView, PortView, SlotView};
+
+/// In a column that has nothing to say.
+const NOTHING: &str = "-";
+
+/// What the ledger has given to whom.
+#[derive(Debug, Args)]
+pub(super) struct DevicesArgs {
+    #[command(flatten)]
+    target: Target,
+    #[command(subcommand)]
+    command: Option<DevicesCommand>,
+}
+
+#[derive(Debug, Subcommand)]
+enum DevicesCommand {
+    /// End a lease of devices that no sandbox has, so that others can have them at once.
+    Release {
+        /// The token of the lease, as `switchyard devices` shows it.
+        token: LeaseToken,
+    },
+}
+
+/// Lists devices and ports of the host, or ends a lease.
+pub(super) async fn run(args: &DevicesArgs) -> Result<(), DaemonError> {
+    let target = &args.target;
+    match &args.command {
+        None => {
+            let devices: Devices = ask(target, "/v1/devices").await?;
+            match target.output {
+                Format::Json => print_json(&devices)?,
+                Format::Text => print(shown(&devices))?,
+            }
+        }
+        Some(DevicesCommand::Release { token }) => {
+            send(target, Method::DELETE, &format!("/v1/devices/leases/{token}")).await?;
+            match target.output {
+                Format::Json => print_json(&serde_json::json!({ "released": token.to_string() }))?,
+                Format::Text => print(format!("released {token}\n"))?,
+            }
+        }
+    }
+    Ok(())
+}
+
+fn shown(devices: &Devices) -> String {
+    let mut text = String::new();
+    if !devices.ready {
+        text.push_str("No device is given out: `switchyard status` says why.\n\n");
+    }
+    let slots: Vec<_> = devices.slots.iter().flat_map(slot_rows).collect();
+    text.push_str(&table(["SLOT", "GROUP", "HEALTH", "STATE", "OWNER", "SANDBOX", "NAME", "LEASE"], &slots));
+    text.push('\n');
+    let ports: Vec<_> = devices.ports.iter().map(port_row).collect();
+    text.push_str(&table(["HOST PORT", "ADDRESS", "OWNER", "SANDBOX", "NAME"], &ports));
+    let unhealthy = devices.slots.iter().filter(|slot| !slot.healthy);
+    let reasons: BTreeSet<_> = unhealthy.map(|slot| [slot.device.clone(), slot.reason.clone()]).collect();
+    if !reasons.is_empty() {
+        text.push('\n');
+        text.push_str(&table(["UNHEALTHY DEVICE", "REASON"], &reasons.into_iter().collect::<Vec<_>>()));
+    }
+    text
+}
+
+/// A row for each who has a slot, or one for nobody.
+fn slot_rows(slot: &SlotView) -> Vec<[String; 8]> {
+    let row = |holder: Option<&HolderView>| {
+        let (health, unheld) = if slot.healthy { ("healthy", "free") } else { ("unhealthy", NOTHING) };
+        let of = |text: fn(&HolderView) -> String| holder.map_or_else(|| NOTHING.to_owned(), text);
+        [
+            slot.id.clone(),
+            or_nothing(&slot.group),
+            health.to_owned(),
+            holder.map_or_else(|| unheld.to_owned(), |holder| holder.state.clone()),
+            of(|holder| holder.owner.clone()),
+            of(|holder| holder.sandbox.as_deref().map_or_else(|| NOTHING.to_owned(), short)),
+            of(|holder| or_nothing(&holder.name)),
+            of(|holder| holder.token.clone()),
+        ]
+    };
+    if slot.holders.is_empty() { vec![row(None)] } else { slot.holders.iter().map(Some).map(row).collect() }
+}
+
+fn port_row(port: &PortView) -> [String; 5] {
+    [
+        format!("{}/{}", port.port, port.protocol),
+        port.address.map_or_else(|| "all".to_owned(), |address| address.to_string()),
+        port.owner.clone(),
+        short(&port.sandbox),
+        port.name.clone(),
+    ]
+}
+
+fn or_nothing(text: &str) -> String {
+    if text.is_empty() { NOTHING.to_owned() } else { text.to_owned() }
+}

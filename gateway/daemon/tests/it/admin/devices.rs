@@ -1,0 +1,136 @@
+//! Devices and ports of the host, on the admin socket and by the command line.
+
+use http::{Method, StatusCode};
+use switchyard::status::{
+    Devices, GroupView, HeldView, HolderView, PortView, RefusalView, SlotView, Source as _,
+};
+use switchyard_core::id::LeaseToken;
+
+use super::{Pages, run};
+
+/// What the source of these tests says.
+pub(super) fn shown() -> Devices {
+    let token = LeaseToken::from_bytes([7; 16]).to_string();
+    let slot = |id: &str, holders: Vec<HolderView>| SlotView {
+        id: id.into(),
+        device: id.split("::").next().unwrap().into(),
+        group: "acme/tpu/v2".into(),
+        healthy: id != "acme-2",
+        reason: if id == "acme-2" { "it is not there any more".into() } else { String::new() },
+        holders,
+    };
+    let holder = HolderView {
+        owner: "nomad".into(),
+        sandbox: Some("cd".repeat(32)),
+        name: "train".into(),
+        state: "bound".into(),
+        token,
+    };
+    let unbound =
+        HolderView { sandbox: None, name: String::new(), state: "unbound".into(), ..holder.clone() };
+    Devices {
+        ready: true,
+        groups: vec![GroupView {
+            vendor: "acme".into(),
+            kind: "tpu".into(),
+            name: "v2".into(),
+            resource: String::new(),
+            capacity: 3,
+            free: 1,
+            held: vec![HeldView { owner: "nomad".into(), slots: 2 }],
+        }],
+        slots: vec![
+            slot("acme-0::0", vec![holder]),
+            slot("acme-0::1", vec![unbound]),
+            slot("acme-1", Vec::new()),
+            slot("acme-2", Vec::new()),
+        ],
+        ports: vec![PortView {
+            port: 8080,
+            protocol: "tcp".into(),
+            address: None,
+            owner: "kubernetes".into(),
+            sandbox: "ab".repeat(32),
+            name: "web".into(),
+            group: "uid".into(),
+        }],
+        refusals: vec![RefusalView {
+            owner: "kubernetes".into(),
+            resource: "device".into(),
+            reason: "held".into(),
+            count: 3,
+        }],
+    }
+}
+
+#[tokio::test]
+async fn who_has_which_device_and_port_is_told_on_the_unix_socket_only() {
+    let pages = Pages::serve().await;
+    let (status, body) = pages.get("/v1/devices").await;
+    assert_eq!(status, StatusCode::OK);
+    let devices: Devices = serde_json::from_str(&body).unwrap();
+    assert_eq!(devices, pages.source.devices());
+    let json: serde_json::Value = serde_json::from_str(&body).unwrap();
+    assert_eq!(json["groups"][0]["type"], "tpu");
+    assert_eq!(json["slots"][0]["holders"][0]["state"], "bound");
+    assert_eq!(json["ports"][0]["address"], serde_json::Value::Null);
+    assert!(pages.get_tcp("/v1/devices").await.starts_with("HTTP/1.1 404"));
+}
+
+#[tokio::test]
+async fn a_lease_is_ended_on_the_unix_socket_only_and_by_its_token_alone() {
+    let pages = Pages::serve().await;
+    let path = |token: &str| format!("/v1/devices/leases/{token}");
+    let (ours, other) = ("07".repeat(16), "08".repeat(16));
+    assert_eq!(pages.ask(Method::DELETE, &path(&ours)).await, (StatusCode::NO_CONTENT, String::new()));
+    let (status, why) = pages.ask(Method::DELETE, &path(&other)).await;
+    assert_eq!((status, why.contains("is in use by train of nomad")), (StatusCode::CONFLICT, true), "{why}");
+    for wrong in ["07", "..%2f..", &"0G".repeat(16), &"a".repeat(4000)] {
+        let (status, why) = pages.ask(Method::DELETE, &path(wrong)).await;
+        assert_eq!(status, StatusCode::BAD_REQUEST, "{why}");
+    }
+    assert_eq!(pages.get(&path(&ours)).await.0, StatusCode::METHOD_NOT_ALLOWED);
+    let words = format!("DELETE {} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n", path(&ours));
+    assert!(pages.say(&words).await.starts_with("HTTP/1.1 404"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_command_line_shows_devices_and_ports_and_ends_leases() {
+    let pages = Pages::serve().await;
+    let socket = pages.dir.path().join("admin.sock").display().to_string();
+    let output = run(&["devices", "--socket", &socket]).await;
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(output.status.success(), "{text}");
+    let token = "07".repeat(16);
+    let expected = format!(
+        "SLOT       GROUP        HEALTH     STATE    OWNER  SANDBOX        NAME   LEASE\n\
+         acme-0::0  acme/tpu/v2  healthy    bound    nomad  cdcdcdcdcdcdc  train  {token}\n\
+         acme-0::1  acme/tpu/v2  healthy    unbound  nomad  -              -      {token}\n\
+         acme-1     acme/tpu/v2  healthy    free     -      -              -      -\n\
+         acme-2     acme/tpu/v2  unhealthy  -        -      -              -      -\n\
+         \n\
+         HOST PORT  ADDRESS  OWNER       SANDBOX        NAME\n\
+         8080/tcp   all      kubernetes  ababababababa  web\n\
+         \n\
+         UNHEALTHY DEVICE  REASON\n\
+         acme-2            it is not there any more\n"
+    );
+    assert_eq!(text, expected);
+    let output = run(&["devices", "--output", "json", "--socket", &socket]).await;
+    assert_eq!(serde_json::from_slice::<Devices>(&output.stdout).unwrap(), pages.source.devices());
+
+    for args in [
+        ["devices", "release", &token, "--socket", &socket],
+        ["devices", "--socket", &socket, "release", &token],
+    ] {
+        let output = run(&args).await;
+        assert_eq!(String::from_utf8(output.stdout).unwrap(), format!("released {token}\n"));
+        assert_eq!(output.status.code(), Some(0));
+    }
+    let output = run(&["devices", "release", &"08".repeat(16), "--socket", &socket]).await;
+    let told = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(1), "{told}");
+    assert!(told.contains("is in use by train of nomad"), "{told}");
+    let output = run(&["devices", "release", "07", "--socket", &socket]).await;
+    assert_eq!(output.status.code(), Some(2), "a token that is none is wrong usage");
+}

@@ -1,0 +1,49 @@
+//! How long to wait before what failed is tried again.
+
+use std::time::Duration;
+
+/// Pauses that double up to a bound.
+#[derive(Debug, Clone)]
+pub(crate) struct Backoff {
+    next: Duration,
+}
+
+impl Backoff {
+    /// The first pause: a kubelet that lost a plugin has forgotten its old connection by then.
+    pub(crate) const SHORTEST: Duration = Duration::from_millis(200);
+
+    /// The longest pause. A kubelet that starts is seen by its new socket, whatever pause there is.
+    const LONGEST: Duration = Duration::from_secs(5);
+
+    pub(crate) const fn new() -> Self {
+        Self { next: Self::SHORTEST }
+    }
+
+    /// The pause before the next attempt.
+    pub(crate) fn pause(&mut self) -> Duration {
+        let pause = self.next;
+        self.next = (pause * 2).min(Self::LONGEST);
+        pause
+    }
+
+    /// After a success that lasted.
+    pub(crate) const fn reset(&mut self) {
+        self.next = Self::SHORTEST;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pauses_grow_to_a_bound_and_are_short_again_after_a_success() {
+        let mut backoff = Backoff::new();
+        let pauses: Vec<_> = (0..10).map(|_| backoff.pause()).collect();
+        assert_eq!(pauses[0], Backoff::SHORTEST);
+        assert!(pauses.is_sorted());
+        assert_eq!(pauses[9], Backoff::LONGEST);
+        backoff.reset();
+        assert_eq!(backoff.pause(), Backoff::SHORTEST);
+    }
+}

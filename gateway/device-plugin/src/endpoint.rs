@@ -1,0 +1,228 @@
+//! A socket on which a plugin is served: one for each resource, since no call names the resource.
+//!
+//! Each registration has a new one. A kubelet deletes all sockets of its directory when it starts, and one that knows a path from before
+//! may confuse the two.
+
+use std::fs;
+use std::io;
+use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::Stream;
+use nix::unistd::geteuid;
+use switchyard_authority::AuthorityFilter;
+use switchyard_core::{Error, Result};
+use tokio::net::{UnixListener, UnixStream};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio_util::sync::{CancellationToken, DropGuard};
+use tokio_util::task::TaskTracker;
+use tonic::service::Routes;
+use tonic::transport::Server;
+
+use crate::config::SOCKET_NAME_MAX;
+
+/// What the names of our sockets begin with.
+const PREFIX: &str = "switchyard-";
+
+/// How many connections an endpoint serves at once. A kubelet has one, and a second one for a moment.
+const CONNECTIONS_MAX: usize = 16;
+
+/// How many calls at once on one connection; a client waits with more.
+const CALLS_MAX: u32 = 256;
+
+/// How long calls may take to end after the endpoint has.
+const CLOSE: Duration = Duration::from_secs(2);
+
+/// Before the next connection is accepted after one could not be.
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// A connection of a kubelet, however it names the server.
+type Connection = AuthorityFilter<UnixStream, OwnedSemaphorePermit>;
+
+/// A socket that is served. When it is dropped its file is removed, calls in flight are given a moment, and streams end.
+#[derive(Debug)]
+pub(crate) struct Endpoint {
+    path: PathBuf,
+    _stop: DropGuard,
+}
+
+// === impl Endpoint ===
+
+impl Endpoint {
+    /// Makes a socket for a resource in a directory, and serves what `routes` makes. With the endpoint ends `ended`, and with that the
+    /// streams should.
+    ///
+    /// # Errors
+    /// `Unavailable` if there can be no socket.
+    pub(crate) fn open(
+        directory: &Path,
+        resource: &str,
+        tasks: &TaskTracker,
+        ended: CancellationToken,
+        routes: impl FnOnce() -> Routes + Send + 'static,
+    ) -> Result<Self> {
+        let path = directory.join(socket_name(resource)?);
+        let fail = |source: io::Error| {
+            Error::unavailable(format!("cannot listen on {} for {resource}", path.display()))
+                .with_source(source)
+        };
+        let listener = UnixListener::bind(&path).map_err(fail)?;
+        let endpoint = Self { path: path.clone(), _stop: ended.clone().drop_guard() };
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).map_err(fail)?;
+        tasks.spawn(async move {
+            // The socket listens, and who connects waits: what others have to send to the kubelet goes first.
+            tokio::task::yield_now().await;
+            let server = Server::builder().max_concurrent_streams(CALLS_MAX).add_routes(routes());
+            let server =
+                server.serve_with_incoming_shutdown(incoming(listener), ended.clone().cancelled_owned());
+            let deadline = async {
+                ended.cancelled().await;
+                tokio::time::sleep(CLOSE).await;
+            };
+            tokio::select! {
+                end = server => if let Err(error) = end {
+                    tracing::warn!(socket = %path.display(), %error, "a device plugin's server ended");
+                },
+                () = deadline => {}
+            }
+        });
+        Ok(endpoint)
+    }
+
+    /// The socket.
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The socket's name in its directory.
+    pub(crate) fn name(&self) -> String {
+        self.path.file_name().unwrap_or_default().to_string_lossy().into_owned()
+    }
+}
+
+impl Drop for Endpoint {
+    fn drop(&mut self) {
+        match fs::remove_file(&self.path) {
+            Ok(()) => {}
+            // A kubelet that starts removes it first.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => tracing::debug!(socket = %self.path.display(), %error, "cannot remove a socket"),
+        }
+    }
+}
+
+/// Removes the sockets in a directory that a daemon has left there that was killed. Those that somebody listens on are another's.
+pub(crate) async fn remove_stale(directory: &Path) {
+    let Ok(entries) = fs::read_dir(directory) else { return };
+    for entry in entries.flatten() {
+        let named = entry.file_name().to_str().is_some_and(|name| name.starts_with(PREFIX));
+        if !named || !entry.file_type().is_ok_and(|kind| kind.is_socket()) {
+            continue;
+        }
+        let connected = UnixStream::connect(entry.path()).await;
+        let refused = connected.is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused);
+        if refused && let Err(error) = fs::remove_file(entry.path()) {
+            tracing::debug!(socket = %entry.path().display(), %error, "cannot remove the socket of a predecessor");
+        }
+    }
+}
+
+/// A name that was not used before, and that tells an operator what it is for.
+fn socket_name(resource: &str) -> Result<String> {
+    let mut random = [0; 6];
+    getrandom::fill(&mut random).map_err(|error| Error::internal("no random numbers").with_source(error))?;
+    let end = format!("-{}.sock", hex::encode(random));
+    let word = |c: char| if c.is_ascii_alphanumeric() || c == '.' { c } else { '_' };
+    let room = SOCKET_NAME_MAX - PREFIX.len() - end.len();
+    let label: String = resource.chars().map(word).take(room).collect();
+    Ok(format!("{PREFIX}{label}{end}"))
+}
+
+/// The connections of a listener, each with one of its places.
+fn incoming(listener: UnixListener) -> impl Stream<Item = io::Result<Connection>> {
+    let places = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+    futures::stream::unfold((listener, places), |(listener, places)| async move {
+        loop {
+            match listener.accept().await {
+                Ok((stream, _)) if !is_allowed(&stream) => {
+                    tracing::warn!("a process that is not root's called a device plugin, and was refused");
+                }
+                Ok((stream, _)) => {
+                    // Without a place it is closed: a kubelet needs one.
+                    if let Ok(place) = Arc::clone(&places).try_acquire_owned() {
+                        return Some((Ok(AuthorityFilter::with_guard(stream, place)), (listener, places)));
+                    }
+                }
+                Err(error) => {
+                    tracing::debug!(%error, "a connection to a device plugin cannot be accepted");
+                    tokio::time::sleep(PAUSE).await;
+                }
+            }
+        }
+    })
+}
+
+/// Whether the caller is root, or runs as we do.
+fn is_allowed(stream: &UnixStream) -> bool {
+    stream.peer_cred().is_ok_and(|peer| peer.uid() == 0 || peer.uid() == geteuid().as_raw())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn open(directory: &Path, tasks: &TaskTracker) -> Result<Endpoint> {
+        Endpoint::open(directory, "acme.com/tpu", tasks, CancellationToken::new(), Routes::default)
+    }
+
+    #[test]
+    fn a_name_is_new_each_time_short_and_has_no_path_in_it() {
+        for resource in ["acme.com/tpu", &"x".repeat(400), "../../etc/ü"] {
+            let (one, two) = (socket_name(resource).unwrap(), socket_name(resource).unwrap());
+            assert_ne!(one, two);
+            assert!(one.len() <= SOCKET_NAME_MAX && !one.contains('/'), "{one}");
+        }
+        assert!(socket_name("acme.com/tpu").unwrap().starts_with("switchyard-acme.com_tpu-"));
+    }
+
+    #[tokio::test]
+    async fn only_sockets_of_ours_that_nobody_listens_on_are_stale() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = |name: &str| dir.path().join(name);
+        drop(std::os::unix::net::UnixListener::bind(path("switchyard-old.sock")).unwrap());
+        drop(std::os::unix::net::UnixListener::bind(path("vendor.sock")).unwrap());
+        let _live = std::os::unix::net::UnixListener::bind(path("switchyard-live.sock")).unwrap();
+        fs::write(path("switchyard-file.sock"), "").unwrap();
+        remove_stale(dir.path()).await;
+        let mut left: Vec<_> =
+            fs::read_dir(dir.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+        left.sort();
+        assert_eq!(left, ["switchyard-file.sock", "switchyard-live.sock", "vendor.sock"]);
+    }
+
+    #[tokio::test]
+    async fn a_socket_goes_with_its_endpoint() {
+        let dir = tempfile::tempdir().unwrap();
+        let tasks = TaskTracker::new();
+        let endpoint = open(dir.path(), &tasks).unwrap();
+        let path = endpoint.path().to_owned();
+        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+        assert_eq!(path, dir.path().join(endpoint.name()));
+        UnixStream::connect(&path).await.unwrap();
+        drop(endpoint);
+        assert!(!path.exists());
+        tasks.close();
+        tasks.wait().await;
+    }
+
+    #[test]
+    fn a_directory_that_is_not_there_is_named() {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let _entered = runtime.enter();
+        let opened = open(Path::new("/no/such"), &TaskTracker::new());
+        let error = opened.unwrap_err().report();
+        assert!(error.contains("/no/such/switchyard-") && error.contains("acme.com/tpu"), "{error}");
+    }
+}

@@ -1,0 +1,139 @@
+//! From the kubelet's words to the gateway's: which slots are asked for. What is asked for is checked before anything is done.
+
+use std::collections::BTreeSet;
+
+use switchyard_core::ledger::LEASE_SLOTS_MAX;
+use switchyard_core::{Error, Result};
+use switchyard_proto::kubelet::device_plugin::v1beta1;
+
+use crate::listing::{Listing, SLOT_ID_MAX};
+use crate::preference::Question;
+
+/// How many containers may be asked for in one call. Kubelets ask for one.
+pub(crate) const CONTAINERS_MAX: usize = 64;
+
+/// The slots of each container.
+pub(crate) fn allocate(
+    resource: &str,
+    listing: &Listing,
+    request: v1beta1::AllocateRequest,
+) -> Result<Vec<Vec<String>>> {
+    let v1beta1::AllocateRequest { container_requests } = request;
+    if container_requests.len() > CONTAINERS_MAX {
+        let why =
+            format!("{} containers, but at most {CONTAINERS_MAX} in one call", container_requests.len());
+        return Err(Error::invalid("container_requests", why));
+    }
+    let containers: Vec<Vec<String>> = container_requests
+        .into_iter()
+        .map(|v1beta1::ContainerAllocateRequest { devices_ids }| devices_ids)
+        .collect();
+    check(resource, listing, &containers)?;
+    Ok(containers)
+}
+
+/// The slots of a container that is about to start.
+pub(crate) fn pre_start(
+    resource: &str,
+    listing: &Listing,
+    request: v1beta1::PreStartContainerRequest,
+) -> Result<Vec<String>> {
+    let v1beta1::PreStartContainerRequest { devices_ids } = request;
+    let slots = [devices_ids];
+    check(resource, listing, &slots)?;
+    let [slots] = slots;
+    Ok(slots)
+}
+
+/// What a kubelet would know of one container.
+pub(crate) fn question(request: v1beta1::ContainerPreferredAllocationRequest) -> Question {
+    let v1beta1::ContainerPreferredAllocationRequest {
+        available_device_i_ds,
+        must_include_device_i_ds,
+        allocation_size,
+    } = request;
+    Question {
+        available: available_device_i_ds.into_iter().collect(),
+        must: must_include_device_i_ds.into_iter().collect(),
+        size: usize::try_from(allocation_size).unwrap_or_default(),
+    }
+}
+
+/// Refuses what is too much, named twice, or no slot of the resource.
+fn check(resource: &str, listing: &Listing, containers: &[Vec<String>]) -> Result<()> {
+    let count = containers.iter().map(Vec::len).sum::<usize>();
+    if count > LEASE_SLOTS_MAX {
+        let why = format!("{count} devices of {resource}, but at most {LEASE_SLOTS_MAX} in one call");
+        return Err(Error::invalid("devices_ids", why));
+    }
+    if containers.iter().any(Vec::is_empty) {
+        return Err(Error::invalid("devices_ids", format!("no device of {resource} is named")));
+    }
+    let mut seen = BTreeSet::new();
+    for id in containers.iter().flatten() {
+        if !listing.slots().contains_key(id) {
+            let text = format!("{resource} has no device {}: it was never offered", quoted(id));
+            return Err(Error::not_found(text));
+        }
+        if !seen.insert(id) {
+            return Err(Error::invalid("devices_ids", format!("{} is named twice", quoted(id))));
+        }
+    }
+    Ok(())
+}
+
+/// A text of a stranger, for people; a long one is cut.
+fn quoted(id: &str) -> String {
+    match id.char_indices().nth(SLOT_ID_MAX) {
+        Some((end, _)) => format!("{:?}…", &id[..end]),
+        None => format!("{id:?}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use switchyard_core::ErrorKind;
+
+    use super::*;
+    use crate::listing::{Offer, Slot};
+
+    fn listing(count: usize) -> Listing {
+        let slot = Slot { healthy: true, numa_node: None };
+        let slots = (0..count).map(|number| (format!("tpu-{number}"), slot)).collect();
+        Listing::default().after(&Offer { slots, ..Offer::default() }).0
+    }
+
+    #[track_caller]
+    fn check_refused(containers: &[&[&str]], kind: ErrorKind, text: &str) {
+        let containers = containers.iter().map(|ids| v1beta1::ContainerAllocateRequest {
+            devices_ids: ids.iter().map(|id| (*id).to_owned()).collect(),
+        });
+        let request = v1beta1::AllocateRequest { container_requests: containers.collect() };
+        let error = allocate("acme.com/tpu", &listing(2000), request).unwrap_err();
+        assert_eq!(error.kind(), kind, "{error}");
+        assert!(error.to_string().contains(text), "{error}");
+        assert!(error.to_string().len() < 500, "{error}");
+    }
+
+    #[test]
+    fn what_is_unknown_doubled_or_too_much_is_refused() {
+        check_refused(&[&["tpu-1", "gpu-1"]], ErrorKind::NotFound, "acme.com/tpu has no device \"gpu-1\"");
+        check_refused(&[&[&"ü".repeat(100_000)]], ErrorKind::NotFound, "…");
+        check_refused(&[&["tpu-1", "tpu-1"]], ErrorKind::InvalidArgument, "named twice");
+        check_refused(&[&["tpu-1"], &["tpu-1"]], ErrorKind::InvalidArgument, "named twice");
+        check_refused(&[&["tpu-1"], &[]], ErrorKind::InvalidArgument, "no device");
+        check_refused(&[&["x"; 10_000]], ErrorKind::InvalidArgument, "10000 devices");
+        check_refused(&[["tpu-1"].as_slice(); 65], ErrorKind::InvalidArgument, "65 containers");
+    }
+
+    #[test]
+    fn a_size_that_makes_no_sense_is_none() {
+        let request = v1beta1::ContainerPreferredAllocationRequest {
+            available_device_i_ds: vec!["b".to_owned(), "a".to_owned(), "b".to_owned()],
+            must_include_device_i_ds: Vec::new(),
+            allocation_size: -7,
+        };
+        let question = question(request);
+        assert_eq!((question.size, question.available.len()), (0, 2));
+    }
+}

@@ -1,0 +1,65 @@
+//! What holds for any bytes that kubelets send. Called by fuzz targets and tests alone.
+
+use std::collections::BTreeSet;
+
+use prost::Message;
+use switchyard_core::device::SlotPlacement;
+use switchyard_core::{Error, ErrorKind};
+use switchyard_proto::kubelet::device_plugin::v1beta1;
+use switchyard_proto::kubelet::pod_resources::v1;
+
+use crate::listing::{Listing, Offer, SLOT_ID_MAX, Slot};
+use crate::preference::prefer;
+use crate::{from_proto, pod_resources};
+
+const RESOURCE: &str = "acme.com/tpu";
+
+/// The slots that there are, and the memory nodes they are near.
+const SLOTS: [(&str, Option<u32>); 5] =
+    [("a::0", Some(0)), ("a::1", Some(0)), ("b::0", Some(1)), ("b::1", Some(1)), ("c", None)];
+
+/// Reads bytes as each of the messages: what is asked for is refused or is there, and what is preferred can be taken.
+///
+/// # Panics
+/// It does not hold.
+pub fn messages(data: &[u8]) {
+    let slots = SLOTS.map(|(id, numa_node)| (id.to_owned(), Slot { healthy: true, numa_node }));
+    let placement = if data.len().is_multiple_of(2) { SlotPlacement::Packed } else { SlotPlacement::Spread };
+    let (listing, _) = Listing::default().after(&Offer { slots: slots.into(), placement });
+    if let Ok(request) = v1beta1::AllocateRequest::decode(data) {
+        match from_proto::allocate(RESOURCE, &listing, request) {
+            Ok(containers) => containers.iter().for_each(|slots| are_slots(slots)),
+            Err(error) => is_refusal(&error),
+        }
+    }
+    if let Ok(request) = v1beta1::PreStartContainerRequest::decode(data) {
+        match from_proto::pre_start(RESOURCE, &listing, request) {
+            Ok(slots) => are_slots(&slots),
+            Err(error) => is_refusal(&error),
+        }
+    }
+    if let Ok(request) = v1beta1::PreferredAllocationRequest::decode(data) {
+        for one in request.container_requests.into_iter().take(from_proto::CONTAINERS_MAX) {
+            let question = from_proto::question(one);
+            let preferred = prefer(&listing, &question);
+            let must = question.must.intersection(&question.available).count();
+            assert_eq!(preferred.len(), question.size.min(question.available.len()).max(must));
+            assert!(preferred.iter().all(|id| question.available.contains(id)));
+        }
+    }
+    if let Ok(list) = v1::ListPodResourcesResponse::decode(data) {
+        let listed = pod_resources::slots(list, &[RESOURCE.to_owned()].into());
+        assert!(listed.iter().all(|id| id.len() <= SLOT_ID_MAX));
+    }
+}
+
+fn are_slots(slots: &[String]) {
+    let distinct: BTreeSet<_> = slots.iter().collect();
+    assert_eq!(distinct.len(), slots.len());
+    assert!(!slots.is_empty() && slots.iter().all(|slot| SLOTS.iter().any(|(id, _)| id == slot)));
+}
+
+fn is_refusal(error: &Error) {
+    assert!(matches!(error.kind(), ErrorKind::NotFound | ErrorKind::InvalidArgument), "{error:?}");
+    assert!(error.to_string().len() < 1000, "{error}");
+}

@@ -1,0 +1,155 @@
+//! What a kubelet is told of a resource: pure.
+
+use std::collections::BTreeMap;
+
+use switchyard_core::device::{Device, DeviceGroup, Health, Inventory, SlotPlacement};
+
+/// The longest id of a slot, in bytes, as the protocol says; kubelets take longer ones.
+pub(crate) const SLOT_ID_MAX: usize = 63;
+
+/// The most bytes that a kubelet takes in one message, with room for the message's own header.
+const MESSAGE_MAX: usize = (4 << 20) - 1024;
+
+/// What a slot takes in a message besides its id, at most: health, topology, and the lengths of all these.
+const SLOT_BYTES: usize = 40;
+
+/// The most resources that are offered at a time: each has a socket of its own.
+pub(crate) const RESOURCES_MAX: usize = 256;
+
+/// A slot as a kubelet is told of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Slot {
+    /// Whether the kubelet may give it to a pod.
+    pub(crate) healthy: bool,
+    /// The memory node that it is next to.
+    pub(crate) numa_node: Option<u32>,
+}
+
+/// The slots of a resource that there are now.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(crate) struct Offer {
+    pub(crate) slots: BTreeMap<String, Slot>,
+    pub(crate) placement: SlotPlacement,
+}
+
+/// All slots of a resource that a kubelet was ever told of.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(crate) struct Listing {
+    slots: BTreeMap<String, Slot>,
+    placement: SlotPlacement,
+    /// What the message takes, at most.
+    bytes: usize,
+}
+
+/// The resources of an inventory. Groups of the same resource are one.
+pub(crate) fn offers(inventory: &Inventory) -> BTreeMap<String, Offer> {
+    let mut offers: BTreeMap<String, Offer> = BTreeMap::new();
+    for group in inventory.groups.iter().filter(|group| !group.resource.is_empty()) {
+        let DeviceGroup { resource, placement, devices, .. } = group;
+        let offer = offers.entry(resource.clone()).or_default();
+        offer.placement = *placement;
+        offer.slots.extend(devices.iter().map(|device| (device.id.clone(), slot(device))));
+    }
+    offers
+}
+
+fn slot(device: &Device) -> Slot {
+    let healthy = match &device.health {
+        Health::Healthy => true,
+        Health::Unhealthy(_) => false,
+    };
+    Slot { healthy, numa_node: device.numa_node }
+}
+
+// === impl Listing ===
+
+impl Listing {
+    /// The listing after this offer, and the ids for which it has no place. What is not offered any more stays, unhealthy.
+    pub(crate) fn after(&self, offer: &Offer) -> (Self, Vec<String>) {
+        let mut next = self.clone();
+        next.placement = offer.placement;
+        for (id, slot) in &mut next.slots {
+            if !offer.slots.contains_key(id) {
+                slot.healthy = false;
+            }
+        }
+        let mut left_out = Vec::new();
+        for (id, slot) in &offer.slots {
+            if let Some(known) = next.slots.get_mut(id) {
+                *known = *slot;
+                continue;
+            }
+            let bytes = next.bytes + id.len() + SLOT_BYTES;
+            if id.is_empty() || id.len() > SLOT_ID_MAX || bytes > MESSAGE_MAX {
+                left_out.push(id.clone());
+            } else {
+                next.bytes = bytes;
+                next.slots.insert(id.clone(), *slot);
+            }
+        }
+        (next, left_out)
+    }
+
+    /// The slots, by id.
+    pub(crate) const fn slots(&self) -> &BTreeMap<String, Slot> {
+        &self.slots
+    }
+
+    /// Which slots are preferred where several would do.
+    pub(crate) const fn placement(&self) -> SlotPlacement {
+        self.placement
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use prost::Message;
+
+    use super::*;
+    use crate::to_proto;
+
+    fn offer(ids: &[(&str, bool)]) -> Offer {
+        let slots = ids
+            .iter()
+            .map(|(id, healthy)| ((*id).to_owned(), Slot { healthy: *healthy, numa_node: Some(u32::MAX) }));
+        Offer { slots: slots.collect(), ..Offer::default() }
+    }
+
+    fn health(listing: &Listing) -> Vec<(&str, bool)> {
+        listing.slots().iter().map(|(id, slot)| (id.as_str(), slot.healthy)).collect()
+    }
+
+    #[test]
+    fn what_has_gone_stays_unhealthy_and_is_healthy_again_when_it_comes_back() {
+        let (listing, left_out) = Listing::default().after(&offer(&[("a", true), ("b", true)]));
+        assert!(left_out.is_empty());
+        let (listing, _) = listing.after(&offer(&[("b", true), ("c", false)]));
+        assert_eq!(health(&listing), [("a", false), ("b", true), ("c", false)]);
+        let (listing, _) = listing.after(&offer(&[("a", true)]));
+        assert_eq!(health(&listing), [("a", true), ("b", false), ("c", false)]);
+        let (listing, _) = listing.after(&Offer::default());
+        assert_eq!(health(&listing), [("a", false), ("b", false), ("c", false)]);
+    }
+
+    #[test]
+    fn a_message_never_grows_beyond_what_a_kubelet_takes_and_what_is_known_keeps_its_place() {
+        let ids: Vec<String> = (0..60_000).map(|number| format!("{number:0>63}")).collect();
+        let all: Vec<(&str, bool)> = ids.iter().map(|id| (id.as_str(), false)).collect();
+        let (first, left_out) = Listing::default().after(&offer(&all));
+        assert!(first.slots().len() > 40_000, "{}", first.slots().len());
+        assert_eq!(first.slots().len() + left_out.len(), ids.len());
+        assert!(to_proto::list(&first).encoded_len() <= 4 << 20);
+        let new = format!("{:x>63}", "new");
+        let (next, left_out) = first.after(&offer(&[(&new, true)]));
+        assert_eq!(left_out, [new]);
+        assert_eq!(next.slots().len(), first.slots().len());
+    }
+
+    #[test]
+    fn an_id_that_no_annotation_takes_is_left_out() {
+        let long = "x".repeat(SLOT_ID_MAX + 1);
+        let (listing, left_out) = Listing::default().after(&offer(&[(&long, true), ("", true), ("a", true)]));
+        assert_eq!(health(&listing), [("a", true)]);
+        assert_eq!(left_out, ["".to_owned(), long]);
+    }
+}

@@ -1,0 +1,152 @@
+//! What a kubelet asks of the plugin of one resource.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::{Stream, stream};
+use switchyard_core::gateway::Scope;
+use switchyard_core::{Error, Result};
+use switchyard_proto::kubelet::device_plugin::v1beta1;
+use switchyard_proto::kubelet::device_plugin::v1beta1::device_plugin_server;
+use tokio::sync::watch;
+use tokio::time::timeout;
+use tokio_util::sync::CancellationToken;
+use tonic::{Request, Response, Status};
+
+use crate::listing::Listing;
+use crate::preference::prefer;
+use crate::status::status;
+use crate::watched::Streams;
+use crate::{from_proto, to_proto};
+
+/// How long a lease may take. A kubelet does nothing else meanwhile, and has no deadline of its own.
+const LEASE: Duration = Duration::from_secs(5);
+
+/// How long a start waits for the predecessor's end. A kubelet waits 30 s, and tries again later.
+const PATIENCE: Duration = Duration::from_secs(25);
+
+/// Between two messages of a stream. A kubelet writes a file for each, and takes the newest for the whole truth.
+const PAUSE: Duration = Duration::from_millis(20);
+
+/// Serves `v1beta1.DevicePlugin` for one resource, on one endpoint.
+pub(crate) struct DevicePlugin {
+    pub(crate) resource: Arc<str>,
+    pub(crate) scope: Scope,
+    pub(crate) listing: watch::Receiver<Arc<Listing>>,
+    pub(crate) streams: Streams,
+    /// Ends the streams, and what waits.
+    pub(crate) ended: CancellationToken,
+}
+
+type Answers = Pin<Box<dyn Stream<Item = Result<v1beta1::ListAndWatchResponse, Status>> + Send>>;
+
+// === impl DevicePlugin ===
+
+impl DevicePlugin {
+    /// All slots at once, and again when something of them is another.
+    fn list(&self) -> impl Stream<Item = Result<v1beta1::ListAndWatchResponse, Status>> + Send + use<> {
+        let mut listing = self.listing.clone();
+        listing.mark_changed();
+        let start = (listing, self.ended.clone(), self.streams.open(), None);
+        stream::unfold(start, |(mut listing, ended, open, pause)| async move {
+            let next = async {
+                if let Some(pause) = pause {
+                    tokio::time::sleep(pause).await;
+                }
+                // Nobody looks any more: it stays as it is.
+                if listing.changed().await.is_err() {
+                    std::future::pending::<()>().await;
+                }
+                to_proto::list(&listing.borrow_and_update())
+            };
+            let now = ended.run_until_cancelled(next).await?;
+            Some((Ok(now), (listing, ended, open, Some(PAUSE))))
+        })
+    }
+
+    fn listing(&self) -> Arc<Listing> {
+        Arc::clone(&self.listing.borrow())
+    }
+
+    async fn lease(&self, request: v1beta1::AllocateRequest) -> Result<v1beta1::AllocateResponse> {
+        let containers = from_proto::allocate(&self.resource, &self.listing(), request)?;
+        let mut container_responses = Vec::with_capacity(containers.len());
+        for slots in containers {
+            // What was given to an earlier container of the call stays with this owner, and is given up when no container comes for it.
+            let lease = match timeout(LEASE, self.scope.lease(&slots)).await {
+                Ok(lease) => lease?,
+                Err(_) => {
+                    return Err(Error::deadline(format!(
+                        "writing down who has it took longer than {LEASE:?}"
+                    )));
+                }
+            };
+            container_responses.push(to_proto::allocated(lease)?);
+        }
+        Ok(v1beta1::AllocateResponse { container_responses })
+    }
+
+    async fn vacated(&self, request: v1beta1::PreStartContainerRequest) -> Result<()> {
+        let slots = from_proto::pre_start(&self.resource, &self.listing(), request)?;
+        match self.ended.run_until_cancelled(self.scope.vacated(&slots, PATIENCE)).await {
+            Some(vacated) => vacated,
+            None => Err(Error::unavailable("the gateway is shutting down")),
+        }
+    }
+
+    fn refusal(&self, doing: &str) -> impl FnOnce(Error) -> Status {
+        let doing = format!("{doing} {}", self.resource);
+        |error| status(&error.context(doing))
+    }
+}
+
+#[tonic::async_trait]
+impl device_plugin_server::DevicePlugin for DevicePlugin {
+    type ListAndWatchStream = Answers;
+
+    async fn get_device_plugin_options(
+        &self,
+        _: Request<v1beta1::Empty>,
+    ) -> Result<Response<v1beta1::DevicePluginOptions>, Status> {
+        Ok(Response::new(to_proto::options()))
+    }
+
+    async fn list_and_watch(
+        &self,
+        _: Request<v1beta1::Empty>,
+    ) -> Result<Response<Self::ListAndWatchStream>, Status> {
+        Ok(Response::new(Box::pin(self.list())))
+    }
+
+    async fn get_preferred_allocation(
+        &self,
+        request: Request<v1beta1::PreferredAllocationRequest>,
+    ) -> Result<Response<v1beta1::PreferredAllocationResponse>, Status> {
+        let v1beta1::PreferredAllocationRequest { container_requests } = request.into_inner();
+        let listing = self.listing();
+        let one = |request| v1beta1::ContainerPreferredAllocationResponse {
+            device_i_ds: prefer(&listing, &from_proto::question(request)),
+        };
+        let asked = container_requests.into_iter().take(from_proto::CONTAINERS_MAX);
+        let container_responses = asked.map(one).collect();
+        Ok(Response::new(v1beta1::PreferredAllocationResponse { container_responses }))
+    }
+
+    async fn allocate(
+        &self,
+        request: Request<v1beta1::AllocateRequest>,
+    ) -> Result<Response<v1beta1::AllocateResponse>, Status> {
+        let given = self.lease(request.into_inner()).await;
+        given.map(Response::new).map_err(self.refusal("allocate devices of"))
+    }
+
+    async fn pre_start_container(
+        &self,
+        request: Request<v1beta1::PreStartContainerRequest>,
+    ) -> Result<Response<v1beta1::PreStartContainerResponse>, Status> {
+        let vacated = self.vacated(request.into_inner()).await;
+        vacated.map_err(self.refusal("start a container with devices of"))?;
+        Ok(Response::new(v1beta1::PreStartContainerResponse {}))
+    }
+}

@@ -1,0 +1,140 @@
+//! Reads what the kubelet says its pods have, where it says so: a lease that no pod has, and that no container came for, has ended.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use switchyard_core::gateway::Scope;
+use switchyard_core::id::LeaseToken;
+use switchyard_proto::kubelet::pod_resources::v1;
+use switchyard_proto::kubelet::pod_resources::v1::pod_resources_lister_client::PodResourcesListerClient;
+use tokio::sync::watch;
+use tokio::time::{MissedTickBehavior, interval, timeout};
+use tonic::Status;
+
+use crate::listing::SLOT_ID_MAX;
+use crate::registration;
+
+/// Between two lists.
+pub(crate) const PAUSE: Duration = Duration::from_secs(10);
+
+/// How long one may take.
+const LIMIT: Duration = Duration::from_secs(5);
+
+/// The largest list that is read, in bytes; kubelets themselves say so.
+const MESSAGE_MAX: usize = 16 << 20;
+
+/// In so many lists, one after the other, a lease may be that no container came for: pulling its image takes that long.
+const LONG: u32 = 60;
+
+/// How long leases have been in the kubelet's lists that no container came for.
+#[derive(Debug, Default)]
+struct Unused {
+    lists: BTreeMap<LeaseToken, u32>,
+    told: bool,
+}
+
+/// Hands over the slots that the kubelet's pods have, for as long as it is polled. `resources` are those that are offered.
+pub(crate) async fn follow(
+    socket: PathBuf,
+    resources: watch::Receiver<BTreeSet<String>>,
+    scope: Scope,
+    pause: Duration,
+) {
+    let mut rounds = interval(pause);
+    rounds.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut told = false;
+    let mut unused = Unused::default();
+    loop {
+        rounds.tick().await;
+        if !socket.exists() {
+            continue;
+        }
+        match timeout(LIMIT, list(&socket)).await {
+            Ok(Ok(list)) => {
+                told = false;
+                let listed = slots(list, &resources.borrow());
+                scope.unlisted(&listed).await;
+                if unused.after(scope.unused(&listed)) {
+                    tracing::warn!(
+                        "a pod has devices, and no container was made with them here: if this lasts, the kubelet's container runtime is not this daemon (its containerRuntimeEndpoint), which then does not learn which devices are in use"
+                    );
+                }
+            }
+            Ok(Err(status)) => tell(&mut told, &socket, status.message()),
+            Err(_) => tell(&mut told, &socket, "no answer in time"),
+        }
+    }
+}
+
+// === impl Unused ===
+
+impl Unused {
+    /// Takes the leases that no container came for by the newest list; whether that ought to be told.
+    fn after(&mut self, now: BTreeSet<LeaseToken>) -> bool {
+        let before = std::mem::take(&mut self.lists);
+        self.lists = now
+            .into_iter()
+            .map(|token| (token, before.get(&token).copied().unwrap_or_default() + 1))
+            .collect();
+        let long = self.lists.values().any(|lists| *lists >= LONG);
+        long && !std::mem::replace(&mut self.told, true)
+    }
+}
+
+async fn list(socket: &Path) -> Result<v1::ListPodResourcesResponse, Status> {
+    let channel = registration::channel(socket.to_owned());
+    let mut client = PodResourcesListerClient::new(channel).max_decoding_message_size(MESSAGE_MAX);
+    Ok(client.list(v1::ListPodResourcesRequest {}).await?.into_inner())
+}
+
+fn tell(told: &mut bool, socket: &Path, error: &str) {
+    if !std::mem::replace(told, true) {
+        tracing::warn!(socket = %socket.display(), error, "the kubelet does not say which devices its pods have: what it allocates for pods that never start is free only when another owner asks for it");
+    }
+}
+
+/// The slots of these resources that a list names.
+pub(crate) fn slots(list: v1::ListPodResourcesResponse, resources: &BTreeSet<String>) -> BTreeSet<String> {
+    let v1::ListPodResourcesResponse { pod_resources } = list;
+    let containers = pod_resources.into_iter().flat_map(|pod| pod.containers);
+    let devices = containers.flat_map(|container| container.devices);
+    let ours = devices.filter(|devices| resources.contains(&devices.resource_name));
+    ours.flat_map(|devices| devices.device_ids).filter(|id| id.len() <= SLOT_ID_MAX).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lease_that_no_container_comes_for_is_told_once_and_a_slow_pull_is_not() {
+        let token = |byte| LeaseToken::from_bytes([byte; 16]);
+        let mut unused = Unused::default();
+        for _ in 0..LONG - 1 {
+            assert!(!unused.after([token(1), token(2)].into()));
+        }
+        assert!(!unused.after([token(3)].into()), "containers came for both");
+        let told = (0..3 * LONG).filter(|_| unused.after([token(3)].into())).count();
+        assert_eq!(told, 1);
+    }
+
+    #[test]
+    fn only_slots_of_our_resources_count() {
+        let devices = |resource: &str, ids: &[&str]| v1::ContainerDevices {
+            resource_name: resource.to_owned(),
+            device_ids: ids.iter().map(|id| (*id).to_owned()).collect(),
+        };
+        let container = |devices| v1::ContainerResources { devices, ..Default::default() };
+        let pod = |containers| v1::PodResources { containers, ..Default::default() };
+        let long = "x".repeat(100_000);
+        let list = v1::ListPodResourcesResponse {
+            pod_resources: vec![
+                pod(vec![container(vec![devices("acme.com/tpu", &["a", "b"]), devices("other/x", &["c"])])]),
+                pod(vec![container(Vec::new()), container(vec![devices("acme.com/tpu", &["d", &long])])]),
+            ],
+        };
+        let listed = slots(list, &["acme.com/tpu".to_owned()].into());
+        assert_eq!(listed, ["a", "b", "d"].map(str::to_owned).into());
+    }
+}

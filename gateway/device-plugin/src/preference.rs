@@ -1,0 +1,146 @@
+//! Which slots to take where several would do: pure, and never an error, since a kubelet rejects the pod over one.
+//!
+//! 1. What must be included is, as far as it is available.
+//! 2. All slots come from one memory node, if one has enough: the one that what must be included is on, else the one where the choice
+//!    is best. Otherwise as few memory nodes as possible.
+//! 3. Within a memory node it is `packed` (devices of which slots are in use already come first) or `spread` (those of which the
+//!    fewest are in use).
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use switchyard_core::device::{SlotPlacement, device_of};
+
+use crate::listing::Listing;
+
+/// What a kubelet asks for one container.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Question {
+    /// The ids of the slots that it may take.
+    pub(crate) available: BTreeSet<String>,
+    /// Those of them that it has to take.
+    pub(crate) must: BTreeSet<String>,
+    /// How many it needs.
+    pub(crate) size: usize,
+}
+
+/// A device of which slots are free.
+#[derive(Debug, Clone)]
+struct Part<'a> {
+    /// How many of its slots are in use, or chosen.
+    used: usize,
+    /// Its free slots, the next one last.
+    free: Vec<&'a str>,
+}
+
+/// The free slots near one memory node, by device.
+type Near<'a> = BTreeMap<&'a str, Part<'a>>;
+
+/// A choice within a memory node, and how good it is: less is better.
+struct Choice<'a> {
+    cost: usize,
+    slots: Vec<&'a str>,
+}
+
+/// The slots to take, in ascending order: as many as asked for if there are so many.
+pub(crate) fn prefer(listing: &Listing, question: &Question) -> Vec<String> {
+    let Question { available, must, size } = question;
+    let mut chosen: BTreeSet<&str> =
+        must.iter().filter(|id| available.contains(*id)).map(String::as_str).collect();
+    let nodes_of_must: BTreeMap<Option<u32>, usize> =
+        chosen.iter().fold(BTreeMap::new(), |mut counts, id| {
+            *counts.entry(node_of(listing, id)).or_default() += 1;
+            counts
+        });
+    let mut left = size.saturating_sub(chosen.len());
+    let mut nodes = free(listing, available, &chosen);
+    while left > 0 {
+        let Some(node) = best(&nodes, &nodes_of_must, left, listing.placement()) else { break };
+        let near = nodes.remove(&node).unwrap_or_default();
+        let slots = choose(near, left, listing.placement()).slots;
+        left -= slots.len();
+        chosen.extend(slots);
+    }
+    chosen.into_iter().map(str::to_owned).collect()
+}
+
+fn node_of(listing: &Listing, id: &str) -> Option<u32> {
+    listing.slots().get(id).and_then(|slot| slot.numa_node)
+}
+
+/// The slots that can be chosen from, by memory node and device.
+fn free<'a>(
+    listing: &Listing,
+    available: &'a BTreeSet<String>,
+    chosen: &BTreeSet<&str>,
+) -> BTreeMap<Option<u32>, Near<'a>> {
+    let mut used: BTreeMap<&str, usize> = BTreeMap::new();
+    for id in listing.slots().keys() {
+        let in_use = !available.contains(id) || chosen.contains(id.as_str());
+        *used.entry(device_of(id)).or_default() += usize::from(in_use);
+    }
+    let mut nodes: BTreeMap<Option<u32>, Near<'a>> = BTreeMap::new();
+    // The last id first, so that the first one is chosen first.
+    for id in available.iter().rev().filter(|id| !chosen.contains(id.as_str())) {
+        let device = device_of(id);
+        let near = nodes.entry(node_of(listing, id)).or_default();
+        let part = near.entry(device).or_insert_with(|| Part {
+            used: used.get(device).copied().unwrap_or_default(),
+            free: Vec::new(),
+        });
+        part.free.push(id);
+    }
+    nodes
+}
+
+/// The memory node to choose from next, if any is left.
+fn best(
+    nodes: &BTreeMap<Option<u32>, Near<'_>>,
+    wanted: &BTreeMap<Option<u32>, usize>,
+    left: usize,
+    placement: SlotPlacement,
+) -> Option<Option<u32>> {
+    let key = |(node, near): (&Option<u32>, &Near<'_>)| {
+        let free: usize = near.values().map(|part| part.free.len()).sum();
+        let beside = wanted.get(node).copied().unwrap_or_default();
+        let enough = free >= left;
+        let cost = if enough { choose(near.clone(), left, placement).cost } else { 0 };
+        // A node that has enough: as little of it is left as possible, or as much. Else the one that gives the most.
+        let rest = match (enough, placement) {
+            (true, SlotPlacement::Packed) => free,
+            (true, SlotPlacement::Spread) | (false, _) => usize::MAX - free,
+        };
+        (std::cmp::Reverse(beside), !enough, cost, rest, *node)
+    };
+    nodes.iter().map(key).min().map(|(.., node)| node)
+}
+
+/// So many slots near one memory node, or all there are.
+fn choose(mut near: Near<'_>, count: usize, placement: SlotPlacement) -> Choice<'_> {
+    // In the order in which they are taken.
+    let rank = |device, part: &Part<'_>| match placement {
+        SlotPlacement::Packed => (usize::MAX - part.used, device),
+        SlotPlacement::Spread => (part.used, device),
+    };
+    let mut order: BTreeSet<_> = near.iter().map(|(device, part)| rank(*device, part)).collect();
+    let mut choice = Choice { cost: 0, slots: Vec::new() };
+    while choice.slots.len() < count
+        && let Some((_, device)) = order.pop_first()
+        && let Some(part) = near.get_mut(device)
+        && let Some(slot) = part.free.pop()
+    {
+        choice.cost += match placement {
+            // Devices that were not in use before.
+            SlotPlacement::Packed => usize::from(part.used == 0),
+            SlotPlacement::Spread => part.used,
+        };
+        choice.slots.push(slot);
+        part.used += 1;
+        if !part.free.is_empty() {
+            order.insert(rank(device, part));
+        }
+    }
+    choice
+}
+
+#[cfg(test)]
+mod tests;

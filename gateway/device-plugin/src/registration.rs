@@ -1,0 +1,273 @@
+//! Registers a resource with the kubelet, again after each end.
+//!
+//! ```text
+//! kubelet.sock is there ─► new endpoint ─► Register ─► ListAndWatch is open ──► it ends ─┐
+//!        ▲                                    │ refused                                  │
+//!        └───────────── a pause, or another kubelet.sock ◄──────┴────────────────────────┘
+//! ```
+//!
+//! The old endpoint goes before the new one is made: kubelets up to 1.36 confuse two streams of one resource, and lose the new one when
+//! the old one ends.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use hyper_util::rt::TokioIo;
+use switchyard_core::gateway::Scope;
+use switchyard_core::{Error, Result};
+use switchyard_proto::kubelet::device_plugin::v1beta1;
+use switchyard_proto::kubelet::device_plugin::v1beta1::device_plugin_server::DevicePluginServer;
+use switchyard_proto::kubelet::device_plugin::v1beta1::registration_client::RegistrationClient;
+use switchyard_proto::kubelet::plugin_registration as watcher;
+use switchyard_proto::kubelet::plugin_registration::registration_server::RegistrationServer;
+use tokio::net::UnixStream;
+use tokio::sync::watch;
+use tokio::time::{Instant, sleep, timeout};
+use tokio_util::sync::CancellationToken;
+use tonic::service::Routes;
+use tonic::transport::{Channel, Endpoint as Dialer};
+use tonic::{Request, Response, Status};
+
+use crate::backoff::Backoff;
+use crate::directory::{Kubelet, Kubelets};
+use crate::endpoint::Endpoint;
+use crate::listing::Listing;
+use crate::plugin::DevicePlugin;
+use crate::serve::Shared;
+use crate::to_proto;
+use crate::watched::Streams;
+
+/// How long a socket that has just been made may not listen yet.
+const NOT_YET: Duration = Duration::from_secs(1);
+
+/// Between two attempts to connect to such a one.
+const ATTEMPT: Duration = Duration::from_millis(1);
+
+/// How long a kubelet may take for Register: within it, it connects to the endpoint, for which it takes up to 10 s.
+const REGISTER: Duration = Duration::from_secs(15);
+
+/// How long a kubelet may take from there to ListAndWatch.
+const LIST: Duration = Duration::from_secs(10);
+
+/// A registration that has lasted so long was a good one.
+const LASTING: Duration = Duration::from_secs(10);
+
+/// Between two looks whether a socket is still there that a kubelet is to find.
+const LOOK: Duration = Duration::from_secs(1);
+
+/// The most characters of a kubelet's text that are logged.
+const TEXT_MAX: usize = 500;
+
+/// A resource that is offered to the kubelet.
+pub(crate) struct Resource {
+    pub(crate) name: Arc<str>,
+    pub(crate) scope: Scope,
+    pub(crate) listing: watch::Receiver<Arc<Listing>>,
+    pub(crate) shared: Arc<Shared>,
+}
+
+/// What the kubelet's plugin watcher asks on a socket that it has found.
+struct Found {
+    resource: Arc<str>,
+}
+
+/// A channel to the kubelet that has made this socket. It is connected when it is first used, and again after the connection has ended.
+pub(crate) fn channel(kubelet: PathBuf) -> Channel {
+    let settled = Instant::now() + NOT_YET;
+    let connect = tower::service_fn(move |_| {
+        let path = kubelet.clone();
+        async move { connect(&path, settled).await.map(TokioIo::new) }
+    });
+    Dialer::from_static("http://localhost").connect_with_connector_lazy(connect)
+}
+
+/// Connects to a socket, which until `settled` may not listen yet. Cancel-safe.
+async fn connect(path: &Path, settled: Instant) -> io::Result<UnixStream> {
+    loop {
+        match UnixStream::connect(path).await {
+            Err(error) if error.kind() == io::ErrorKind::ConnectionRefused && Instant::now() < settled => {
+                sleep(ATTEMPT).await;
+            }
+            connected => return connected,
+        }
+    }
+}
+
+// === impl Resource ===
+
+impl Resource {
+    /// Registers the resource with each kubelet, for as long as it is polled.
+    pub(crate) async fn register(self, mut kubelets: Kubelets) {
+        let mut backoff = Backoff::new();
+        let mut told = String::new();
+        loop {
+            // The sender lives as long as we do.
+            let Ok(Some(kubelet)) = kubelets.wait_for(Option::is_some).await.map(|kubelet| kubelet.clone())
+            else {
+                return;
+            };
+            let replaced = replaced(kubelets.clone(), kubelet.generation);
+            let attended = async {
+                // A kubelet whose socket was deleted may live, but nobody registers with it.
+                while kubelets.borrow().is_some() {
+                    let began = Instant::now();
+                    let end = self.attend(&kubelet).await;
+                    if began.elapsed() >= LASTING {
+                        backoff.reset();
+                    }
+                    self.tell(&end, &mut told);
+                    sleep(backoff.pause()).await;
+                }
+            };
+            tokio::select! {
+                biased;
+                () = replaced => {}
+                () = attended => {}
+            }
+            backoff.reset();
+        }
+    }
+
+    /// Registers once, and returns when the kubelet has ended its stream.
+    async fn attend(&self, kubelet: &Kubelet) -> Result<()> {
+        let (endpoint, streams) = self.open(&self.shared.config.directory, |routes| routes)?;
+        let request = v1beta1::RegisterRequest {
+            version: to_proto::VERSION.to_owned(),
+            endpoint: endpoint.name(),
+            resource_name: self.name.to_string(),
+            options: Some(to_proto::options()),
+        };
+        let mut client = RegistrationClient::new(kubelet.channel.clone());
+        let refused =
+            |why: String| Error::unavailable(format!("the kubelet does not register {}: {why}", self.name));
+        match timeout(REGISTER, client.register(request)).await {
+            Ok(Ok(_)) => {}
+            Ok(Err(status)) => return Err(refused(cut(status.message())).with_source(status)),
+            Err(_) => return Err(refused(format!("no answer within {REGISTER:?}"))),
+        }
+        if timeout(LIST, streams.opened()).await.is_err() {
+            return Err(refused(format!("it did not ask for the devices within {LIST:?}")));
+        }
+        tracing::info!(resource = %self.name, socket = %endpoint.path().display(), "registered with the kubelet");
+        let _registered = self.shared.registrations.registered();
+        streams.ended().await;
+        Ok(())
+    }
+
+    /// Has the kubelet's plugin watcher find the resource in a directory, for as long as it is polled.
+    pub(crate) async fn be_found(self, directory: &Path) {
+        let mut backoff = Backoff::new();
+        let mut told = String::new();
+        loop {
+            let began = Instant::now();
+            let end = self.wait_in(directory).await;
+            if began.elapsed() >= LASTING {
+                backoff.reset();
+            }
+            self.tell(&end, &mut told);
+            sleep(backoff.pause()).await;
+        }
+    }
+
+    /// Makes a socket to be found, and returns when it has gone, or when the kubelet has ended its stream.
+    async fn wait_in(&self, directory: &Path) -> Result<()> {
+        let found = RegistrationServer::new(Found { resource: Arc::clone(&self.name) });
+        let (endpoint, streams) = self.open(directory, |routes| routes.add_service(found))?;
+        let gone = async {
+            while endpoint.path().exists() {
+                sleep(LOOK).await;
+            }
+        };
+        let watched = async {
+            streams.opened().await;
+            tracing::info!(resource = %self.name, socket = %endpoint.path().display(), "found by the kubelet");
+            let _registered = self.shared.registrations.registered();
+            streams.ended().await;
+        };
+        tokio::select! {
+            () = gone => {}
+            () = watched => {}
+        }
+        Ok(())
+    }
+
+    /// A new endpoint with the plugin, and what else `add` serves there.
+    fn open(
+        &self,
+        directory: &Path,
+        add: impl FnOnce(Routes) -> Routes + Send + 'static,
+    ) -> Result<(Endpoint, Streams)> {
+        let streams = Streams::new();
+        let plugin = DevicePlugin {
+            resource: Arc::clone(&self.name),
+            scope: self.scope.clone(),
+            listing: self.listing.clone(),
+            streams: streams.clone(),
+            ended: CancellationToken::new(),
+        };
+        let (ended, observe) = (plugin.ended.clone(), Arc::clone(&self.shared.observe));
+        let routes = move || observe(add(Routes::new(DevicePluginServer::new(plugin))));
+        let endpoint = Endpoint::open(directory, &self.name, &self.shared.tasks, ended, routes)?;
+        Ok((endpoint, streams))
+    }
+
+    /// Logs the end of a registration; the same failure once.
+    fn tell(&self, end: &Result<()>, told: &mut String) {
+        match end {
+            Ok(()) => {
+                told.clear();
+                tracing::info!(resource = %self.name, "the kubelet has ended its connection; the resource is offered anew");
+            }
+            Err(error) => {
+                let report = error.report();
+                if *told != report {
+                    tracing::warn!(resource = %self.name, error = report, "a resource is not offered to the kubelet, which is tried until it is");
+                    *told = report;
+                }
+            }
+        }
+    }
+}
+
+/// Returns once there is a newer kubelet.
+async fn replaced(mut kubelets: Kubelets, generation: u64) {
+    let is_newer = |now: &Option<Kubelet>| now.as_ref().is_some_and(|now| now.generation != generation);
+    if kubelets.wait_for(is_newer).await.is_err() {
+        std::future::pending::<()>().await;
+    }
+}
+
+fn cut(text: &str) -> String {
+    text.chars().take(TEXT_MAX).collect()
+}
+
+// === impl Found ===
+
+#[tonic::async_trait]
+impl watcher::registration_server::Registration for Found {
+    async fn get_info(
+        &self,
+        _: Request<watcher::InfoRequest>,
+    ) -> Result<Response<watcher::PluginInfo>, Status> {
+        Ok(Response::new(watcher::PluginInfo {
+            r#type: "DevicePlugin".to_owned(),
+            name: self.resource.to_string(),
+            // This socket.
+            endpoint: String::new(),
+            supported_versions: vec![to_proto::VERSION.to_owned()],
+        }))
+    }
+
+    async fn notify_registration_status(
+        &self,
+        request: Request<watcher::RegistrationStatus>,
+    ) -> Result<Response<watcher::RegistrationStatusResponse>, Status> {
+        let watcher::RegistrationStatus { plugin_registered, error } = request.into_inner();
+        if !plugin_registered {
+            tracing::warn!(resource = %self.resource, error = cut(&error), "the kubelet does not take a resource that it has found");
+        }
+        Ok(Response::new(watcher::RegistrationStatusResponse {}))
+    }
+}

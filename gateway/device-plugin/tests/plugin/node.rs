@@ -1,0 +1,173 @@
+//! A node under test: a fake backend, a gateway, the frontend, and a directory for kubelets.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use switchyard_core::backend::Backend;
+use switchyard_core::device::{Device, DeviceGroup, Health, Inventory, SlotPlacement, node};
+use switchyard_core::gateway::{Gateway, Limits};
+use switchyard_core::id::Owner;
+use switchyard_core::image::{Credentials, PullRequest};
+use switchyard_device_plugin::{Config, Frontend, Registrations};
+use switchyard_fake::{BUSYBOX, Fake};
+use switchyard_kubelet::{Kubelet, Options};
+use tempfile::TempDir;
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+
+pub(crate) const TPU: &str = "acme.com/tpu";
+
+pub(crate) struct Node {
+    pub(crate) gateway: Gateway,
+    pub(crate) registrations: Registrations,
+    config: Config,
+    hardware: watch::Sender<Option<Arc<Inventory>>>,
+    stop: CancellationToken,
+    serving: JoinHandle<()>,
+    dir: TempDir,
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        self.serving.abort();
+    }
+}
+
+impl Node {
+    /// A node with these devices, whose frontend serves.
+    pub(crate) async fn with(inventory: Inventory) -> Self {
+        Self::configured(inventory, |_, _| {}).await
+    }
+
+    /// The same with another configuration.
+    pub(crate) async fn configured(inventory: Inventory, configure: impl FnOnce(&mut Config, &Path)) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let mut config = Config {
+            directory: dir.path().join("device-plugins"),
+            pod_resources_socket: dir.path().join("pod-resources/kubelet.sock"),
+            ..Config::default()
+        };
+        configure(&mut config, dir.path());
+        let fake = Fake::with_busybox();
+        let request = PullRequest {
+            reference: BUSYBOX.into(),
+            credentials: Credentials::Anonymous,
+            handler: String::new(),
+            owner: Owner::Host,
+        };
+        fake.images().pull(&request).await.unwrap();
+        let gateway = Gateway::new(Arc::new(fake.clone()), Limits::default());
+        let (hardware, inventories) = watch::channel(Some(Arc::new(inventory)));
+        gateway.watch_devices(inventories);
+        gateway.recover().await.unwrap();
+        let frontend = Frontend::new(gateway.scope(Owner::Kubernetes), config.clone())
+            .listing_each(Duration::from_millis(50));
+        let stop = CancellationToken::new();
+        let registrations = frontend.registrations();
+        let serving = tokio::spawn(frontend.serve(stop.clone()));
+        Self { gateway, registrations, config, hardware, stop, serving, dir }
+    }
+
+    pub(crate) fn directory(&self) -> &Path {
+        &self.config.directory
+    }
+
+    /// A path in the node's own directory.
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    /// A kubelet that starts for the first time.
+    pub(crate) fn kubelet(&self) -> Kubelet {
+        Kubelet::start(self.directory(), Options::default())
+    }
+
+    /// A kubelet, once it knows so many resources.
+    pub(crate) async fn followed(&self, resources: usize) -> Kubelet {
+        let kubelet = self.kubelet();
+        registered(&kubelet, resources).await;
+        kubelet
+    }
+
+    /// Waits until the frontend knows that so many of its resources are followed.
+    pub(crate) async fn follows(&self, resources: usize) {
+        let followed = async {
+            while self.registrations.followed() != resources {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(10), followed).await.expect("they are followed");
+    }
+
+    /// Changes the devices that there are.
+    pub(crate) fn change(&self, change: impl FnOnce(&mut Inventory)) {
+        self.hardware.send_modify(|inventory| {
+            let mut next = inventory.as_deref().cloned().unwrap_or_default();
+            change(&mut next);
+            *inventory = Some(Arc::new(next));
+        });
+    }
+
+    /// Ends the frontend, as the daemon does.
+    pub(crate) async fn stop(mut self) {
+        self.stop.cancel();
+        let ended = tokio::time::timeout(Duration::from_secs(10), &mut self.serving).await;
+        ended.expect("it ends").unwrap();
+        let left: Vec<_> = std::fs::read_dir(self.directory()).unwrap().flatten().collect();
+        let ours = |entry: &std::fs::DirEntry| entry.file_name().to_string_lossy().starts_with("switchyard-");
+        assert!(!left.iter().any(ours), "{left:?}");
+    }
+
+    /// The path of a plugin's socket that a kubelet knows.
+    pub(crate) fn endpoint(&self, kubelet: &Kubelet, resource: &str) -> PathBuf {
+        let all = kubelet.registrations();
+        let last = all.iter().rev().find(|registered| registered.resource == resource);
+        self.directory().join(&last.expect("it is registered").endpoint)
+    }
+}
+
+/// Waits until a kubelet has the devices of so many resources.
+pub(crate) async fn registered(kubelet: &Kubelet, resources: usize) {
+    kubelet
+        .until("the resources are registered", |kubelet| {
+            let all = kubelet.registrations();
+            all.len() >= resources && all.iter().all(|one| kubelet.capacity(&one.resource).1 > 0)
+        })
+        .await;
+}
+
+/// Devices of a resource, with so many slots each.
+pub(crate) fn group(resource: &str, devices: usize, shares: u16) -> DeviceGroup {
+    let name = resource.replace(['.', '/'], "-");
+    let device = |number: usize| Device {
+        id: format!("{name}-{number:03}"),
+        aliases: Vec::new(),
+        nodes: vec![node(format!("/dev/{name}{number}").into(), "rw")],
+        cdi: vec![format!("{resource}={number}")],
+        health: Health::Healthy,
+        pci_bus_id: None,
+        numa_node: u32::try_from(number % 2).ok(),
+        traffic: None,
+    };
+    DeviceGroup {
+        vendor: "acme".to_owned(),
+        kind: "tpu".to_owned(),
+        name: name.clone(),
+        resource: resource.to_owned(),
+        attributes: Default::default(),
+        shares,
+        quota: Default::default(),
+        placement: SlotPlacement::Packed,
+        devices: (0..devices).map(device).collect(),
+        variable: "DEVICES".to_owned(),
+        env: Default::default(),
+        shared: Vec::new(),
+        mounts: Vec::new(),
+    }
+}
+
+pub(crate) fn inventory(groups: impl IntoIterator<Item = DeviceGroup>) -> Inventory {
+    Inventory { groups: groups.into_iter().collect() }
+}

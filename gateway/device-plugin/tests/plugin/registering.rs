@@ -1,0 +1,163 @@
+//! A kubelet is registered with whenever it starts, however that looks from outside.
+
+use std::fs;
+use std::time::{Duration, Instant};
+
+use switchyard_kubelet::{Kubelet, Options, remove_sockets};
+
+use crate::node::{Node, TPU, group, inventory, registered};
+
+/// How long a registration may take on a machine that is busy with other tests: a kubelet takes some milliseconds.
+const SOON: Duration = Duration::from_secs(5);
+
+#[track_caller]
+fn check_soon(kubelet: &Kubelet) {
+    let last = kubelet.registrations().last().expect("something is registered").clone();
+    let took = last.answered.duration_since(kubelet.began());
+    assert!(took < SOON, "{took:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_kubelet_that_was_there_before_is_registered_with() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("device-plugins");
+    let kubelet = Kubelet::start(&path, Options::default());
+    let node = Node::configured(inventory([group(TPU, 4, 1)]), |config, _| config.directory = path).await;
+    registered(&kubelet, 1).await;
+    assert_eq!(kubelet.capacity(TPU), (4, 4));
+    assert_eq!(node.registrations.resources(), 1);
+    node.follows(1).await;
+    node.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn each_kubelet_that_starts_is_registered_with_on_a_new_socket() {
+    let node = Node::with(inventory([group(TPU, 4, 1), group("acme.com/fpga", 2, 3)])).await;
+    let mut endpoints = Vec::new();
+    let mut kubelet = node.followed(2).await;
+    for _ in 0..10 {
+        check_soon(&kubelet);
+        assert_eq!((kubelet.capacity(TPU), kubelet.capacity("acme.com/fpga")), ((4, 4), (6, 6)));
+        endpoints.push(node.endpoint(&kubelet, TPU));
+        let checkpoint = kubelet.kill();
+        kubelet = Kubelet::start(node.directory(), Options { checkpoint, ..Options::default() });
+        registered(&kubelet, 2).await;
+    }
+    endpoints.sort();
+    endpoints.dedup();
+    assert_eq!(endpoints.len(), 10);
+    // Nothing is left of the sockets of before.
+    let ours = fs::read_dir(node.directory()).unwrap().count();
+    assert_eq!(ours, 3, "a socket for each resource, and the kubelet's");
+    node.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_kubelet_that_starts_while_its_predecessor_lives_is_registered_with() {
+    let node = Node::with(inventory([group(TPU, 4, 1)])).await;
+    let old = node.followed(1).await;
+    // All sockets go, the old kubelet's too, and its connections are still there.
+    let new = node.followed(1).await;
+    check_soon(&new);
+    drop(old);
+    registered(&new, 1).await;
+    assert_eq!(new.capacity(TPU), (4, 4));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_socket_that_is_moved_into_place_is_a_new_kubelet() {
+    let node = Node::with(inventory([group(TPU, 4, 1)])).await;
+    let _old = node.followed(1).await;
+    let aside = node.path("aside");
+    let new = Kubelet::start(&aside, Options::default());
+    // The new kubelet connects to endpoints in the directory that it knows.
+    fs::rename(node.directory(), node.path("device-plugins-old")).unwrap();
+    fs::rename(&aside, node.directory()).unwrap();
+    std::os::unix::fs::symlink(node.directory(), &aside).unwrap();
+    registered(&new, 1).await;
+    assert_eq!(new.capacity(TPU), (4, 4));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stream_that_the_kubelet_breaks_off_is_made_anew_soon() {
+    let node = Node::with(inventory([group(TPU, 4, 1)])).await;
+    let kubelet = node.followed(1).await;
+    for round in 2..5 {
+        kubelet.disconnect_all();
+        kubelet.until("it is registered anew", |kubelet| kubelet.registrations().len() == round).await;
+        registered(&kubelet, round).await;
+    }
+    node.follows(1).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn sockets_that_somebody_deletes_are_no_end_of_a_registration() {
+    let node = Node::with(inventory([group(TPU, 4, 1)])).await;
+    let kubelet = node.followed(1).await;
+    remove_sockets(node.directory());
+    node.change(|inventory| inventory.groups[0].devices.truncate(3));
+    kubelet.until("a change is seen", |kubelet| kubelet.capacity(TPU) == (4, 3)).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_kubelet_that_hangs_holds_nothing_up() {
+    let node = Node::with(inventory([group(TPU, 4, 1)])).await;
+    let hangs = Kubelet::start(node.directory(), Options { hangs: true, ..Options::default() });
+    let kubelet = node.followed(1).await;
+    check_soon(&kubelet);
+    drop(hangs);
+    let _hangs = Kubelet::start(node.directory(), Options { hangs: true, ..Options::default() });
+    let began = Instant::now();
+    node.stop().await;
+    assert!(began.elapsed() < SOON, "{:?}", began.elapsed());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn many_resources_are_registered_in_a_moment() {
+    let groups = (0..64).map(|number| group(&format!("acme.com/r{number}"), 100, 1));
+    let node = Node::with(inventory(groups)).await;
+    let kubelet = node.followed(64).await;
+    drop(kubelet);
+    let kubelet = node.followed(64).await;
+    let began = kubelet.began();
+    let registrations = kubelet.registrations();
+    let called = registrations.iter().map(|one| one.called.duration_since(began)).max().unwrap();
+    let answered = registrations.iter().map(|one| one.answered.duration_since(began)).max().unwrap();
+    println!(
+        "64 resources of 100 devices: the last Register was called after {called:?}, answered after {answered:?}"
+    );
+    assert!(answered < SOON, "{answered:?}");
+    node.follows(64).await;
+    node.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_plugin_watcher_finds_what_is_to_be_found() {
+    let node = Node::configured(inventory([group(TPU, 4, 1)]), |config, dir| {
+        config.plugin_watcher_directory = Some(dir.join("plugins_registry"));
+    })
+    .await;
+    let registry = node.path("plugins_registry");
+    let options = || Options { plugins_registry: Some(registry.clone()), ..Options::default() };
+    fs::create_dir(&registry).unwrap();
+    let kubelet = Kubelet::start(node.directory(), options());
+    registered(&kubelet, 1).await;
+    // A kubelet that starts finds what it has found before.
+    let endpoint = kubelet.registrations()[0].endpoint.clone();
+    assert!(registry.join(endpoint).exists());
+    drop(kubelet);
+    let kubelet = Kubelet::start(node.directory(), options());
+    registered(&kubelet, 1).await;
+    kubelet.disconnect_all();
+    kubelet.until("it is found anew", |kubelet| kubelet.registrations().len() == 2).await;
+    registered(&kubelet, 2).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_resource_without_devices_is_registered_so_that_no_pod_starts_without_one() {
+    let node = Node::with(inventory([group(TPU, 0, 1)])).await;
+    let kubelet = node.kubelet();
+    kubelet.until("it is registered", |kubelet| kubelet.registrations().len() == 1).await;
+    let refused = kubelet.admit("pod", "app", &[(TPU, 1)]).await.unwrap_err();
+    assert!(refused.contains("Requested: 1, Available: 0"), "{refused}");
+}

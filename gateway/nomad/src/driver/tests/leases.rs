@@ -1,0 +1,229 @@
+//! Devices that the device plugin has leased: from their reservation to the start of a task, and through its restarts.
+
+use switchyard_core::ErrorKind;
+use switchyard_core::device::{Health, Inventory};
+use switchyard_core::gateway::Scope;
+use switchyard_core::spec::{DeviceNode, MountSource};
+use switchyard_fake::Method;
+use switchyard_proto::nomad::device as plugin;
+use switchyard_proto::nomad::device::device_plugin_server::DevicePlugin as _;
+use tokio::sync::watch;
+
+use super::*;
+use crate::configs::devices;
+use crate::device::DeviceService;
+use crate::plan::Plan;
+
+/// Longer than what had a device may take to be started anew.
+const GRACE_OVER: Duration = Duration::from_secs(25);
+
+/// A lab with the device `acme0`, and what else there is.
+async fn equipped_lab() -> Lab {
+    let lab = lab().await;
+    lab.equip().await;
+    lab
+}
+
+impl Lab {
+    async fn equip(&self) {
+        let (tell, inventories) = watch::channel(Some(Arc::new(devices(&["acme0"], 1))));
+        self.gateway.watch_devices(inventories);
+        let mut view = self.gateway.scope(Owner::Nomad).devices();
+        view.wait_for(Option::is_some).await.expect("the gateway lives");
+        // Nobody looks any more: it stays as it is.
+        drop(tell);
+    }
+
+    /// The variables that Nomad's device plugin gives to a task that gets the device.
+    async fn reserve(&self) -> BTreeMap<String, String> {
+        let service = DeviceService::new(self.gateway.scope(Owner::Nomad));
+        let request = plugin::ReserveRequest { device_ids: vec!["acme0".to_owned()] };
+        let answer = service.reserve(Request::new(request)).await.expect("it is free").into_inner();
+        answer.container_res.expect("it is always set").envs.into_iter().collect()
+    }
+
+    /// The request of a task that has these variables of a device plugin, as an agent sends it that was started anew: nodes and mounts are
+    /// forgotten.
+    fn leased(&self, start: &str, device_env: &BTreeMap<String, String>) -> nomad::TaskConfig {
+        let mut request = self.request(start, &["serve"]);
+        request.device_env = device_env.clone();
+        request.env.extend(device_env.clone());
+        request
+    }
+
+    fn pods(&self) -> Scope {
+        self.gateway.scope(Owner::Kubernetes)
+    }
+}
+
+/// Why a kubelet does not get the device.
+async fn refused(pods: &Scope) -> String {
+    let error = pods.lease(&["acme0".to_owned()]).await.expect_err("it is held");
+    assert_eq!(error.kind(), ErrorKind::FailedPrecondition);
+    error.report()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_task_that_is_restarted_keeps_its_device_and_one_that_is_not_gives_it_back() {
+    let lab = equipped_lab().await;
+    let given = lab.reserve().await;
+    let first = lab.leased("00000001", &given);
+    lab.start(&first).await.expect("it starts");
+    let text = refused(&lab.pods()).await;
+    assert!(text.contains("\"acme0\"") && text.contains(&first.id) && text.contains("of nomad"), "{text}");
+    lab.stop(&first.id, "", 5).await.expect("it listens");
+    lab.destroy(&first.id, false).await.expect("it has ended");
+    refused(&lab.pods()).await;
+    // The policy of restarts says when.
+    tokio::time::sleep(Duration::from_secs(15)).await;
+    let second = lab.leased("00000002", &given);
+    lab.start(&second).await.expect("its device is still there for it");
+    let nodes = lab.fake.devices(lab.task(&second.id));
+    let nodes: Vec<_> = nodes.iter().map(|node| node.container_path.to_str()).collect();
+    assert_eq!(nodes, [Some("/dev/acme0"), Some("/dev/acmectl")], "although its agent has not named them");
+    tokio::time::sleep(GRACE_OVER).await;
+    refused(&lab.pods()).await;
+    lab.destroy(&second.id, true).await.expect("it is killed");
+    tokio::time::sleep(GRACE_OVER).await;
+    lab.pods().lease(&["acme0".to_owned()]).await.expect("it was given back");
+    let late = lab.start(&lab.leased("00000003", &given)).await.expect_err("it is another's now");
+    assert_eq!((late.code(), late.details().is_empty()), (Code::FailedPrecondition, false));
+    assert!(late.message().contains("may have been given to others meanwhile"), "{late:?}");
+    assert_eq!(lab.fake.leftovers(), Vec::<String>::new());
+    assert_eq!(lab.fake.breaches(), Vec::<String>::new());
+}
+
+#[tokio::test]
+async fn what_a_lease_gives_is_put_into_the_task_although_its_agent_has_forgotten_it() {
+    let lab = equipped_lab().await;
+    let given = lab.reserve().await;
+    let mut request = lab.leased("00000001", &given);
+    let session = session(PluginConfig::default());
+    let equip = |request: &nomad::TaskConfig| {
+        lab.driver.equipped(Plan::make(request, &session).expect("it is well formed")).expect("it is leased")
+    };
+    let plan = equip(&request);
+    let paths = |nodes: &[DeviceNode]| -> Vec<_> {
+        nodes.iter().map(|node| (node.host_path.clone(), node.container_path.clone())).collect()
+    };
+    let same = |path: &str| (PathBuf::from(path), PathBuf::from(path));
+    assert_eq!(paths(&plan.task.devices), [same("/dev/acme0"), same("/dev/acmectl")]);
+    assert_eq!(plan.task.cdi_devices, ["acme.com/tpu=acme0"]);
+    let library = |plan: &Plan| {
+        let mut mounts = plan.task.mounts.iter().filter(|mount| mount.destination.ends_with("opt/acme"));
+        (mounts.next().map(|mount| mount.source.clone()), mounts.count())
+    };
+    assert!(
+        matches!(library(&plan), (Some(MountSource::Host { path, .. }), 0) if path.ends_with("opt/acme"))
+    );
+    assert_eq!(
+        lab.driver.equipped(plan.clone()).expect("it is leased"),
+        plan,
+        "a second time changes nothing"
+    );
+    let tokens = |plan: &Plan| plan.task.leases.len();
+    let told = plan.task.env.iter().any(|variable| variable.name.starts_with("SWITCHYARD_LEASE_"));
+    assert_eq!((tokens(&plan), told), (1, false), "the task itself has no use for the token");
+    // What the agent has passed on, and what the job says, stays as it is.
+    request.devices = vec![nomad::Device {
+        task_path: "/dev/acmectl".to_owned(),
+        host_path: "/dev/other".to_owned(),
+        cgroup_permissions: "r".to_owned(),
+    }];
+    request.mounts = vec![nomad::Mount {
+        task_path: "/opt/acme".to_owned(),
+        host_path: "/var/own".to_owned(),
+        ..Default::default()
+    }];
+    let plan = equip(&request);
+    let other = (PathBuf::from("/dev/other"), PathBuf::from("/dev/acmectl"));
+    assert_eq!(paths(&plan.task.devices), [other, same("/dev/acme0")]);
+    assert!(matches!(library(&plan), (Some(MountSource::Host { path, .. }), 0) if path.ends_with("var/own")));
+    request.env.insert("SWITCHYARD_LEASE_01234567".to_owned(), "0".repeat(32));
+    assert_eq!(tokens(&equip(&request)), 1, "a variable of the job's own is no lease");
+}
+
+#[tokio::test]
+async fn a_running_task_keeps_its_device_over_a_restart_of_the_daemon_and_is_known_again() {
+    let lab = equipped_lab().await;
+    let request = lab.leased("00000001", &lab.reserve().await);
+    lab.start(&request).await.expect("it starts");
+    let lab = lab.restarted().await;
+    lab.equip().await;
+    let text = refused(&lab.pods()).await;
+    assert!(text.contains(&request.id), "{text}");
+    lab.start(&request).await.expect("it runs");
+    assert_eq!(lab.fake.count(Method::CreateTask), 0);
+}
+
+#[tokio::test]
+async fn a_lease_that_is_not_known_is_refused_so_that_the_agent_may_try_again() {
+    let lab = equipped_lab().await;
+    let unknown = BTreeMap::from([("SWITCHYARD_LEASE_01234567".to_owned(), "01234567".repeat(4))]);
+    let kubelets = lab.pods().lease(&["acme0".to_owned()]).await.expect("it is free").token.to_string();
+    let kubelets = BTreeMap::from([(format!("SWITCHYARD_LEASE_{}", &kubelets[..8]), kubelets)]);
+    let events = lab.driver.task_events(call(nomad::TaskEventsRequest {})).await.expect("there is a session");
+    let mut events = events.into_inner();
+    for env in [unknown, kubelets] {
+        let refused = lab.start(&lab.leased("00000001", &env)).await.expect_err("it is nobody's of Nomad");
+        assert_eq!((refused.code(), refused.details().is_empty()), (Code::FailedPrecondition, false));
+        assert!(refused.message().contains("lease"), "{refused:?}");
+        assert_eq!(lab.fake.leftovers(), Vec::<String>::new());
+        loop {
+            let event = events.next().await.expect("it is open").expect("it is an event");
+            if event.message.starts_with("Cannot start yet: the lease ") {
+                break;
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn what_is_no_lease_is_refused_by_its_name() {
+    let lab = equipped_lab().await;
+    let token = "01234567".repeat(4);
+    for (name, value) in [
+        ("SWITCHYARD_LEASE_", token.as_str()),
+        ("SWITCHYARD_LEASE_76543210", &token),
+        ("SWITCHYARD_LEASE_0123456", &token),
+        ("SWITCHYARD_LEASE_01234567", ""),
+        ("SWITCHYARD_LEASE_01234567", "01234567"),
+        ("SWITCHYARD_LEASE_01234567", &token[..31]),
+        ("SWITCHYARD_LEASE_01234567", &format!("{token}0")),
+        ("SWITCHYARD_LEASE_ABCDEF01", &"ABCDEF01".repeat(4)),
+        ("SWITCHYARD_LEASE_../../..", "../../../../../../../../../../.."),
+    ] {
+        let env = BTreeMap::from([(name.to_owned(), value.to_owned())]);
+        let refused = lab.start(&lab.leased("00000001", &env)).await.expect_err("it is malformed");
+        assert_eq!((refused.code(), refused.details().is_empty()), (Code::InvalidArgument, true));
+        assert!(refused.message().starts_with(&format!("task.device_env[{name:?}]: ")), "{refused:?}");
+    }
+    let digits = |number: u32| format!("{number:08x}");
+    let many = (0..1025).map(|n| (format!("SWITCHYARD_LEASE_{}", digits(n)), digits(n).repeat(4))).collect();
+    let refused = lab.start(&lab.leased("00000001", &many)).await.expect_err("they are too many");
+    assert!(refused.message().ends_with("the task has 1024 leases of devices without it, and may have 1024"));
+    assert_eq!(lab.fake.count(Method::CreateSandbox), 0);
+}
+
+#[tokio::test]
+async fn a_device_that_is_not_well_when_the_task_starts_is_not_left_out_of_it() {
+    let lab = lab().await;
+    let (tell, inventories) = watch::channel(Some(Arc::new(devices(&["acme0"], 1))));
+    lab.gateway.watch_devices(inventories);
+    let given = lab.reserve().await;
+    tell.send_replace(Some(Arc::new(devices(&["acme9"], 1))));
+    let mut view = lab.gateway.scope(Owner::Nomad).devices();
+    let knows =
+        |view: &Option<Arc<Inventory>>| view.as_ref().is_some_and(|view| view.groups[0].devices.len() == 2);
+    view.wait_for(knows).await.expect("the gateway lives");
+    let refused = lab.start(&lab.leased("00000001", &given)).await.expect_err("it was pulled out");
+    assert_eq!((refused.code(), refused.details().is_empty()), (Code::FailedPrecondition, false));
+    assert!(refused.message().contains("acme0") && refused.message().contains("not there"), "{refused:?}");
+    tell.send_replace(Some(Arc::new(devices(&["acme0", "acme9"], 1))));
+    let well = |view: &Option<Arc<Inventory>>| {
+        let all = view.iter().flat_map(|view| &view.groups[0].devices);
+        all.filter(|device| device.health == Health::Healthy).count() == 2
+    };
+    view.wait_for(well).await.expect("the gateway lives");
+    lab.start(&lab.leased("00000001", &given)).await.expect("it is there again");
+}

@@ -1,0 +1,329 @@
+//! One device, and a kubelet and a Nomad agent that both want it: with real device nodes, real containers and a daemon that is killed.
+
+use std::path::PathBuf;
+use std::sync::Barrier;
+use std::thread;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use switchyard_kubelet::{Kubelet, Options, RunOptions};
+use switchyard_proto::cri::v1 as cri;
+use switchyard_proto::nomad::device;
+use switchyard_proto::nomad::drivers::proto as nomad;
+use switchyard_tests::host::{eventually, random_name};
+use switchyard_tests::node::{Node, Pod};
+use switchyard_tests::nomad::{Agent, Setup};
+use tokio::runtime::Runtime;
+
+use crate::nomad::devices::{Devices, make_device};
+
+/// What the kubelet calls the group.
+const TPU: &str = "acme.com/tpu";
+/// How long news may take.
+const SOON: Duration = Duration::from_secs(20);
+/// How often the two race.
+const ROUNDS: usize = 10;
+/// What the node of the device is inside: as `/dev/null`.
+const NUMBERS: &str = "1:3";
+
+/// A node with one device that both may have, and who wants it.
+struct Lab {
+    node: Node,
+    runtime: Runtime,
+    /// The id of the device.
+    id: String,
+}
+
+impl Lab {
+    fn start() -> Self {
+        let node = Node::start_configured(|root| {
+            let dir = root.path().join("dev");
+            std::fs::create_dir(&dir).expect("the root can be written");
+            make_device(&dir.join("acme0"));
+            let kubelet = root.path().join("kubelet");
+            format!(
+                "[devices]\nrestart_grace_seconds = 1\n[devices.kubelet]\ndirectory = \"{0}/device-plugins\"\n\
+                 pod_resources_socket = \"{0}/pod-resources/kubelet.sock\"\n\
+                 [[devices.groups]]\nvendor = \"acme\"\ntype = \"tpu\"\nname = \"v2\"\nresource = \"{TPU}\"\n\
+                 paths = [\"{1}/acme[0-9]\"]\nenv = \"ACME_DEVICES\"\n",
+                kubelet.display(),
+                dir.display()
+            )
+        });
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
+        let mut lab = Self { node, runtime: runtime.expect("a runtime can be made"), id: String::new() };
+        assert!(eventually(SOON, || lab.report()["slots"][0]["id"].is_string()), "{}", lab.report());
+        lab.id = lab.report()["slots"][0]["id"].as_str().expect("it has an id").to_owned();
+        lab
+    }
+
+    fn directory(&self) -> PathBuf {
+        self.node.root().path().join("kubelet/device-plugins")
+    }
+
+    fn path(&self) -> String {
+        self.node.root().path().join("dev/acme0").display().to_string()
+    }
+
+    /// A kubelet, once it knows of the device.
+    fn kubelet(&self) -> Kubelet {
+        let _runtime = self.runtime.enter();
+        let kubelet = Kubelet::start(&self.directory(), Options::default());
+        self.sees(&kubelet, 1);
+        kubelet
+    }
+
+    /// Waits until so many devices are healthy as a kubelet sees it.
+    fn sees(&self, kubelet: &Kubelet, healthy: usize) {
+        let what = format!("{healthy} of 1 devices are healthy");
+        self.runtime.block_on(kubelet.until(&what, |kubelet| kubelet.capacity(TPU) == (1, healthy)));
+    }
+
+    fn admit(&self, kubelet: &Kubelet, pod: &str) -> Result<RunOptions, String> {
+        self.runtime.block_on(kubelet.admit(pod, "main", &[(TPU, 1)]))
+    }
+
+    /// A container with what the kubelet was given for it.
+    fn container(&self, name: &str, options: &RunOptions) -> cri::ContainerConfig {
+        let mut config = self.node.container(name, &["sleep", "1000"]);
+        config.annotations = options.annotations.clone();
+        config.envs = options
+            .envs
+            .iter()
+            .map(|(key, value)| cri::KeyValue { key: key.clone(), value: value.clone().into_bytes() })
+            .collect();
+        config.devices = options
+            .devices
+            .iter()
+            .map(|(host, inside, permissions)| cri::Device {
+                host_path: host.clone(),
+                container_path: inside.clone(),
+                permissions: permissions.clone(),
+            })
+            .collect();
+        config
+    }
+
+    /// What `switchyard devices` shows.
+    fn report(&self) -> Value {
+        let (_, body) = self.node.daemon().get("/v1/devices");
+        serde_json::from_str(&body).unwrap_or_else(|error| panic!("{error}: {body}"))
+    }
+
+    /// That the device is held by one alone, and by whom.
+    #[track_caller]
+    fn is_held_by(&self, owner: &str, name: &str) {
+        let report = self.report();
+        let holders = report["slots"][0]["holders"].as_array().expect("it is a list").clone();
+        assert_eq!(holders.len(), 1, "{report:#}");
+        assert_eq!(
+            (holders[0]["owner"].as_str(), holders[0]["state"].as_str()),
+            (Some(owner), Some("bound")),
+            "{report:#}"
+        );
+        assert!(holders[0]["name"].as_str().is_some_and(|held| held.contains(name)), "{name}: {report:#}");
+    }
+
+    #[track_caller]
+    fn is_free(&self) {
+        let free = || self.report()["slots"][0]["holders"].as_array().is_some_and(Vec::is_empty);
+        assert!(eventually(SOON, free), "{:#}", self.report());
+    }
+
+    /// The numbers of the device as a container sees it.
+    fn numbers(&self, container: &str) -> String {
+        self.node.cri().sh(container, &format!("stat -c %t:%T {}", self.path()))
+    }
+}
+
+/// A task with what the agent was given for it.
+fn task(lab: &Lab, agent: &Agent, given: &device::ContainerReservation) -> Setup {
+    let config =
+        json!({ "image": lab.node.image(), "command": "sleep", "args": ["1000"], "network_mode": "host" });
+    let mut task = Setup::new(lab.node.root(), agent, "task", &config);
+    task.config.device_env.extend(given.envs.clone());
+    task.config.env.extend(given.envs.clone());
+    let device = |one: &device::DeviceSpec| nomad::Device {
+        task_path: one.task_path.clone(),
+        host_path: one.host_path.clone(),
+        cgroup_permissions: one.permissions.clone(),
+    };
+    task.config.devices = given.devices.iter().map(device).collect();
+    task
+}
+
+#[track_caller]
+fn has_the_device(lab: &Lab, agent: &Agent, task: &Setup) {
+    let seen = agent.driver().exec(task.id(), &["stat", "-c", "%t:%T", &lab.path()], SOON).expect("it runs");
+    assert_eq!(seen.stdout.trim(), NUMBERS);
+}
+
+fn end(agent: &Agent, mut task: Setup) {
+    agent.driver().stop(task.id(), Duration::ZERO, "").expect("it stops");
+    agent.driver().destroy(task.id(), true).expect("it can be destroyed");
+    task.remove_leaf();
+}
+
+fn remove(kubelet: &Kubelet, pod: Pod<'_>, name: &str) {
+    drop(pod);
+    kubelet.remove_pod(name);
+}
+
+#[test]
+fn the_last_device_is_a_pods_or_a_tasks_and_never_both() {
+    let lab = Lab::start();
+    let mut won = [0, 0];
+    for round in 0..ROUNDS {
+        let kubelet = lab.kubelet();
+        let devices = Devices::launch(lab.node.root());
+        let agent = Agent::start(lab.node.root(), &json!({}));
+        let name = format!("race-{}", random_name());
+        let barrier = Barrier::new(2);
+        // Each goes first by turns, so that both ways are seen whichever of them is quicker.
+        let turn = |first: bool| {
+            barrier.wait();
+            thread::sleep(Duration::from_millis(if first { 0 } else { 3 }));
+        };
+        let (admitted, reserved) = thread::scope(|scope| {
+            let pods = scope.spawn(|| {
+                turn(round % 2 == 0);
+                lab.admit(&kubelet, &name)
+            });
+            let tasks = scope.spawn(|| {
+                turn(round % 2 == 1);
+                devices.reserve(&[&lab.id])
+            });
+            (pods.join().expect("it answers"), tasks.join().expect("it answers"))
+        });
+        match (admitted, reserved) {
+            (Ok(options), Err(refused)) => {
+                won[0] += 1;
+                let text = refused.message();
+                assert!(text.contains(&lab.id) && text.contains("kubernetes"), "{text}");
+                let pod = lab.node.pod(&name);
+                let container = pod.start(&lab.container("main", &options));
+                assert_eq!(lab.numbers(&container), NUMBERS);
+                lab.is_held_by("kubernetes", &name);
+                lab.node.daemon().kill9();
+                lab.node.daemon().restart();
+                lab.is_held_by("kubernetes", &name);
+                assert_eq!(lab.numbers(&container), NUMBERS);
+                lab.sees(&kubelet, 1);
+                remove(&kubelet, pod, &name);
+            }
+            (Err(refused), Ok(given)) => {
+                won[1] += 1;
+                let seen = refused.contains("nomad")
+                    || refused.contains("Available: 0")
+                    || refused.contains("unhealthy");
+                assert!(seen, "{refused}");
+                let task = task(&lab, &agent, &given);
+                agent.driver().start(&task.config).expect("it starts");
+                has_the_device(&lab, &agent, &task);
+                lab.is_held_by("nomad", task.id());
+                lab.sees(&kubelet, 0);
+                lab.node.daemon().kill9();
+                lab.node.daemon().restart();
+                lab.is_held_by("nomad", task.id());
+                lab.sees(&kubelet, 0);
+                let agent = Agent::start(lab.node.root(), &json!({}));
+                has_the_device(&lab, &agent, &task);
+                end(&agent, task);
+            }
+            (pod, task) => panic!("one of both must have the device: {pod:?}, {task:?}"),
+        }
+        lab.is_free();
+        assert_eq!(kubelet.crash(), None);
+    }
+    assert!(won.iter().all(|won| *won > 0), "both must have won: {won:?}");
+}
+
+#[test]
+fn a_container_that_crashes_keeps_its_device_and_so_does_a_task_that_is_restarted() {
+    let lab = Lab::start();
+    let (kubelet, devices) = (lab.kubelet(), Devices::launch(lab.node.root()));
+    let options = lab.admit(&kubelet, "crashing").expect("it is admitted");
+    let pod = lab.node.pod("crashing");
+    let mut first = lab.container("main", &options);
+    first.command = vec!["false".to_owned()];
+    let crashed = pod.start(&first);
+    assert_eq!(lab.node.cri().wait_exit(&crashed).exit_code, 1);
+    lab.node.cri().remove(&crashed).expect("it can be removed");
+    let refused = devices.reserve(&[&lab.id]).expect_err("the pod has it still");
+    assert!(refused.message().contains("crashing"), "{refused}");
+    lab.node.daemon().kill9();
+    lab.node.daemon().restart();
+    let devices = Devices::launch(lab.node.root());
+    let refused = devices.reserve(&[&lab.id]).expect_err("also after a kill");
+    assert!(refused.message().contains("kubernetes"), "{refused}");
+    let mut second = lab.container("main", &options);
+    second.metadata.as_mut().expect("it has some").attempt = 1;
+    let container = pod.start(&second);
+    assert_eq!(lab.numbers(&container), NUMBERS);
+    remove(&kubelet, pod, "crashing");
+    lab.is_free();
+
+    let agent = Agent::start(lab.node.root(), &json!({}));
+    let given = devices.reserve(&[&lab.id]).expect("it is free");
+    let mut task = task(&lab, &agent, &given);
+    agent.driver().start(&task.config).expect("it starts");
+    agent.driver().stop(task.id(), Duration::ZERO, "").expect("it stops");
+    agent.driver().destroy(task.id(), true).expect("it can be destroyed");
+    task.renew();
+    // As after a restart of the agent, which keeps the variables alone.
+    task.config.devices.clear();
+    agent.driver().start(&task.config).expect("it starts again");
+    has_the_device(&lab, &agent, &task);
+    lab.is_held_by("nomad", task.id());
+    end(&agent, task);
+    lab.is_free();
+}
+
+#[test]
+fn a_successor_waits_for_the_end_of_the_pod_that_had_its_device() {
+    let lab = Lab::start();
+    let kubelet = lab.kubelet();
+    let options = lab.admit(&kubelet, "first").expect("it is admitted");
+    let first = lab.node.pod("first");
+    let container = first.start(&lab.container("main", &options));
+    assert_eq!(lab.numbers(&container), NUMBERS);
+    // The kubelet takes a static pod that was removed for gone, while it runs on for its grace.
+    kubelet.remove_pod("first");
+    let options = lab.admit(&kubelet, "second").expect("the kubelet takes it for free");
+    let second = lab.node.pod("second");
+    let refused = second.try_create(&lab.container("main", &options)).expect_err("its predecessor runs");
+    assert!(refused.message().contains("first"), "{refused}");
+    let waited = thread::scope(|scope| {
+        let waits = scope.spawn(|| lab.runtime.block_on(kubelet.pre_start("second", "main")));
+        drop(first);
+        waits.join().expect("it answers")
+    });
+    waited.expect("its predecessor has ended");
+    let container = second.start(&lab.container("main", &options));
+    assert_eq!(lab.numbers(&container), NUMBERS);
+    lab.is_held_by("kubernetes", "second");
+    remove(&kubelet, second, "second");
+    lab.is_free();
+}
+
+#[test]
+fn a_task_that_names_the_device_itself_has_it_for_itself() {
+    let lab = Lab::start();
+    let kubelet = lab.kubelet();
+    let agent = Agent::start(lab.node.root(), &json!({}));
+    let config = json!({
+        "image": lab.node.image(), "command": "sleep", "args": ["1000"], "network_mode": "host",
+        "devices": [{ "host_path": lab.path() }],
+    });
+    let task = Setup::new(lab.node.root(), &agent, "task", &config);
+    agent.driver().start(&task.config).expect("it starts");
+    lab.is_held_by("nomad", task.id());
+    lab.sees(&kubelet, 0);
+    let mut other = Setup::new(lab.node.root(), &agent, "other", &config);
+    let refused = agent.driver().start(&other.config).expect_err("the first has it");
+    assert!(refused.message().contains(task.id()), "{refused}");
+    other.remove_leaf();
+    end(&agent, task);
+    lab.is_free();
+    lab.sees(&kubelet, 1);
+}

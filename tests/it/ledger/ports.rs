@@ -1,0 +1,175 @@
+//! One port of the host, and a pod and a task that both want it.
+
+use std::net::{Ipv4Addr, TcpListener};
+use std::thread;
+use std::time::Duration;
+
+use serde_json::json;
+use switchyard_proto::cri::v1::PortMapping;
+use switchyard_proto::nomad::drivers::proto as nomad;
+use switchyard_proto::nomad::drivers::proto::network_isolation_spec::NetworkIsolationMode;
+use switchyard_tests::host::random_name;
+use switchyard_tests::network::port_rules;
+use switchyard_tests::node::Node;
+use switchyard_tests::nomad::{Agent, Setup};
+use tonic::{Code, Status};
+
+/// How often each pair races.
+const ROUNDS: u64 = 8;
+
+/// Which network the task is on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Network {
+    Bridge,
+    Host,
+    Group,
+}
+
+/// A port that nobody has now.
+fn free_port() -> u16 {
+    let listener = TcpListener::bind((Ipv4Addr::UNSPECIFIED, 0)).expect("the host has a free port");
+    listener.local_addr().expect("it has an address").port()
+}
+
+/// A task to which its agent has given a port of the host.
+fn task(node: &Node, agent: &Agent, network: Network, port: u16) -> Setup {
+    let mode = if network == Network::Host { "host" } else { "" };
+    let mut config = json!({
+        "image": node.image(), "command": "sleep", "args": ["1000"], "network_mode": mode, "ports": ["http"],
+    });
+    if network == Network::Group {
+        config["ports"] = json!([]);
+    }
+    let mut task = Setup::new(node.root(), agent, "web", &config);
+    let given =
+        nomad::PortMapping { label: "http".into(), value: port.into(), to: 80, host_ip: String::new() };
+    task.config.resources.as_mut().expect("it has some").ports.push(given);
+    if network == Network::Group {
+        let made =
+            agent.driver().create_network(&task.config.alloc_id, "web").expect("a network can be made");
+        task.config.network_isolation_spec = made.isolation_spec;
+        assert_eq!(
+            task.config.network_isolation_spec.as_ref().map(|spec| spec.mode()),
+            Some(NetworkIsolationMode::Group)
+        );
+    }
+    task
+}
+
+fn end(agent: &Agent, mut task: Setup) {
+    // What was refused is not there.
+    let _ = agent.driver().stop(task.id(), Duration::ZERO, "");
+    let _ = agent.driver().destroy(task.id(), true);
+    if let Some(spec) = task.config.network_isolation_spec.take() {
+        agent.driver().destroy_network(&task.config.alloc_id, spec).expect("its network is removed");
+    }
+    task.remove_leaf();
+}
+
+/// That a refusal says what was asked for, and who has it.
+#[track_caller]
+fn names(refused: &Status, port: u16, owner: &str, name: &str) {
+    assert_eq!(refused.code(), Code::FailedPrecondition, "{refused:?}");
+    let text = refused.message();
+    for word in [&format!("{port}/tcp"), owner, name] {
+        assert!(text.contains(word), "{word:?} is not in {text:?}");
+    }
+}
+
+fn race(network: Network) {
+    let node = Node::shared();
+    let agent = Agent::start(node.root(), &json!({ "must_create_network": network == Network::Group }));
+    let mut won = [0, 0];
+    for round in 0..ROUNDS {
+        let port = free_port();
+        let name = format!("race-{}", random_name());
+        let mut pod = node.pod_config(&name);
+        pod.port_mappings =
+            vec![PortMapping { container_port: 80, host_port: port.into(), ..Default::default() }];
+        let task = task(&node, &agent, network, port);
+        let driver = agent.driver();
+        // A task takes longer until it asks: with a head start both win now and then, and in the last round the task has the port first.
+        let last = round + 1 == ROUNDS;
+        let (of_pod, of_task) = thread::scope(|scope| {
+            let tasks = scope.spawn(|| driver.start(&task.config));
+            thread::sleep(Duration::from_millis(20 * round));
+            if last {
+                let of_task = tasks.join().expect("it answers");
+                (node.cri().run_pod(&pod), of_task)
+            } else {
+                (node.cri().run_pod(&pod), tasks.join().expect("it answers"))
+            }
+        });
+        match (of_pod, of_task) {
+            (Ok(id), Err(refused)) => {
+                won[0] += 1;
+                names(&refused, port, "kubernetes", &name);
+                let rules = port_rules(port);
+                assert!(!rules.is_empty() && rules.iter().all(|rule| rule.contains(&id)), "{rules:#?}");
+                node.cri().stop_pod(&id).expect("it can be stopped");
+                node.cri().remove_pod(&id).expect("it can be removed");
+                driver.start(&task.config).expect("the port is free");
+            }
+            (Err(refused), Ok(_)) => {
+                won[1] += 1;
+                names(&refused, port, "nomad", task.id());
+                assert_eq!(
+                    port_rules(port).is_empty(),
+                    network != Network::Bridge,
+                    "{:#?}",
+                    port_rules(port)
+                );
+                driver.stop(task.id(), Duration::ZERO, "").expect("it can be stopped");
+                driver.destroy(task.id(), true).expect("it can be destroyed");
+                let id = node.cri().run_pod(&pod).expect("the port is free");
+                node.cri().stop_pod(&id).expect("it can be stopped");
+                node.cri().remove_pod(&id).expect("it can be removed");
+            }
+            (pod, task) => panic!("one of both must have port {port}: {pod:?}, {task:?}"),
+        }
+        end(&agent, task);
+        assert!(port_rules(port).is_empty(), "{:#?}", port_rules(port));
+    }
+    assert!(won.iter().all(|won| *won > 0), "both must have won: {won:?}");
+}
+
+#[test]
+fn the_last_port_is_a_pods_or_a_tasks_on_the_bridge_and_never_both() {
+    race(Network::Bridge);
+}
+
+#[test]
+fn the_last_port_is_a_pods_or_a_tasks_on_the_hosts_network_and_never_both() {
+    race(Network::Host);
+}
+
+#[test]
+fn the_last_port_is_a_pods_or_a_tasks_in_a_groups_network_and_never_both() {
+    race(Network::Group);
+}
+
+#[test]
+fn who_has_a_port_has_it_after_a_kill_of_the_daemon() {
+    let node = Node::start();
+    let agent = Agent::start(node.root(), &json!({}));
+    let (port, other) = (free_port(), free_port());
+    let pod = node.pod_with("holder", |config| {
+        config.port_mappings =
+            vec![PortMapping { container_port: 80, host_port: port.into(), ..Default::default() }];
+    });
+    let holder = task(&node, &agent, Network::Host, other);
+    agent.driver().start(&holder.config).expect("it starts");
+    node.daemon().kill9();
+    node.daemon().restart();
+    let agent = Agent::start(node.root(), &json!({}));
+    let refused_task = task(&node, &agent, Network::Host, port);
+    names(&agent.driver().start(&refused_task.config).unwrap_err(), port, "kubernetes", "holder");
+    let mut config = node.pod_config("refused");
+    config.port_mappings =
+        vec![PortMapping { container_port: 80, host_port: other.into(), ..Default::default() }];
+    names(&node.cri().run_pod(&config).unwrap_err(), other, "nomad", holder.id());
+    drop(pod);
+    agent.driver().start(&refused_task.config).expect("the port is free");
+    end(&agent, refused_task);
+    end(&agent, holder);
+}

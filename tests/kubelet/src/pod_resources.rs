@@ -1,0 +1,40 @@
+//! PodResources: what the kubelet's pods have.
+
+use switchyard_proto::kubelet::pod_resources::v1;
+use switchyard_proto::kubelet::pod_resources::v1::pod_resources_lister_server::PodResourcesLister;
+use tonic::{Request, Response, Status};
+
+use crate::Shared;
+use crate::manager::{Held, Pod};
+
+#[tonic::async_trait]
+impl PodResourcesLister for Shared {
+    async fn list(
+        &self,
+        _: Request<v1::ListPodResourcesRequest>,
+    ) -> Result<Response<v1::ListPodResourcesResponse>, Status> {
+        self.hang().await;
+        let pods = self.change(|state| {
+            // Whoever asks has what pods had freed that are no more.
+            state.collect();
+            state.pods.clone()
+        });
+        let pod_resources = pods.into_iter().map(pod).collect();
+        Ok(Response::new(v1::ListPodResourcesResponse { pod_resources }))
+    }
+}
+
+fn pod((name, pod): (String, Pod)) -> v1::PodResources {
+    let container = |(name, held): (String, Vec<Held>)| v1::ContainerResources {
+        name,
+        // Each device has an entry of its own.
+        devices: held
+            .into_iter()
+            .flat_map(|Held { resource, ids, .. }| ids.into_iter().map(move |id| (resource.clone(), id)))
+            .map(|(resource_name, id)| v1::ContainerDevices { resource_name, device_ids: vec![id] })
+            .collect(),
+        cpu_ids: Vec::new(),
+    };
+    let containers = pod.containers.into_iter().map(container).collect();
+    v1::PodResources { name, namespace: "default".to_owned(), containers }
+}
