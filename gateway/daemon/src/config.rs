@@ -122,8 +122,21 @@ pub struct Devices {
     pub lease_minutes: u32,
     /// How long devices are kept for a restart of what had them, in seconds.
     pub restart_grace_seconds: u32,
+    /// What becomes of a task that names a device of a group by itself, where somebody else has that device.
+    pub named: Named,
     /// Where the kubelet is found that is offered those with a resource.
     pub kubelet: KubeletDevices,
+}
+
+/// What becomes of a task that names a device by itself, where somebody else has that device.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Named {
+    /// It is refused.
+    #[default]
+    Refuse,
+    /// It is made, and the log says so.
+    Warn,
 }
 
 /// The admin HTTP server.
@@ -283,6 +296,7 @@ impl Default for Devices {
             groups: Vec::new(),
             lease_minutes: 10,
             restart_grace_seconds: 20,
+            named: Named::default(),
             kubelet: KubeletDevices::default(),
         }
     }

@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use futures::FutureExt;
-use switchyard_core::gateway::{Gateway, Limits};
+use switchyard_core::gateway::{Gateway, Limits, NamedDevices};
 use switchyard_logkeeper::Client;
 use switchyard_steps::{Step, reach};
 use switchyard_streaming::{BindError, Sessions};
@@ -24,7 +24,7 @@ use tokio::sync::watch;
 use tokio_util::task::TaskTracker;
 
 use crate::admin::{self, Admin, Hosts, Reach};
-use crate::config::{Config, Loaded, Mode};
+use crate::config::{Config, Loaded, Mode, Named};
 use crate::counted::Counted;
 use crate::listener::{GuardedListener, ListenError, SocketFile};
 use crate::lock::{DirLock, LockError};
@@ -299,6 +299,10 @@ fn limits(config: &Config) -> Limits {
         exec_per_task: config.exec.max_per_container,
         lease: config.devices.lease(),
         restart_grace: config.devices.restart_grace(),
+        named_devices: match config.devices.named {
+            Named::Refuse => NamedDevices::Refuse,
+            Named::Warn => NamedDevices::Warn,
+        },
         ..Limits::default()
     }
 }
