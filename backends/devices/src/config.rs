@@ -250,6 +250,13 @@ fn check_pattern(pattern: &str) -> Result<()> {
     Pattern::new(pattern).map_err(|fault| {
         Error::invalid("paths", format!("{pattern:?} is no pattern of paths")).with_source(fault)
     })?;
+    if pattern.split('/').any(|part| part == "**") {
+        // It follows links, as those in /dev/fd, to every directory that there is.
+        return Err(Error::invalid(
+            "paths",
+            format!("{pattern:?} has `**`, which is not supported: name the directories"),
+        ));
+    }
     if is_absolute(std::path::Path::new(pattern)) {
         return Ok(());
     }

@@ -48,6 +48,7 @@ fn what_is_no_group_is_refused_by_its_key() {
     check(|group| group.name = "two words".into(), "name: ");
     check(|group| group.paths.clear(), "paths: ");
     check(|group| group.paths = vec!["/dev/a[".into()], "paths: ");
+    check(|group| group.paths = vec!["/dev/**/a".into()], "paths: ");
     check(|group| group.paths = vec!["dev/a".into()], "paths: ");
     check(|group| group.paths = vec!["/dev/../a".into()], "paths: ");
     check(|group| group.paths = vec![Entry::Together(Vec::new())], "paths: ");

@@ -14,6 +14,7 @@ use crate::error::{Error, Result};
 use crate::id::{LeaseToken, Owner, SandboxId, TaskId};
 use crate::ledger::{LeaseState, Named, Reason, StoredLease, Ticks};
 use crate::spec::{LeaseClaim, TaskSpec};
+use crate::table::Task;
 
 /// How often leases that nobody uses are looked at.
 const TICK: Duration = Duration::from_secs(1);
@@ -25,6 +26,15 @@ pub struct Leased {
     pub token: LeaseToken,
     /// What the task gets.
     pub reservation: Reservation,
+}
+
+/// What a task that is being made has.
+#[derive(Debug)]
+pub(super) struct Bound {
+    /// All its claims.
+    pub(super) claims: Vec<LeaseClaim>,
+    /// Those of them that its sandbox did not have before.
+    pub(super) fresh: Vec<LeaseClaim>,
 }
 
 /// How each owner sees the devices, for those owners that somebody looks for.
@@ -187,14 +197,15 @@ impl Gateway {
         self.shared.views.touch();
         // Written before the new one, and so on disk with it: no two that overlap come back together after a power cut.
         self.remove_stored(&granted.ended).await;
-        if granted.is_new {
-            let stored = StoredLease { token, owner, slots: granted.lease.slots };
-            if let Err(error) = self.shared.leases.put(&stored).await {
+        // Also one that there was already: it may have been taken back from a task, and not be on disk.
+        let stored = StoredLease { token, owner, slots: granted.lease.slots };
+        if let Err(error) = self.shared.leases.put(&stored).await {
+            if granted.is_new {
                 self.ledger().devices.drop_unused(token);
                 self.shared.views.touch();
                 self.remove_stored(&[token]).await;
-                return Err(error.context(format!("lease devices {slots:?}")));
             }
+            return Err(error.context(format!("lease devices {slots:?}")));
         }
         Ok(Leased { token, reservation: granted.reservation })
     }
@@ -202,8 +213,13 @@ impl Gateway {
     /// Gives the leases that a task names to the sandbox that it is made in, and leases the devices that it names itself; all or none. A
     /// lease that is not known any more, as one whose sandbox had stopped when a predecessor ended, does no harm if the task names its
     /// devices as well and they are free.
-    pub(super) fn bind(&self, sandbox: SandboxId, spec: &TaskSpec) -> Result<Vec<LeaseClaim>> {
+    pub(super) fn bind(&self, sandbox: SandboxId, spec: &TaskSpec) -> Result<Bound> {
         let name = self.shared.table.sandbox(sandbox).map(|home| home.meta.name.clone()).unwrap_or_default();
+        let had = self.ledger().devices.of_sandbox(sandbox);
+        let fresh = |claims: &[LeaseClaim]| {
+            let fresh = claims.iter().filter(|claim| !had.contains(&claim.token));
+            fresh.cloned().collect::<Vec<_>>()
+        };
         let mut bound: Vec<LeaseClaim> = Vec::new();
         let mut lost = None;
         for claim in &spec.leases {
@@ -212,26 +228,46 @@ impl Gateway {
                 Ok(claim) => bound.push(claim),
                 Err(refusal) if refusal.reason == Reason::Lost => lost = Some(refusal),
                 Err(refusal) => {
-                    self.unbind(&bound);
+                    self.unbind(&fresh(&bound));
                     return Err(self.refused(refusal));
                 }
             }
         }
         match (self.lease_named(spec, sandbox, &name), lost) {
             (Ok(named), Some(refusal)) if named.is_empty() => {
-                self.unbind(&bound);
+                self.unbind(&fresh(&bound));
                 return Err(self.refused(refusal));
             }
-            (Ok(named), _) => bound.extend(named),
+            (Ok(named), _) => {
+                let known: Vec<LeaseToken> = bound.iter().map(|claim| claim.token).collect();
+                bound.extend(named.into_iter().filter(|claim| !known.contains(&claim.token)));
+            }
             (Err(error), _) => {
-                self.unbind(&bound);
+                self.unbind(&fresh(&bound));
                 return Err(error);
             }
         }
         if !bound.is_empty() {
             self.shared.views.touch();
         }
-        Ok(bound)
+        Ok(Bound { fresh: fresh(&bound), claims: bound })
+    }
+
+    /// Gives a task that is about to start what it was made with: its sandbox may have been stopped since, and be ready again.
+    ///
+    /// # Errors
+    /// `FailedPrecondition` if somebody else has it by now.
+    pub(super) fn take_up(&self, task: &Task) -> Result<()> {
+        for claim in &task.details.leases {
+            let name = self.shared.table.sandbox(task.sandbox).map(|home| home.meta.name.clone());
+            let place = (task.sandbox, name.unwrap_or_default());
+            let taken = self.ledger().devices.take_up(task.meta.owner, claim, place);
+            taken.map_err(|refusal| self.refused(refusal))?;
+        }
+        if !task.details.leases.is_empty() {
+            self.shared.views.touch();
+        }
+        Ok(())
     }
 
     fn lease_named(&self, spec: &TaskSpec, sandbox: SandboxId, name: &str) -> Result<Vec<LeaseClaim>> {
@@ -281,10 +317,10 @@ impl Gateway {
 
     /// Sees to the leases of a task that is about to be removed and runs no more, which no other task of its sandbox has: the sandbox keeps
     /// them, and may have another task made with them; those that the task had named itself are over.
-    pub(super) async fn store_orphaned(&self, id: TaskId) -> Result<()> {
-        let Some(task) = self.shared.table.task(id) else { return Ok(()) };
+    pub(super) async fn store_orphaned(&self, id: TaskId) {
+        let Some(task) = self.shared.table.task(id) else { return };
         if task.details.leases.is_empty() || self.check_ready(task.sandbox).is_err() {
-            return Ok(());
+            return;
         }
         let others: Vec<_> =
             self.shared.table.tasks_of(task.sandbox).into_iter().filter(|other| other.id != id).collect();
@@ -296,11 +332,16 @@ impl Gateway {
             if named {
                 self.ledger().devices.revoke(token);
                 self.shared.views.touch();
-            } else {
-                self.shared.leases.put(&StoredLease { token, owner: task.meta.owner, slots }).await?;
+                continue;
+            }
+            // A removal makes space: it goes on where nothing can be written.
+            if let Err(error) =
+                self.shared.leases.put(&StoredLease { token, owner: task.meta.owner, slots }).await
+            {
+                let error = error.report();
+                tracing::warn!(lease = %token, error, "a lease is not on disk until its next task is made");
             }
         }
-        Ok(())
     }
 
     pub(super) async fn remove_stored(&self, tokens: &[LeaseToken]) {

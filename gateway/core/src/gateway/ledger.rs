@@ -99,7 +99,13 @@ impl Gateway {
         self.shared.watchers.spawn(async move {
             let shared = &gateway.shared;
             tokio::select! {
-                () = shared.backend.network_released(id) => gateway.ledger().ports.release(id),
+                () = shared.backend.network_released(id) => {
+                    // One that has been made ready again meanwhile has its ports anew.
+                    let stopped = |sandbox: Arc<Sandbox>| sandbox.state == SandboxState::Stopped;
+                    if shared.table.sandbox(id).is_none_or(stopped) {
+                        gateway.ledger().ports.release(id);
+                    }
+                }
                 () = shared.unwatched.cancelled() => {}
             }
         });
@@ -124,6 +130,7 @@ impl Gateway {
                 for claim in &task.details.leases {
                     let name = home.meta.name.clone();
                     let lease = Lease::bound(task.meta.owner, claim.slots.clone(), home.id, name);
+                    let lease = Lease { named: claim.named, ..lease };
                     ledger.devices.hold(claim.token, lease);
                     in_use.push(claim.token);
                 }

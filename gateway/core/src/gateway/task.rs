@@ -4,6 +4,7 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use super::lease::Bound;
 use super::{Gateway, NewTask, Op, Scope, Shared, gone_is_done};
 use crate::error::{Error, ErrorKind, Result};
 use crate::flight::Decision;
@@ -388,23 +389,23 @@ impl Gateway {
 async fn make_task(gateway: Gateway, sandbox: SandboxId, mut spec: TaskSpec) -> Result<Arc<Task>> {
     let shared: &Shared = &gateway.shared;
     let id = TaskId::random();
-    spec.leases = gateway.bind(sandbox, &spec)?;
-    let leases = spec.leases.clone();
+    let Bound { claims, fresh } = gateway.bind(sandbox, &spec)?;
+    spec.leases.clone_from(&claims);
     let details = match shared.backend.create_task(id, sandbox, &spec).await {
         Ok(details) => details,
         Err(error) => {
-            gateway.unbind(&leases);
+            gateway.unbind(&fresh);
             return Err(error);
         }
     };
     let task = Task { id, sandbox, meta: Arc::new(spec.meta), details, state: TaskState::Created };
     match shared.table.insert_task(task) {
         Ok(task) => {
-            gateway.forget_stored(&leases).await;
+            gateway.forget_stored(&claims).await;
             Ok(task)
         }
         Err(refused) => {
-            gateway.unbind(&leases);
+            gateway.unbind(&fresh);
             // The sandbox was stopped meanwhile.
             if let Err(error) = shared.backend.remove_task(id).await {
                 tracing::warn!(task.id = %id, error = error.report(), "a task made in vain is removed as soon as that can be");
@@ -426,6 +427,7 @@ async fn start_task(gateway: Gateway, id: TaskId) -> Result<()> {
     }
     // A start that is refused changes nothing.
     gateway.check_ready(task.sandbox)?;
+    gateway.take_up(&task)?;
     shared.table.apply_task(id, TaskEvent::StartRequested)?;
     match shared.backend.start_task(id).await {
         Ok(started) => {
@@ -471,11 +473,8 @@ async fn remove_task(gateway: Gateway, id: TaskId) -> Result<()> {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
         Err(error) => return Err(error),
     }
-    let removed = match gateway.store_orphaned(id).await {
-        Ok(()) => shared.backend.remove_task(id).await,
-        Err(error) => Err(error),
-    };
-    match removed {
+    gateway.store_orphaned(id).await;
+    match shared.backend.remove_task(id).await {
         Ok(()) => {
             shared.table.remove_task(id);
             Ok(())

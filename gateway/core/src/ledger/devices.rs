@@ -16,12 +16,13 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use super::refusal::{Holder, Reason, Refusal, Resource};
-use crate::device::{Device, DeviceGroup, Health, Inventory, Reservation, device_of};
+use crate::device::{Device, Health, Inventory, Reservation};
 use crate::id::{LeaseToken, Owner, SandboxId};
 use crate::spec::LeaseClaim;
 
 mod inventory;
 mod named;
+mod quota;
 mod report;
 mod view;
 
@@ -37,6 +38,9 @@ const LEASES_MAX: usize = 16_384;
 /// After so many lists of what its orchestrator's pods have, one after the other, in which a slot is missing, a lease of it that nothing was
 /// made with has ended.
 const MISSES: u32 = 3;
+
+/// Within so many ticks a kubelet has asked for the devices of all containers of a pod.
+const ONE_ADMISSION: u32 = 2;
 
 /// As many tokens as are remembered of leases whose slots are free again.
 const REMEMBERED_MAX: usize = 1024;
@@ -70,6 +74,10 @@ pub struct Lease {
     pub age: u32,
     /// How many lists of its orchestrator it was missing in, one after the other.
     pub misses: u32,
+    /// A sandbox had one of its slots when it was asked for: what is made with it waits for the end of that sandbox.
+    pub behind: bool,
+    /// Nobody has asked for it: a task named the devices.
+    pub named: bool,
 }
 
 /// How long leases hold what nobody uses, in ticks.
@@ -133,15 +141,18 @@ impl Devices {
             holder,
         };
         let first = slots.first().map_or("", String::as_str);
-        if slots.is_empty() || slots.len() > LEASE_SLOTS_MAX || self.leases.len() >= LEASES_MAX {
+        if slots.is_empty() || slots.len() > LEASE_SLOTS_MAX {
             return Err(refuse(first, Reason::TooMany, None));
+        }
+        if self.leases.len() >= LEASES_MAX {
+            return Err(refuse(first, Reason::Full, None));
         }
         if !self.whole || self.known.is_none() {
             return Err(refuse(first, Reason::Recovering, None));
         }
         let wanted: BTreeSet<String> = slots.iter().map(|slot| self.canonical(slot)).collect();
         for slot in &wanted {
-            let Some((group, device)) = self.device(slot) else {
+            let Some(device) = self.device(slot) else {
                 return Err(refuse(slot, Reason::Unknown, None));
             };
             if let Some(holder) = self.foreign_holder(owner, slot) {
@@ -150,23 +161,30 @@ impl Devices {
             if let Health::Unhealthy(why) = &device.health {
                 return Err(refuse(slot, Reason::Unhealthy(why.clone()), None));
             }
-            if self.is_beyond_quota(owner, group, &wanted) {
-                return Err(refuse(slot, Reason::Quota, None));
-            }
+        }
+        if let Some(slot) = self.beyond_quota(owner, &wanted) {
+            return Err(refuse(slot, Reason::Quota, None));
         }
         let slots: Vec<String> = wanted.into_iter().collect();
         let reservation = self.reservation(&slots);
+        let behind = slots
+            .iter()
+            .any(|slot| self.on_slot(slot).any(|(_, lease)| matches!(lease.state, LeaseState::Bound { .. })));
         if let Some(token) = self.same_unbound(owner, &slots) {
-            let lease = Lease::new(owner, slots);
+            let lease = Lease { behind, ..Lease::new(owner, slots) };
             self.leases.insert(token, lease.clone());
             return Ok(Granted { token, lease, is_new: false, ended: Vec::new(), reservation });
         }
-        // An orchestrator that gives a slot out anew has given up what it asked for before.
+        // An orchestrator that gives a slot out anew has given up what it asked for before; but a kubelet asks for the containers of a pod
+        // one after the other, and those after an init container have its devices too.
+        let of_one_pod =
+            |lease: &Lease| owner == Owner::Kubernetes && lease.owner == owner && lease.age < ONE_ADMISSION;
         let ended = self.end_on(&slots, |lease| match lease.state {
-            LeaseState::Unbound { .. } | LeaseState::LetGo { .. } => true,
+            LeaseState::Unbound { .. } => !of_one_pod(lease),
+            LeaseState::LetGo { .. } => true,
             LeaseState::Bound { .. } => false,
         });
-        let lease = Lease::new(owner, slots);
+        let lease = Lease { behind, ..Lease::new(owner, slots) };
         self.insert(token, lease.clone());
         Ok(Granted { token, lease, is_new: true, ended, reservation })
     }
@@ -224,8 +242,8 @@ impl Devices {
     /// Puts down a lease that was there before, whoever else has its slots.
     pub fn hold(&mut self, token: LeaseToken, lease: Lease) {
         self.end(token);
-        let slots = lease.slots.iter().map(|slot| self.canonical(slot)).collect();
-        self.insert(token, Lease { slots, ..lease });
+        let slots: BTreeSet<String> = lease.slots.iter().flat_map(|slot| self.held_slots(slot)).collect();
+        self.insert(token, Lease { slots: slots.into_iter().collect(), ..lease });
     }
 
     /// A sandbox has stopped: says which leases it had. Each has its grace now.
@@ -332,15 +350,14 @@ impl Devices {
         self.leases.iter().map(|(token, lease)| (*token, lease))
     }
 
-    /// Whether a sandbox has one of these slots that something else is to be made with: there is a lease of it that waits.
+    /// Whether a sandbox has one of these slots that something else is to be made with: a lease of it was asked for after that sandbox had
+    /// it. An orchestrator asks for all containers of a pod in one go, and those wait for none of their own.
     #[must_use]
     pub fn awaits_an_end(&self, owner: Owner, slots: &[String]) -> bool {
         slots.iter().any(|slot| {
-            let states = || {
-                self.on_slot(slot).filter(|(_, lease)| lease.owner == owner).map(|(_, lease)| &lease.state)
-            };
-            states().any(|state| matches!(state, LeaseState::Bound { .. }))
-                && states().any(|state| matches!(state, LeaseState::Unbound { .. }))
+            let leases = || self.on_slot(slot).map(|(_, lease)| lease).filter(|lease| lease.owner == owner);
+            leases().any(|lease| matches!(lease.state, LeaseState::Bound { .. }))
+                && leases().any(|lease| lease.behind && matches!(lease.state, LeaseState::Unbound { .. }))
         })
     }
 
@@ -374,32 +391,14 @@ impl Devices {
         self.on_slot(slots.first()?).find(|(_, lease)| same(lease)).map(|(token, _)| token)
     }
 
-    /// How many slots of a group an owner has.
-    fn held_of(&self, owner: Owner, group: &DeviceGroup) -> usize {
-        let slots = group.devices.iter().flat_map(|device| device.slots(group.shares));
-        slots.filter(|slot| self.is_held_by(owner, slot)).count()
-    }
-
-    fn is_held_by(&self, owner: Owner, slot: &str) -> bool {
-        self.on_slot(slot).any(|(_, lease)| lease.owner == owner && lease.holds())
-    }
-
-    fn is_beyond_quota(&self, owner: Owner, group: &DeviceGroup, wanted: &BTreeSet<String>) -> bool {
-        let Some(quota) = group.quota.get(&owner) else { return false };
-        let of_group = |slot: &&String| group.devices.iter().any(|device| device.id == device_of(slot));
-        let more = wanted.iter().filter(of_group).filter(|slot| !self.is_held_by(owner, slot)).count();
-        more > 0 && self.held_of(owner, group) + more > *quota
-    }
-
     fn reservation(&self, slots: &[String]) -> Reservation {
         let known = self.known.as_ref().and_then(|known| known.reserve(slots).ok());
         known.unwrap_or_default()
     }
 
-    fn device(&self, slot: &str) -> Option<(&DeviceGroup, &Device)> {
+    fn device(&self, slot: &str) -> Option<&Device> {
         let (group, device) = self.places.get(slot)?;
-        let group = self.known.as_ref()?.groups.get(*group)?;
-        Some((group, group.devices.get(*device)?))
+        self.known.as_ref()?.groups.get(*group)?.devices.get(*device)
     }
 
     fn insert(&mut self, token: LeaseToken, lease: Lease) {
@@ -451,13 +450,21 @@ impl Lease {
     /// A lease of these slots that nothing has been made with.
     #[must_use]
     pub const fn new(owner: Owner, slots: Vec<String>) -> Self {
-        Self { owner, slots, state: LeaseState::Unbound { contestable: false }, age: 0, misses: 0 }
+        Self {
+            owner,
+            slots,
+            state: LeaseState::Unbound { contestable: false },
+            age: 0,
+            misses: 0,
+            behind: false,
+            named: false,
+        }
     }
 
     /// A lease of these slots that a sandbox has.
     #[must_use]
-    pub const fn bound(owner: Owner, slots: Vec<String>, sandbox: SandboxId, name: String) -> Self {
-        Self { owner, slots, state: LeaseState::Bound { sandbox, name }, age: 0, misses: 0 }
+    pub fn bound(owner: Owner, slots: Vec<String>, sandbox: SandboxId, name: String) -> Self {
+        Self { state: LeaseState::Bound { sandbox, name }, ..Self::new(owner, slots) }
     }
 
     fn turn(&mut self, state: LeaseState) {

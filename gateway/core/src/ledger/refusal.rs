@@ -41,8 +41,10 @@ pub enum Reason {
     Unhealthy(String),
     /// The owner has as many of its group as it may.
     Quota,
-    /// More is asked for than can ever be given at once.
+    /// Nothing is asked for, or more than can ever be given at once.
     TooMany,
+    /// There are more leases than can be kept account of.
+    Full,
     /// The lease is not known, or not any more.
     Lost,
     /// The ledger is not complete yet.
@@ -90,7 +92,8 @@ impl fmt::Display for Refusal {
             (Reason::Quota, _) => {
                 write!(f, "is beyond what {} may have: see quota of its group in devices.groups", self.owner)
             }
-            (Reason::TooMany, _) => f.write_str("is one of more than can be asked for at once"),
+            (Reason::TooMany, _) => f.write_str("cannot be asked for: a request names between 1 and 1024 slots"),
+            (Reason::Full, _) => f.write_str("cannot be leased: there are too many leases that nothing was made with"),
             (Reason::Lost, _) => {
                 f.write_str("is not known (any more): its devices may have been given to others meanwhile; ask for them anew")
             }
@@ -110,6 +113,7 @@ impl From<Refusal> for Error {
         match refusal.reason {
             Reason::Unknown => Self::not_found(text),
             Reason::TooMany => Self::invalid("device_ids", text),
+            Reason::Full => Self::exhausted(text),
             Reason::Recovering => Self::unavailable(text),
             Reason::Held | Reason::Unhealthy(_) | Reason::Quota | Reason::Lost => {
                 Self::failed_precondition(text)
@@ -130,6 +134,7 @@ impl Reason {
             Self::Unhealthy(_) => "unhealthy",
             Self::Quota => "quota",
             Self::TooMany => "too_many",
+            Self::Full => "full",
             Self::Lost => "lost",
             Self::Recovering => "recovering",
         }

@@ -60,9 +60,40 @@ impl Devices {
         named.and_then(|(group, device)| device.slots(group.shares).next()).unwrap_or_else(|| slot.to_owned())
     }
 
-    /// Leases that were put down before there was a look at the hardware may bear old ids.
+    /// The slots that a lease of this one has now. Ids change: an earlier version offered paths, a device gets a longer id when its twin
+    /// comes, and there are other slots when the operator changes how many share a device. Where it is not clear which device it was, all
+    /// that it may have been are held.
+    pub(super) fn held_slots(&self, slot: &str) -> Vec<String> {
+        let devices = || {
+            let groups = self.known.iter().flat_map(|known| &known.groups);
+            groups.flat_map(|group| group.devices.iter().map(move |device| (group, device)))
+        };
+        let id = device_of(slot);
+        let number = slot.strip_prefix(id).unwrap_or_default();
+        let of = |(group, device): (&DeviceGroup, &Device)| -> Vec<String> {
+            let same = format!("{}{number}", device.id);
+            let slots: Vec<String> = device.slots(group.shares).collect();
+            if slots.contains(&same) { vec![same] } else { slots }
+        };
+        let known = devices().find(|(_, device)| device.id == id);
+        let now: Vec<String> = match known {
+            Some((_, gone)) if is_vanished(gone) => {
+                devices().find(|(_, device)| succeeds(device, gone)).map(of).unwrap_or_default()
+            }
+            Some(known) => of(known),
+            None => {
+                let longer = |device: &Device| {
+                    is_longer(&device.id, id) || device.aliases.iter().any(|alias| alias == slot)
+                };
+                devices().filter(|(_, device)| longer(device)).flat_map(of).collect()
+            }
+        };
+        if now.is_empty() { vec![slot.to_owned()] } else { now }
+    }
+
+    /// Has leases follow the ids of what they are of.
     fn rename_slots(&mut self) {
-        let old = |slot: &String| !self.places.contains_key(slot) && self.canonical(slot) != *slot;
+        let old = |slot: &String| self.held_slots(slot) != std::slice::from_ref(slot);
         let leases: Vec<_> = self.leases.iter().filter(|(_, lease)| lease.slots.iter().any(old)).collect();
         let leases: Vec<_> = leases.into_iter().map(|(token, lease)| (*token, lease.clone())).collect();
         for (token, lease) in leases {
@@ -71,12 +102,40 @@ impl Devices {
     }
 }
 
+/// Whether a device was there once and is not now.
+pub(super) fn is_vanished(device: &Device) -> bool {
+    matches!(&device.health, Health::Unhealthy(why) if why == VANISHED)
+}
+
+/// Whether one id is another with a part behind it that tells twins apart.
+fn is_longer(id: &str, short: &str) -> bool {
+    id.strip_prefix(short).is_some_and(|rest| rest.starts_with('-'))
+}
+
+/// Whether a device is the one that is not there any more under another id: it is at the same path, and one of both ids is that of the
+/// path, or they differ in what tells twins apart.
+fn succeeds(device: &Device, gone: &Device) -> bool {
+    let path_of = |device: &Device| device.nodes.first().map(|node| node.host_path.clone());
+    let by_path = |device: &Device| {
+        let path = path_of(device).map(|path| path.display().to_string()).unwrap_or_default();
+        path.trim_start_matches("/dev/").trim_start_matches('/').replace('/', "_") == device.id
+    };
+    !is_vanished(device)
+        && path_of(device).is_some()
+        && path_of(device) == path_of(gone)
+        && (is_longer(&device.id, &gone.id)
+            || is_longer(&gone.id, &device.id)
+            || by_path(device)
+            || by_path(gone))
+}
+
 /// A group with those devices that it has no more, as unhealthy ones.
 fn with_vanished(group: &DeviceGroup, before: &[Device]) -> DeviceGroup {
     let mut devices: BTreeMap<&str, Device> =
         group.devices.iter().map(|device| (device.id.as_str(), device.clone())).collect();
-    let gone = before.iter().filter(|device| !group.devices.iter().any(|now| now.id == device.id));
-    for device in gone.take(VANISHED_MAX) {
+    let gone: Vec<&Device> =
+        before.iter().filter(|device| !devices.contains_key(device.id.as_str())).take(VANISHED_MAX).collect();
+    for device in gone {
         let health = Health::Unhealthy(VANISHED.to_owned());
         devices.insert(&device.id, Device { health, traffic: None, ..device.clone() });
     }

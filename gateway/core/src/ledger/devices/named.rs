@@ -1,24 +1,27 @@
 //! Devices that a task names by itself, by the path of a node or by a name of the Container Device Interface, with no lease of them.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 
+use super::inventory::is_vanished;
 use super::{Devices, Lease, LeaseState, Reason, Refusal, Resource};
-use crate::device::Device;
+use crate::device::{Device, DeviceGroup, Health};
 use crate::id::{LeaseToken, Owner, SandboxId};
 use crate::spec::LeaseClaim;
 
 /// What a task names.
 #[derive(Debug, Clone, Copy)]
 pub struct Named<'a> {
-    /// Nodes of the host.
+    /// Nodes of the host, by the paths under which their group has them.
     pub nodes: &'a [&'a Path],
     /// Names of the Container Device Interface.
     pub cdi: &'a [String],
 }
 
 impl Devices {
-    /// Leases what a task names to the sandbox that it is made in, each device under a token of its own, unless that sandbox has the device
-    /// already. What is in no group of the node's devices is nobody's, and is not leased.
+    /// Leases what a task names to the sandbox that it is made in, each device under a token of its own; a device that the sandbox has
+    /// already is claimed with the lease that it has. What is in no group of the node's devices is nobody's, and is not leased; nor is a
+    /// node that several devices have in common.
     ///
     /// # Errors
     /// [`Reason::Held`] for a device of which all slots are somebody else's. Nothing has changed then.
@@ -28,21 +31,20 @@ impl Devices {
         named: Named<'_>,
         (sandbox, name): (SandboxId, &str),
     ) -> Result<Vec<LeaseClaim>, Refusal> {
-        let mut claims = Vec::new();
-        let wanted: Vec<Vec<String>> = self.slots_of_named(named);
-        for slots in wanted {
-            if slots.iter().any(|slot| self.is_in(slot, sandbox)) {
+        let (mut claims, mut fresh) = (Vec::new(), Vec::new());
+        for slots in self.slots_of_named(named) {
+            if let Some(claim) = slots.iter().find_map(|slot| self.claim_in(slot, sandbox)) {
+                claims.push(claim);
                 continue;
             }
             let held = |slot: &String| {
                 self.foreign_holder(owner, slot).or_else(|| self.other_sandbox(slot, sandbox))
             };
             match slots.iter().find(|slot| held(slot).is_none()) {
-                Some(slot) => claims.push(LeaseClaim {
-                    token: LeaseToken::random(),
-                    slots: vec![slot.clone()],
-                    named: true,
-                }),
+                Some(slot) => {
+                    let token = LeaseToken::random();
+                    fresh.push(LeaseClaim { token, slots: vec![slot.clone()], named: true });
+                }
                 None => {
                     let Some(slot) = slots.first() else { continue };
                     let (resource, holder) = (Resource::Slot(slot.clone()), held(slot).map(Box::new));
@@ -50,34 +52,92 @@ impl Devices {
                 }
             }
         }
-        for claim in &claims {
+        for claim in &fresh {
             let lease = Lease::bound(owner, claim.slots.clone(), sandbox, name.to_owned());
-            self.insert(claim.token, lease);
+            self.insert(claim.token, Lease { named: true, ..lease });
         }
+        claims.append(&mut fresh);
         Ok(claims)
+    }
+
+    /// Gives a sandbox what one of its tasks was made with: by the lease, or, if that is not known any more, by its slots. Idempotent.
+    ///
+    /// # Errors
+    /// [`Reason::Held`] if somebody else has one of them. Nothing has changed then.
+    pub fn take_up(
+        &mut self,
+        owner: Owner,
+        claim: &LeaseClaim,
+        (sandbox, name): (SandboxId, String),
+    ) -> Result<(), Refusal> {
+        match self.bind(owner, claim.token, sandbox, &name) {
+            Err(refusal) if refusal.reason == Reason::Lost => {}
+            other => return other.map(drop),
+        }
+        for slot in &claim.slots {
+            let held = self.foreign_holder(owner, slot).or_else(|| self.other_sandbox(slot, sandbox));
+            if let Some(holder) = held.map(Box::new) {
+                let resource = Resource::Slot(slot.clone());
+                return Err(Refusal { owner, resource, reason: Reason::Held, holder: Some(holder) });
+            }
+        }
+        let lease = Lease::bound(owner, claim.slots.clone(), sandbox, name);
+        self.hold(claim.token, Lease { named: claim.named, ..lease });
+        Ok(())
+    }
+
+    /// The leases that a sandbox has.
+    #[must_use]
+    pub fn of_sandbox(&self, this: SandboxId) -> Vec<LeaseToken> {
+        let bound =
+            |lease: &Lease| matches!(lease.state, LeaseState::Bound { sandbox, .. } if sandbox == this);
+        self.leases.iter().filter(|(_, lease)| bound(lease)).map(|(token, _)| *token).collect()
     }
 
     /// The slots of each device that is named, once.
     fn slots_of_named(&self, named: Named<'_>) -> Vec<Vec<String>> {
-        let groups = self.known.iter().flat_map(|known| &known.groups);
-        let devices = groups.flat_map(|group| group.devices.iter().map(move |device| (group, device)));
-        let wanted = devices.filter(|(_, device)| named.has(device));
-        wanted.map(|(group, device)| device.slots(group.shares).collect()).collect()
+        let groups = || self.known.iter().flat_map(|known| &known.groups);
+        let there: Vec<(&DeviceGroup, &Device)> = groups()
+            .flat_map(|group| group.devices.iter().map(move |device| (group, device)))
+            .filter(|(_, device)| !is_vanished(device))
+            .collect();
+        let mut found: BTreeMap<&str, Vec<String>> = BTreeMap::new();
+        for path in named.nodes {
+            let having: Vec<_> = there.iter().filter(|(_, device)| is_at(device, path)).collect();
+            let well: Vec<_> = having.iter().filter(|(_, device)| device.health == Health::Healthy).collect();
+            // A node that several have, as one that controls them all, is no device's alone.
+            let one = match (well.as_slice(), having.as_slice()) {
+                ([one], _) => **one,
+                ([], [one, ..]) => *one,
+                ([], []) | ([_, _, ..], _) => continue,
+            };
+            found.insert(&one.1.id, one.1.slots(one.0.shares).collect());
+        }
+        for (group, device) in there.iter().filter(|(_, device)| is_named(device, named.cdi)) {
+            found.insert(&device.id, device.slots(group.shares).collect());
+        }
+        found.into_values().collect()
     }
 
-    fn is_in(&self, slot: &str, this: SandboxId) -> bool {
-        let mut leases = self.on_slot(slot);
-        leases.any(|(_, lease)| matches!(lease.state, LeaseState::Bound { sandbox, .. } if sandbox == this))
+    /// The claim of the lease by which a sandbox has a slot.
+    fn claim_in(&self, slot: &str, this: SandboxId) -> Option<LeaseClaim> {
+        let bound =
+            |lease: &Lease| matches!(lease.state, LeaseState::Bound { sandbox, .. } if sandbox == this);
+        let (token, lease) = self.on_slot(slot).find(|(_, lease)| bound(lease))?;
+        Some(LeaseClaim { token, slots: lease.slots.clone(), named: lease.named })
     }
 }
 
-// === impl Named ===
+/// Whether a device has the node of this path.
+fn is_at(device: &Device, path: &Path) -> bool {
+    device.nodes.iter().any(|node| node.host_path == path)
+        || device.aliases.iter().any(|alias| Path::new(alias) == path)
+}
 
-impl Named<'_> {
-    fn has(&self, device: &Device) -> bool {
-        let is_path = |path: &Path| self.nodes.contains(&path);
-        device.nodes.iter().any(|node| is_path(&node.host_path))
-            || device.aliases.iter().any(|alias| is_path(Path::new(alias)))
-            || device.cdi.iter().any(|name| self.cdi.contains(name))
-    }
+/// Whether one of these names is one of a device's, or that of all devices of its kind.
+fn is_named(device: &Device, names: &[String]) -> bool {
+    let all =
+        |name: &String| name.split_once('=').is_some_and(|(kind, _)| names.contains(&format!("{kind}=all")));
+    device.cdi.iter().any(|name| names.contains(name) || all(name))
+        || device.aliases.iter().any(|alias| names.contains(alias))
 }

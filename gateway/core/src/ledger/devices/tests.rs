@@ -5,7 +5,9 @@ use std::path::Path;
 use proptest::prelude::*;
 
 use super::*;
-use crate::device::{SlotPlacement, node};
+use crate::device::{DeviceGroup, SlotPlacement, node};
+
+mod following;
 
 fn token(number: u8) -> LeaseToken {
     LeaseToken::from_bytes([number; 16])
@@ -237,26 +239,6 @@ fn two_owners_that_are_found_with_one_slot_are_both_kept_and_neither_gets_more()
         assert_eq!(healthy(&devices, owner), Vec::<String>::new());
         devices.lease(owner, &ids(&["a"]), token(3)).unwrap_err();
     }
-}
-
-#[test]
-fn a_device_that_a_task_names_itself_is_its_own_and_no_other_sandboxes() {
-    let mut devices = devices(vec![group("v2", &["a"]), DeviceGroup { shares: 2, ..group("v3", &["b"]) }]);
-    let path = [Path::new("/dev/a"), Path::new("/dev/b"), Path::new("/dev/null")];
-    let named = Named { nodes: &path, cdi: &[] };
-    let claims = devices.lease_named(N, named, (sandbox(1), "task")).unwrap();
-    let slots: Vec<_> = claims.iter().flat_map(|claim| claim.slots.clone()).collect();
-    assert_eq!(slots, ["a", "b::0"]);
-    assert_eq!(devices.lease_named(N, named, (sandbox(1), "task")).unwrap(), [], "it has them");
-    let refusal = devices.lease_named(K, named, (sandbox(2), "pod")).unwrap_err();
-    assert!(refusal.to_string().contains("task of nomad"), "{refusal}");
-    assert_eq!(devices.leases().count(), 2, "nothing is leased of what was refused");
-    let shared = Named { nodes: &path[1..], cdi: &[] };
-    assert_eq!(devices.lease_named(K, shared, (sandbox(2), "pod")).unwrap()[0].slots, ["b::1"]);
-    devices.lease(K, &ids(&["a"]), token(1)).unwrap_err();
-    devices.let_go(sandbox(1));
-    devices.tick(OVER);
-    devices.lease(K, &ids(&["a"]), token(1)).unwrap();
 }
 
 #[test]

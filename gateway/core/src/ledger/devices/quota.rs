@@ -1,0 +1,35 @@
+//! How many slots of a group an owner has, and may have.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::Devices;
+use crate::device::DeviceGroup;
+use crate::id::Owner;
+
+impl Devices {
+    /// How many slots of a group an owner has.
+    pub(super) fn held_of(&self, owner: Owner, group: &DeviceGroup) -> usize {
+        let slots = group.devices.iter().flat_map(|device| device.slots(group.shares));
+        slots.filter(|slot| self.is_held_by(owner, slot)).count()
+    }
+
+    pub(super) fn is_held_by(&self, owner: Owner, slot: &str) -> bool {
+        self.on_slot(slot).any(|(_, lease)| lease.owner == owner && lease.holds())
+    }
+
+    /// The first of these slots whose group has not as many left as are asked for, by its quota for an owner.
+    pub(super) fn beyond_quota<'a>(&self, owner: Owner, wanted: &'a BTreeSet<String>) -> Option<&'a String> {
+        let mut more: BTreeMap<usize, (usize, &String)> = BTreeMap::new();
+        for slot in wanted.iter().filter(|slot| !self.is_held_by(owner, slot)) {
+            if let Some((group, _)) = self.places.get(slot) {
+                more.entry(*group).or_insert((0, slot)).0 += 1;
+            }
+        }
+        let groups = self.known.as_ref().map(|known| &known.groups)?;
+        more.into_iter().find_map(|(number, (count, slot))| {
+            let group = groups.get(number)?;
+            let quota = group.quota.get(&owner)?;
+            (self.held_of(owner, group) + count > *quota).then_some(slot)
+        })
+    }
+}

@@ -1,0 +1,114 @@
+//! Tests of devices that tasks name, that several containers have, and whose ids change.
+
+use super::*;
+
+#[test]
+fn a_device_that_a_task_names_itself_is_its_own_and_no_other_sandboxes() {
+    let mut devices = devices(vec![group("v2", &["a"]), DeviceGroup { shares: 2, ..group("v3", &["b"]) }]);
+    let path = [Path::new("/dev/a"), Path::new("/dev/b"), Path::new("/dev/null")];
+    let named = Named { nodes: &path, cdi: &[] };
+    let claims = devices.lease_named(N, named, (sandbox(1), "task")).unwrap();
+    let slots: Vec<_> = claims.iter().flat_map(|claim| claim.slots.clone()).collect();
+    assert_eq!(slots, ["a", "b::0"]);
+    let again = devices.lease_named(N, named, (sandbox(1), "task")).unwrap();
+    assert_eq!(again, claims, "what its sandbox has is claimed for its next task as well");
+    let refusal = devices.lease_named(K, named, (sandbox(2), "pod")).unwrap_err();
+    assert!(refusal.to_string().contains("task of nomad"), "{refusal}");
+    assert_eq!(devices.leases().count(), 2, "nothing is leased of what was refused");
+    let shared = Named { nodes: &path[1..], cdi: &[] };
+    assert_eq!(devices.lease_named(K, shared, (sandbox(2), "pod")).unwrap()[0].slots, ["b::1"]);
+    devices.lease(K, &ids(&["a"]), token(1)).unwrap_err();
+    devices.let_go(sandbox(1));
+    devices.tick(OVER);
+    devices.lease(K, &ids(&["a"]), token(1)).unwrap();
+}
+
+#[test]
+fn a_node_that_several_devices_have_is_no_devices_alone_and_one_that_is_gone_has_none() {
+    let with_control = |id: &str| {
+        let mut device = device(id);
+        device.nodes.push(node("/dev/ctl".into(), "rw"));
+        device.cdi = vec![format!("acme.com/tpu={id}")];
+        device.aliases.push(format!("acme.com/tpu=GPU-{id}"));
+        device
+    };
+    let group_of = |ids: &[&str]| DeviceGroup {
+        devices: ids.iter().map(|id| with_control(id)).collect(),
+        ..group("v2", &[])
+    };
+    let mut devices = devices(vec![group_of(&["a", "b", "c"])]);
+    let slots = |devices: &mut Devices, nodes: &[&Path], cdi: &[&str], number| {
+        let cdi: Vec<String> = ids(cdi);
+        let named = Named { nodes, cdi: &cdi };
+        let claims = devices.lease_named(N, named, (sandbox(number), "task"));
+        claims.map(|claims| claims.into_iter().flat_map(|claim| claim.slots).collect::<Vec<_>>())
+    };
+    let (a, ctl) = (Path::new("/dev/a"), Path::new("/dev/ctl"));
+    assert_eq!(slots(&mut devices, &[a, ctl], &[], 1).unwrap(), ["a"]);
+    assert_eq!(slots(&mut devices, &[ctl], &["acme.com/tpu=GPU-b"], 2).unwrap(), ["b"]);
+    slots(&mut devices, &[], &["acme.com/tpu=all"], 3).unwrap_err();
+    devices.set_inventory(&Inventory { groups: vec![group_of(&["b", "c"])] });
+    assert_eq!(
+        slots(&mut devices, &[a], &[], 4).unwrap(),
+        Vec::<String>::new(),
+        "its path may be another's by now"
+    );
+}
+
+#[test]
+fn the_containers_of_a_pod_have_devices_in_common_and_do_not_wait_for_each_other() {
+    let mut devices = devices(vec![group("v2", &["a", "b"])]);
+    devices.lease(K, &ids(&["a"]), token(1)).unwrap();
+    devices.lease(K, &ids(&["a", "b"]), token(2)).unwrap();
+    devices.bind(K, token(1), sandbox(1), "pod").expect("the init container");
+    assert!(!devices.awaits_an_end(K, &ids(&["a", "b"])), "its own sandbox is nobody to wait for");
+    devices.bind(K, token(2), sandbox(1), "pod").expect("the container after it");
+    assert_eq!(healthy(&devices, N), Vec::<String>::new());
+    devices.lease(K, &ids(&["a"]), token(3)).unwrap();
+    assert!(devices.awaits_an_end(K, &ids(&["a"])), "that is another pod's");
+}
+
+#[test]
+fn what_a_task_was_made_with_is_taken_up_again_unless_somebody_has_it() {
+    let mut devices = devices(vec![group("v2", &["a"])]);
+    let claim = LeaseClaim { token: token(1), slots: ids(&["a"]), named: false };
+    devices.take_up(K, &claim, (sandbox(1), "pod".to_owned())).expect("a predecessor has made it");
+    devices.take_up(K, &claim, (sandbox(1), "pod".to_owned())).expect("it has it");
+    devices.let_go(sandbox(1));
+    devices.tick(OVER);
+    devices.lease(N, &ids(&["a"]), token(2)).unwrap();
+    let refusal = devices.take_up(K, &claim, (sandbox(1), "pod".to_owned())).unwrap_err();
+    assert_eq!((refusal.reason, refusal.holder.unwrap().owner), (Reason::Held, N));
+}
+
+#[test]
+fn a_lease_follows_its_device_when_the_id_changes() {
+    let mut devices = devices(vec![group("v2", &["a"])]);
+    devices.lease(N, &ids(&["a"]), token(1)).unwrap();
+    devices.bind(N, token(1), sandbox(1), "task").unwrap();
+    let named = |id: &str, path: &str| Device {
+        aliases: vec![path.to_owned()],
+        nodes: vec![node(path.into(), "rw")],
+        ..device(id)
+    };
+    // Its twin comes, and both are told apart.
+    let twins = vec![named("a-1111", "/dev/a"), named("a-2222", "/dev/b")];
+    devices.set_inventory(&Inventory { groups: vec![DeviceGroup { devices: twins, ..group("v2", &[]) }] });
+    assert_eq!(healthy(&devices, K), ["a-2222"]);
+    assert_eq!(devices.get(token(1)).unwrap().slots, ["a-1111"]);
+    // Another device at the path of one that is gone is another device.
+    let other = vec![named("c", "/dev/a")];
+    devices.set_inventory(&Inventory { groups: vec![DeviceGroup { devices: other, ..group("v2", &[]) }] });
+    assert_eq!(healthy(&devices, K), ["c"]);
+}
+
+#[test]
+fn a_lease_of_before_holds_all_that_it_may_be_of() {
+    let mut devices = Devices::default();
+    devices.hold(token(1), Lease::new(N, ids(&["a"])));
+    devices.hold(token(2), Lease::new(N, ids(&["b::1"])));
+    let shared = DeviceGroup { shares: 2, ..group("v2", &["a", "c"]) };
+    devices.set_inventory(&Inventory { groups: vec![shared, group("v3", &["b-1", "b-2", "d"])] });
+    devices.set_whole();
+    assert_eq!(healthy(&devices, K), ["c::0", "c::1", "d"]);
+}
