@@ -38,6 +38,8 @@ pub struct Journal {
     /// Held by the operation at work, which goes on to its end also when its caller has gone.
     turn: Arc<Semaphore>,
     disk: Arc<Mutex<Disk>>,
+    /// Leases that have ended, and whose end is not written yet. That of a caller whose time was over comes with the next operation.
+    ended: Arc<Mutex<Vec<LeaseToken>>>,
 }
 
 /// The journal as the thread sees it that has its turn.
@@ -67,7 +69,8 @@ impl Journal {
     pub fn new(state: &Path) -> Self {
         let path = state.join(FILE);
         let disk = Disk { path: path.clone(), known: None };
-        Self { path, turn: Arc::new(Semaphore::new(1)), disk: Arc::new(Mutex::new(disk)) }
+        let (turn, ended) = (Arc::new(Semaphore::new(1)), Arc::default());
+        Self { path, turn, disk: Arc::new(Mutex::new(disk)), ended }
     }
 
     /// Runs one operation after the other on a thread that may block.
@@ -79,10 +82,13 @@ impl Journal {
             let turn = Arc::clone(&self.turn).acquire_owned().await;
             let turn =
                 turn.map_err(|closed| Error::internal("wait for the journal of leases").with_source(closed))?;
-            let disk = Arc::clone(&self.disk);
+            let (disk, ended) = (Arc::clone(&self.disk), Arc::clone(&self.ended));
             let working = spawn_blocking(move || {
                 let _until_it_ends = turn;
-                work(&mut disk.lock().unwrap_or_else(PoisonError::into_inner))
+                let mut disk = disk.lock().unwrap_or_else(PoisonError::into_inner);
+                let ended = std::mem::take(&mut *ended.lock().unwrap_or_else(PoisonError::into_inner));
+                disk.remove(&ended)?;
+                work(&mut disk)
             });
             working.await.unwrap_or_else(|fault| {
                 Err(Error::internal("an operation on the journal of leases broke off").with_source(fault))
@@ -108,8 +114,8 @@ impl LeaseStore for Journal {
 
     /// It is not on disk when this returns: what a power cut brings back, the next recovery sees to.
     async fn remove(&self, tokens: &[LeaseToken]) -> Result<()> {
-        let tokens = tokens.to_vec();
-        self.run(move |disk| disk.remove(&tokens)).await
+        self.ended.lock().unwrap_or_else(PoisonError::into_inner).extend(tokens);
+        self.run(|_| Ok(())).await
     }
 }
 
@@ -151,6 +157,9 @@ impl Disk {
     }
 
     fn remove(&mut self, tokens: &[LeaseToken]) -> Result<()> {
+        if tokens.is_empty() {
+            return Ok(());
+        }
         let path = self.path.clone();
         let known = self.known()?;
         let ended: Vec<LeaseToken> =

@@ -41,6 +41,20 @@ fn files(state: &TempDir) -> Vec<String> {
     read.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect()
 }
 
+#[tokio::test(start_paused = true)]
+async fn the_end_of_a_lease_whose_caller_could_not_wait_is_written_with_what_comes_next() {
+    let state = state();
+    let journal = Journal::new(state.path());
+    journal.put(&lease(1)).await.unwrap();
+    // A disk that does not answer: another operation has its turn.
+    let turn = Arc::clone(&journal.turn).acquire_owned().await.unwrap();
+    assert_eq!(journal.remove(&[token(1)]).await.unwrap_err().kind(), Kind::DeadlineExceeded);
+    assert_eq!(found(&state).await, [lease(1)]);
+    drop(turn);
+    journal.put(&lease(2)).await.unwrap();
+    assert_eq!(found(&state).await, [lease(2)]);
+}
+
 #[tokio::test]
 async fn what_is_put_and_not_removed_is_found_by_the_next_daemon() {
     let state = state();
