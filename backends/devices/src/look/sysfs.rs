@@ -87,11 +87,15 @@ pub(super) fn pci_bus_id(dir: &Path) -> Option<String> {
     dir.iter().rev().filter_map(|part| part.to_str()).find(|part| is_pci(part)).map(str::to_owned)
 }
 
-/// Whether a text has the form `0000:3b:00.0`.
+/// Whether a text has the form `0000:3b:00.0`. A domain has up to eight digits, as `10000` of NVMe behind a controller of Intel's.
 pub(super) fn is_pci(text: &str) -> bool {
     let fits = |(byte, form): (u8, u8)| if form == b'0' { byte.is_ascii_hexdigit() } else { byte == form };
-    let form = b"0000:00:00.0";
-    text.len() == form.len() && text.bytes().zip(*form).all(fits)
+    let Some((domain, rest)) = text.split_once(':') else { return false };
+    let form = b"00:00.0";
+    (4..=8).contains(&domain.len())
+        && domain.bytes().all(|byte| byte.is_ascii_hexdigit())
+        && rest.len() == form.len()
+        && rest.bytes().zip(*form).all(fits)
 }
 
 /// The memory node that a device is next to, or that which it is a part of. The kernel says -1 for none.
@@ -164,7 +168,7 @@ mod tests {
 
     #[test]
     fn a_place_on_the_bus_has_its_form() {
-        for text in ["0000:3b:00.0", "10de:00:1f.7"] {
+        for text in ["0000:3b:00.0", "10de:00:1f.7", "10000:e1:00.0"] {
             assert!(is_pci(text), "{text}");
         }
         for text in [
@@ -174,6 +178,8 @@ mod tests {
             "0000.3b.00.0",
             "0000:3b:00.0.1",
             "0000:3g:00.0",
+            "000:3b:00.0",
+            "123456789:3b:00.0",
             "é000:3b:00.0",
         ] {
             assert!(!is_pci(text), "{text}");
