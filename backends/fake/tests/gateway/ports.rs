@@ -96,6 +96,36 @@ async fn a_sandbox_that_could_not_be_made_keeps_its_ports_until_that_is_undone()
 }
 
 #[tokio::test]
+async fn what_could_not_be_undone_of_a_start_takes_nothing_from_the_next_one() {
+    let node = Node::new().await;
+    let pod = || spec(Owner::Kubernetes, "pod", &[80]);
+    let web = || spec(Owner::Nomad, "web", &[80]);
+    let id = node.scope.create_sandbox(pod()).await.unwrap().id;
+    node.scope.stop_sandbox(&id.to_string()).await.unwrap();
+    let left = node.fake.hold(Method::NetworkReleased);
+    node.fake.fail_next(Method::StartSandbox, Error::internal("no"));
+    assert_eq!(refused(node.scope.start_sandbox(id, pod()).await), ErrorKind::Internal);
+    assert_eq!(refused(nomad(&node).create_sandbox(web()).await), ErrorKind::FailedPrecondition);
+    left.arrived(1).await;
+    node.scope.start_sandbox(id, pod()).await.unwrap();
+    left.release();
+    // Whoever waited for the undoing has been told by now.
+    for _ in 0..1000 {
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(refused(nomad(&node).create_sandbox(web()).await), ErrorKind::FailedPrecondition);
+
+    // Without a second start the ports are free once it is undone.
+    node.scope.stop_sandbox(&id.to_string()).await.unwrap();
+    let left = node.fake.hold(Method::NetworkReleased);
+    node.fake.fail_next(Method::StartSandbox, Error::internal("no"));
+    assert_eq!(refused(node.scope.start_sandbox(id, pod()).await), ErrorKind::Internal);
+    left.release();
+    until(|| node.gateway.ledger_report().ports.is_empty()).await;
+    nomad(&node).create_sandbox(web()).await.unwrap();
+}
+
+#[tokio::test]
 async fn a_sandbox_that_could_not_be_stopped_keeps_its_ports() {
     let node = Node::new().await;
     let pod = node.scope.create_sandbox(spec(Owner::Kubernetes, "pod", &[80])).await.unwrap();

@@ -124,7 +124,7 @@ impl Gateway {
                 let (owner, name) = (remnant.owner, remnant.name.clone());
                 ledger.ports.hold(remnant.id, PortHolder { owner, name, claims: remnant.host_ports.clone() });
             }
-            for task in &recovered.tasks {
+            for task in recovered.tasks.iter().filter(|task| !task.details.leases.is_empty()) {
                 let home = recovered.sandboxes.iter().find(|sandbox| sandbox.id == task.sandbox);
                 let Some(home) = home.filter(|home| holds(&home.state)) else { continue };
                 for claim in &task.details.leases {

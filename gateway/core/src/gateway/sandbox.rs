@@ -276,8 +276,10 @@ async fn start_sandbox(gateway: Gateway, id: SandboxId, spec: SandboxSpec) -> Re
             gateway.check_ready(id).map(drop)
         }
         Err(error) => {
+            // First: while it is starting its ports are those of the start.
+            let failed = shared.table.apply_sandbox(id, SandboxEvent::StartFailed);
             gateway.release_when_undone(id);
-            shared.table.apply_sandbox(id, SandboxEvent::StartFailed)?;
+            failed?;
             Err(error.context(format!("start sandbox {id}")))
         }
     }
