@@ -1,9 +1,11 @@
 //! What a sandbox or a task claims of the node for itself: ports of the host, and devices that were leased to it.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::net::{IpAddr, Ipv6Addr};
 
 use super::Protocol;
+use crate::error::{Error, Result};
 use crate::id::LeaseToken;
 
 /// The ports of the host that a sandbox claims, whether the gateway maps them, its processes bind them, or somebody else does either.
@@ -38,6 +40,23 @@ pub struct LeaseClaim {
     pub slots: Vec<String>,
     /// The task names the devices itself, and nobody has asked for the lease: it goes with the last task of its sandbox that has it.
     pub named: bool,
+}
+
+// === impl HostPorts ===
+
+impl HostPorts {
+    /// The ports of a sandbox of this group, each once. `field` is where its frontend has them from.
+    ///
+    /// # Errors
+    /// `InvalidArgument` if there are more than [`HOST_PORTS_MAX`].
+    pub fn new(group: String, ports: impl IntoIterator<Item = HostPort>, field: &str) -> Result<Self> {
+        let ports: BTreeSet<HostPort> = ports.into_iter().collect();
+        if ports.len() > HOST_PORTS_MAX {
+            let why = format!("it has {} ports of the host, and may have {HOST_PORTS_MAX}", ports.len());
+            return Err(Error::invalid(field, why));
+        }
+        Ok(Self { group, ports: ports.into_iter().collect() })
+    }
 }
 
 // === impl LeaseClaim ===

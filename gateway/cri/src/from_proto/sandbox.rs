@@ -1,15 +1,14 @@
 //! Sandboxes.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::SystemTime;
 
 use switchyard_core::id::Owner;
 use switchyard_core::spec::{
-    Bandwidth, CgroupPlacement, DEFAULT_SHM_BYTES, Dns, HOST_PORTS_MAX, HostPort, HostPorts, ID_PLACEHOLDER,
-    IpcMode, Link, Meta, PodNetwork, PortMapping, Protocol, SandboxNetwork, SandboxSpec, SelinuxLabel,
-    Subnet, UtsMode,
+    Bandwidth, CgroupPlacement, DEFAULT_SHM_BYTES, Dns, HostPort, HostPorts, ID_PLACEHOLDER, IpcMode, Link,
+    Meta, PodNetwork, PortMapping, Protocol, SandboxNetwork, SandboxSpec, SelinuxLabel, Subnet, UtsMode,
 };
 use switchyard_core::sysctl::{SysctlName, SysctlNamespace};
 use switchyard_core::{Error, Result};
@@ -227,14 +226,9 @@ fn host_ports(metadata: &cri::PodSandboxMetadata, mappings: &[PortMapping]) -> R
         let PortMapping { protocol, container_port: _, host_port, host_ip } = *mapping;
         HostPort { protocol, port: host_port, ip: host_ip }
     };
-    let ports: BTreeSet<HostPort> = mappings.iter().map(claim).collect();
-    if ports.len() > HOST_PORTS_MAX {
-        let why = format!("it has {} ports of the host, and a pod may have {HOST_PORTS_MAX}", ports.len());
-        return Err(Error::invalid("config.port_mappings", why));
-    }
     let cri::PodSandboxMetadata { name, uid, namespace, attempt: _ } = metadata;
     let group = if uid.is_empty() { format!("{namespace}/{name}") } else { uid.clone() };
-    Ok(HostPorts { group, ports: ports.into_iter().collect() })
+    HostPorts::new(group, mappings.iter().map(claim), "config.port_mappings")
 }
 
 /// The ranges of pods' addresses, one for each family.

@@ -1,10 +1,10 @@
 //! The network of a task: which it is on, and which ports of the host lead to it.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr};
 
 use switchyard_core::spec::{
-    HOST_PORTS_MAX, HostPort, HostPorts, Link, MacAddress, PodNetwork, PortMapping, Protocol, SandboxNetwork,
+    HostPort, HostPorts, Link, MacAddress, PodNetwork, PortMapping, Protocol, SandboxNetwork,
 };
 use switchyard_core::{Error, Result};
 use switchyard_proto::nomad::drivers::proto as nomad;
@@ -96,19 +96,15 @@ pub(super) fn network(asked: &Asked<'_>) -> Result<Network> {
 
 /// The ports of the host that a task claims. Its allocation's tasks have them together.
 fn host_ports(asked: &Asked<'_>, network: &SandboxNetwork, published: &[NamedPort]) -> Result<HostPorts> {
-    let ports: BTreeSet<HostPort> = match network {
+    let ports: Vec<HostPort> = match network {
         SandboxNetwork::Pod(_) => {
             published.iter().flat_map(|port| both_protocols(port.host_port, port.host_ip)).collect()
         }
         // Its processes bind them, or the agent has published them for the whole group.
         SandboxNetwork::Host | SandboxNetwork::Joined(_) => given_ports(asked).collect(),
-        SandboxNetwork::Isolated => BTreeSet::new(),
+        SandboxNetwork::Isolated => Vec::new(),
     };
-    if ports.len() > HOST_PORTS_MAX {
-        let why = format!("it has {} ports of the host, and may have {HOST_PORTS_MAX}", ports.len());
-        return Err(Error::invalid("task.resources", why));
-    }
-    Ok(HostPorts { group: asked.task.alloc_id.clone(), ports: ports.into_iter().collect() })
+    HostPorts::new(asked.task.alloc_id.clone(), ports, "task.resources")
 }
 
 /// The ports that the agent has given to the group of a task, and in jobs of the old form to the task. What is no port is left out: the

@@ -304,7 +304,7 @@ fn the_ports_of_the_host_that_a_pod_claims_are_bounded_in_number() {
     let most = cri::PodSandboxConfig { port_mappings: [many(4096), many(4096)].concat(), ..pod() };
     assert_eq!(sandbox_of(most).expect("it is well formed").host_ports.ports.len(), HOST_PORTS_MAX);
     for count in [4097, 65_535] {
-        let text = format!("config.port_mappings: it has {count} ports of the host, and a pod may have 4096");
+        let text = format!("config.port_mappings: it has {count} ports of the host, and may have 4096");
         refuses_pod(|config| config.port_mappings = many(count), ErrorKind::InvalidArgument, &text);
     }
 }
