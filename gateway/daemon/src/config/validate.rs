@@ -101,7 +101,7 @@ pub(super) fn check(config: &Config) -> Result<(), Fault> {
 
 /// What can be used and is probably not meant so.
 pub(super) fn warnings(config: &Config) -> Vec<Fault> {
-    if !config.nomad.enabled {
+    if !config.nomad.enabled || !config.devices.kubelet.enabled {
         return Vec::new();
     }
     let shared =
