@@ -93,6 +93,8 @@ pub enum Health {
     Healthy,
     /// It cannot, for this reason.
     Unhealthy(String),
+    /// It was there once and is not any more.
+    Gone,
 }
 
 /// What a block device has carried.
@@ -155,7 +157,7 @@ impl Inventory {
             let own: Vec<&Device> =
                 group.devices.iter().filter(|device| device.answers_to(&wanted)).collect();
             for device in &own {
-                if let Health::Unhealthy(why) = &device.health {
+                if let Some(why) = device.health.fault() {
                     let text = format!("device {} cannot be given to a task: {why}", device.id);
                     return Err(Error::failed_precondition(text));
                 }
@@ -176,9 +178,62 @@ impl Inventory {
     }
 }
 
+// === impl DeviceGroup ===
+
+impl DeviceGroup {
+    /// A group without devices. One task at a time has one of them, and nothing else; kubelets are not offered them.
+    #[must_use]
+    pub fn new(vendor: &str, kind: &str, name: &str) -> Self {
+        Self {
+            vendor: vendor.to_owned(),
+            kind: kind.to_owned(),
+            name: name.to_owned(),
+            resource: String::new(),
+            attributes: BTreeMap::new(),
+            shares: 1,
+            quota: BTreeMap::new(),
+            placement: SlotPlacement::default(),
+            devices: Vec::new(),
+            variable: String::new(),
+            env: BTreeMap::new(),
+            shared: Vec::new(),
+            mounts: Vec::new(),
+        }
+    }
+}
+
+// === impl Health ===
+
+impl Health {
+    /// Why it cannot be given to a task; `None` if it can.
+    #[must_use]
+    pub fn fault(&self) -> Option<&str> {
+        match self {
+            Self::Healthy => None,
+            Self::Unhealthy(why) => Some(why),
+            Self::Gone => Some("it is not there any more"),
+        }
+    }
+}
+
 // === impl Device ===
 
 impl Device {
+    /// A healthy device of one node.
+    #[must_use]
+    pub fn new(id: &str, node: DeviceNode) -> Self {
+        Self {
+            id: id.to_owned(),
+            aliases: Vec::new(),
+            nodes: vec![node],
+            cdi: Vec::new(),
+            health: Health::Healthy,
+            pci_bus_id: None,
+            numa_node: None,
+            traffic: None,
+        }
+    }
+
     /// The ids of its slots, of which it has as many as it has `shares`.
     pub fn slots(&self, shares: u16) -> impl Iterator<Item = String> + '_ {
         (0..shares.max(1))
@@ -267,29 +322,14 @@ mod tests {
 
     fn group(name: &str, paths: &[&str]) -> DeviceGroup {
         let device = |path: &&str| Device {
-            id: path.trim_start_matches("/dev/").to_owned(),
             aliases: vec![(*path).to_owned()],
-            nodes: vec![node(PathBuf::from(*path), "rw")],
-            cdi: Vec::new(),
-            health: Health::Healthy,
-            pci_bus_id: None,
-            numa_node: None,
-            traffic: None,
+            ..Device::new(path.trim_start_matches("/dev/"), node(PathBuf::from(*path), "rw"))
         };
         DeviceGroup {
-            vendor: "acme".to_owned(),
-            kind: "tpu".to_owned(),
-            name: name.to_owned(),
-            resource: String::new(),
-            attributes: BTreeMap::new(),
-            shares: 1,
-            quota: BTreeMap::new(),
-            placement: SlotPlacement::default(),
             devices: paths.iter().map(device).collect(),
             variable: format!("{}_DEVICES", name.to_uppercase()),
-            env: BTreeMap::new(),
             shared: vec![node("/dev/acmectl".into(), "rwm")],
-            mounts: Vec::new(),
+            ..DeviceGroup::new("acme", "tpu", name)
         }
     }
 

@@ -54,11 +54,7 @@ pub(crate) fn offers(inventory: &Inventory) -> BTreeMap<String, Offer> {
 }
 
 fn slot(device: &Device) -> Slot {
-    let healthy = match &device.health {
-        Health::Healthy => true,
-        Health::Unhealthy(_) => false,
-    };
-    Slot { healthy, numa_node: device.numa_node }
+    Slot { healthy: device.health == Health::Healthy, numa_node: device.numa_node }
 }
 
 // === impl Listing ===

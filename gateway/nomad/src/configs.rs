@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use rmpv::Value;
-use switchyard_core::device::{Device, DeviceGroup, Health, Inventory, SlotPlacement, node};
+use switchyard_core::device::{Device, DeviceGroup, Inventory, node};
 use switchyard_core::spec::{MissingSource, Mount, MountSource, Propagation};
 use switchyard_proto::nomad::drivers::proto as nomad;
 
@@ -79,14 +79,10 @@ pub(crate) fn session(config: PluginConfig) -> Session {
 /// A group of devices with these ids, each for so many tasks at once, and all that a task can get with them.
 pub(crate) fn devices(ids: &[&str], shares: u16) -> Inventory {
     let device = |id: &&str| Device {
-        id: (*id).to_owned(),
         aliases: vec![format!("/dev/{id}")],
-        nodes: vec![node(format!("/dev/{id}").into(), "rw")],
         cdi: vec![format!("acme.com/tpu={id}")],
-        health: Health::Healthy,
         pci_bus_id: Some("0000:3b:00.0".to_owned()),
-        numa_node: None,
-        traffic: None,
+        ..Device::new(id, node(format!("/dev/{id}").into(), "rw"))
     };
     let library = Mount {
         destination: "/opt/acme".into(),
@@ -99,19 +95,14 @@ pub(crate) fn devices(ids: &[&str], shares: u16) -> Inventory {
         options: Vec::new(),
     };
     let group = DeviceGroup {
-        vendor: "acme".to_owned(),
-        kind: "tpu".to_owned(),
-        name: "v2".to_owned(),
         resource: "acme.com/tpu".to_owned(),
-        attributes: BTreeMap::new(),
         shares,
-        quota: BTreeMap::new(),
-        placement: SlotPlacement::default(),
         devices: ids.iter().map(device).collect(),
         variable: "ACME_DEVICES".to_owned(),
         env: BTreeMap::from([("ACME_HOME".to_owned(), "/opt/acme".to_owned())]),
         shared: vec![node("/dev/acmectl".into(), "rw")],
         mounts: vec![library],
+        ..DeviceGroup::new("acme", "tpu", "v2")
     };
     Inventory { groups: vec![group] }
 }

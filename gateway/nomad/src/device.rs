@@ -1,8 +1,9 @@
 //! Nomad's device plugin over the devices of the node, as the gateway lends them to Nomad.
 //!
-//! An agent learns of devices by one stream that never ends, and gives them to tasks by itself. It may reserve a slot that has
-//! turned unhealthy since the task was placed: that is refused with the holder. What it reserves is leased, and the token of the lease travels
-//! in a variable to the start of the task, which binds it. A slot of another owner is unhealthy. Names of earlier versions are never told; who reserves one gets the device of today.
+//! An agent learns of devices by one stream that never ends, and gives them to tasks by itself. It may reserve a slot that has turned
+//! unhealthy since the task was placed: that is refused with the holder. What it reserves is leased, and the token of the lease travels in a
+//! variable to the start of the task, which binds it. A slot of another owner is unhealthy. Names of earlier versions are never told; who
+//! reserves one gets the device of today.
 
 use std::pin::Pin;
 use std::time::{Duration, SystemTime};

@@ -2,26 +2,11 @@
 
 use proptest::collection::vec;
 use proptest::prelude::*;
-use switchyard_core::device::SlotPlacement;
 
 use super::*;
 
 fn group(name: &str) -> DeviceGroup {
-    DeviceGroup {
-        vendor: "acme".to_owned(),
-        kind: "tpu".to_owned(),
-        name: name.to_owned(),
-        resource: String::new(),
-        attributes: BTreeMap::new(),
-        shares: 1,
-        quota: BTreeMap::new(),
-        placement: SlotPlacement::Packed,
-        devices: Vec::new(),
-        variable: String::new(),
-        env: BTreeMap::new(),
-        shared: Vec::new(),
-        mounts: Vec::new(),
-    }
+    DeviceGroup::new("acme", "tpu", name)
 }
 
 fn candidate(known_by: &str, distinct_by: &str, minors: &[u32]) -> Candidate {
@@ -41,12 +26,7 @@ fn of_family(name: &str, minors: &[u32]) -> Candidate {
 /// The ids of a group, each with the reason why it cannot be given.
 fn told(inventory: &Inventory, group: usize) -> Vec<(&str, &str)> {
     let devices = inventory.groups[group].devices.iter();
-    devices
-        .map(|device| match &device.health {
-            Health::Healthy => (device.id.as_str(), ""),
-            Health::Unhealthy(why) => (device.id.as_str(), why.as_str()),
-        })
-        .collect()
+    devices.map(|device| (device.id.as_str(), device.health.fault().unwrap_or_default())).collect()
 }
 
 #[test]

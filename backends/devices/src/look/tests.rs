@@ -122,10 +122,7 @@ fn ids(devices: &[Device]) -> Vec<(&str, bool)> {
 
 #[track_caller]
 fn why(device: &Device) -> &str {
-    match &device.health {
-        Health::Healthy => panic!("{device:?} is healthy"),
-        Health::Unhealthy(why) => why,
-    }
+    device.health.fault().unwrap_or_else(|| panic!("{device:?} is healthy"))
 }
 
 #[test]

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use switchyard_core::device::{Device, DeviceGroup, Health, Inventory, SlotPlacement, node};
+use switchyard_core::device::{Device, DeviceGroup, Inventory, node};
 use switchyard_core::gateway::{Gateway, Leased, Limits, Scope};
 use switchyard_core::id::{LeaseToken, Owner};
 use switchyard_core::ledger::{LeaseState, MemoryStore};
@@ -26,32 +26,13 @@ const LIFE: usize = 100;
 const SHARES: u16 = 4;
 
 fn devices() -> Inventory {
-    let device = |number: usize| Device {
-        id: format!("acme-{number}"),
-        aliases: Vec::new(),
-        nodes: vec![node(format!("/dev/acme{number}").into(), "rw")],
-        cdi: Vec::new(),
-        health: Health::Healthy,
-        pci_bus_id: None,
-        numa_node: None,
-        traffic: None,
+    let device = |number: usize| {
+        Device::new(&format!("acme-{number}"), node(format!("/dev/acme{number}").into(), "rw"))
     };
-    let group = DeviceGroup {
-        vendor: "acme".to_owned(),
-        kind: "tpu".to_owned(),
-        name: "v2".to_owned(),
-        resource: "acme.com/tpu".to_owned(),
-        attributes: BTreeMap::new(),
-        shares: SHARES,
-        quota: BTreeMap::new(),
-        placement: SlotPlacement::default(),
-        devices: (0..LIFE / usize::from(SHARES)).map(device).collect(),
-        variable: String::new(),
-        env: BTreeMap::new(),
-        shared: Vec::new(),
-        mounts: Vec::new(),
-    };
-    Inventory { groups: vec![group] }
+    let devices = (0..LIFE / usize::from(SHARES)).map(device).collect();
+    Inventory {
+        groups: vec![DeviceGroup { shares: SHARES, devices, ..DeviceGroup::new("acme", "tpu", "v2") }],
+    }
 }
 
 /// What outlives the daemon.

@@ -16,7 +16,8 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use super::refusal::{Holder, Reason, Refusal, Resource};
-use crate::device::{Device, Health, Inventory, Reservation};
+use crate::device::{Device, Inventory, Reservation};
+use crate::error::Error;
 use crate::id::{LeaseToken, Owner, SandboxId};
 use crate::spec::LeaseClaim;
 
@@ -158,15 +159,16 @@ impl Devices {
             if let Some(holder) = self.foreign_holder(owner, slot) {
                 return Err(refuse(slot, Reason::Held, Some(Box::new(holder))));
             }
-            if let Health::Unhealthy(why) = &device.health {
-                return Err(refuse(slot, Reason::Unhealthy(why.clone()), None));
+            if let Some(why) = device.health.fault() {
+                return Err(refuse(slot, Reason::Unhealthy(why.to_owned()), None));
             }
         }
         if let Some(slot) = self.beyond_quota(owner, &wanted) {
             return Err(refuse(slot, Reason::Quota, None));
         }
         let slots: Vec<String> = wanted.into_iter().collect();
-        let reservation = self.reservation(&slots);
+        let unwell = |error: Error| refuse(first, Reason::Unhealthy(error.report()), None);
+        let reservation = self.reserve(&slots).map_err(unwell)?;
         let behind = slots
             .iter()
             .any(|slot| self.on_slot(slot).any(|(_, lease)| matches!(lease.state, LeaseState::Bound { .. })));
@@ -203,19 +205,8 @@ impl Devices {
     ) -> Result<LeaseClaim, Refusal> {
         let lost = || Refusal { owner, resource: Resource::Lease(token), reason: Reason::Lost, holder: None };
         let lease = self.leases.get(&token).filter(|lease| lease.owner == owner).ok_or_else(lost)?;
-        let slots = lease.slots.clone();
-        for slot in &slots {
-            let held = self.foreign_holder(owner, slot).or_else(|| self.other_sandbox(slot, sandbox));
-            if let Some(holder) = held {
-                let resource = Resource::Slot(slot.clone());
-                return Err(Refusal {
-                    owner,
-                    resource,
-                    reason: Reason::Held,
-                    holder: Some(Box::new(holder)),
-                });
-            }
-        }
+        let (slots, named) = (lease.slots.clone(), lease.named);
+        self.check_free(owner, &slots, sandbox)?;
         // Its successor has begun: what had a slot of it before is not restarted.
         let over: BTreeSet<LeaseToken> = slots
             .iter()
@@ -227,7 +218,7 @@ impl Devices {
         if let Some(lease) = self.leases.get_mut(&token) {
             lease.turn(LeaseState::Bound { sandbox, name: name.to_owned() });
         }
-        Ok(LeaseClaim { token, slots, named: false })
+        Ok(LeaseClaim { token, slots, named })
     }
 
     /// Takes a lease back from a sandbox in which nothing was made with it after all.
@@ -379,6 +370,16 @@ impl Devices {
         self.on_slot(slot).find(|(_, lease)| other(lease)).map(|(_, lease)| lease.holder())
     }
 
+    /// Refuses if somebody else than this sandbox of this owner has one of these slots.
+    fn check_free(&self, owner: Owner, slots: &[String], this: SandboxId) -> Result<(), Refusal> {
+        let held = |slot: &String| {
+            let holder = self.foreign_holder(owner, slot).or_else(|| self.other_sandbox(slot, this))?;
+            let (resource, holder) = (Resource::Slot(slot.clone()), Some(Box::new(holder)));
+            Some(Refusal { owner, resource, reason: Reason::Held, holder })
+        };
+        slots.iter().find_map(held).map_or(Ok(()), Err)
+    }
+
     fn on_slot(&self, slot: &str) -> impl Iterator<Item = (LeaseToken, &Lease)> {
         let tokens = self.of_slot.get(slot).into_iter().flatten();
         tokens.filter_map(|token| Some((*token, self.leases.get(token)?)))
@@ -389,11 +390,6 @@ impl Devices {
             lease.owner == owner && lease.slots == slots && matches!(lease.state, LeaseState::Unbound { .. })
         };
         self.on_slot(slots.first()?).find(|(_, lease)| same(lease)).map(|(token, _)| token)
-    }
-
-    fn reservation(&self, slots: &[String]) -> Reservation {
-        let known = self.known.as_ref().and_then(|known| known.reserve(slots).ok());
-        known.unwrap_or_default()
     }
 
     fn device(&self, slot: &str) -> Option<&Device> {

@@ -1,9 +1,8 @@
 //! Devices that were leased to the kubelet: from the annotation of a container to the end of its sandbox.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use switchyard_core::device::{Device, DeviceGroup, Health, Inventory, SlotPlacement, node};
+use switchyard_core::device::{Device, DeviceGroup, Inventory, node};
 use switchyard_core::gateway::Scope;
 use switchyard_core::id::Owner;
 use switchyard_core::{ErrorKind, Result};
@@ -14,32 +13,8 @@ use tonic::Code;
 use crate::support::{Node, app, code, pod};
 
 fn devices() -> Inventory {
-    let device = Device {
-        id: "acme0".to_owned(),
-        aliases: Vec::new(),
-        nodes: vec![node("/dev/acme0".into(), "rw")],
-        cdi: Vec::new(),
-        health: Health::Healthy,
-        pci_bus_id: None,
-        numa_node: None,
-        traffic: None,
-    };
-    let group = DeviceGroup {
-        vendor: "acme".to_owned(),
-        kind: "tpu".to_owned(),
-        name: "v2".to_owned(),
-        resource: "acme.com/tpu".to_owned(),
-        attributes: BTreeMap::new(),
-        shares: 1,
-        quota: BTreeMap::new(),
-        placement: SlotPlacement::default(),
-        devices: vec![device],
-        variable: String::new(),
-        env: BTreeMap::new(),
-        shared: Vec::new(),
-        mounts: Vec::new(),
-    };
-    Inventory { groups: vec![group] }
+    let devices = vec![Device::new("acme0", node("/dev/acme0".into(), "rw"))];
+    Inventory { groups: vec![DeviceGroup { devices, ..DeviceGroup::new("acme", "tpu", "v2") }] }
 }
 
 /// Puts one device into a node.

@@ -178,10 +178,8 @@ impl GroupView {
 
 impl From<SlotReport> for SlotView {
     fn from(SlotReport { id, device, group, health, holders }: SlotReport) -> Self {
-        let (healthy, reason) = match health {
-            Health::Healthy => (true, String::new()),
-            Health::Unhealthy(why) => (false, why),
-        };
+        let reason = health.fault().unwrap_or_default().to_owned();
+        let healthy = health == Health::Healthy;
         Self { id, device, group, healthy, reason, holders: holders.into_iter().map(Into::into).collect() }
     }
 }

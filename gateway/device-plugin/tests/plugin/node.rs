@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use switchyard_core::backend::Backend;
-use switchyard_core::device::{Device, DeviceGroup, Health, Inventory, SlotPlacement, node};
+use switchyard_core::device::{Device, DeviceGroup, Inventory, node};
 use switchyard_core::gateway::{Gateway, Limits};
 use switchyard_core::id::Owner;
 use switchyard_core::image::{Credentials, PullRequest};
@@ -142,29 +142,16 @@ pub(crate) async fn registered(kubelet: &Kubelet, resources: usize) {
 pub(crate) fn group(resource: &str, devices: usize, shares: u16) -> DeviceGroup {
     let name = resource.replace(['.', '/'], "-");
     let device = |number: usize| Device {
-        id: format!("{name}-{number:03}"),
-        aliases: Vec::new(),
-        nodes: vec![node(format!("/dev/{name}{number}").into(), "rw")],
         cdi: vec![format!("{resource}={number}")],
-        health: Health::Healthy,
-        pci_bus_id: None,
         numa_node: u32::try_from(number % 2).ok(),
-        traffic: None,
+        ..Device::new(&format!("{name}-{number:03}"), node(format!("/dev/{name}{number}").into(), "rw"))
     };
     DeviceGroup {
-        vendor: "acme".to_owned(),
-        kind: "tpu".to_owned(),
-        name: name.clone(),
         resource: resource.to_owned(),
-        attributes: Default::default(),
         shares,
-        quota: Default::default(),
-        placement: SlotPlacement::Packed,
         devices: (0..devices).map(device).collect(),
         variable: "DEVICES".to_owned(),
-        env: Default::default(),
-        shared: Vec::new(),
-        mounts: Vec::new(),
+        ..DeviceGroup::new("acme", "tpu", &name)
     }
 }
 

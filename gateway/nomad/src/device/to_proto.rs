@@ -52,14 +52,10 @@ fn group(group: &DeviceGroup) -> nomad::DeviceGroup {
 
 fn device(device: &Device) -> nomad::DetectedDevice {
     let Device { id, aliases: _, nodes: _, cdi: _, health, pci_bus_id, numa_node: _, traffic: _ } = device;
-    let (healthy, health_description) = match health {
-        Health::Healthy => (true, String::new()),
-        Health::Unhealthy(why) => (false, why.clone()),
-    };
     nomad::DetectedDevice {
         id: id.clone(),
-        healthy,
-        health_description,
+        healthy: *health == Health::Healthy,
+        health_description: health.fault().unwrap_or_default().to_owned(),
         hw_locality: pci_bus_id.clone().map(|pci_bus_id| nomad::DeviceLocality { pci_bus_id }),
     }
 }
@@ -110,10 +106,7 @@ pub(super) fn stats(inventory: Option<&Inventory>, now: SystemTime) -> nomad::St
 }
 
 fn stat(device: &Device, now: SystemTime) -> nomad::DeviceStats {
-    let health = match &device.health {
-        Health::Healthy => "healthy".to_owned(),
-        Health::Unhealthy(why) => why.clone(),
-    };
+    let health = device.health.fault().unwrap_or("healthy").to_owned();
     let health = StatValue { string_val: Some(health), desc: "Health".to_owned(), ..StatValue::default() };
     let mut attributes: HashMap<String, StatValue> = HashMap::from([("Health".to_owned(), health.clone())]);
     if let Some(Traffic { read_bytes, written_bytes }) = device.traffic {

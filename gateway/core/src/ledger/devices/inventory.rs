@@ -8,13 +8,10 @@ use crate::device::{Device, DeviceGroup, Health, Inventory, Reservation, device_
 use crate::error::{Error, ErrorKind, Result};
 
 /// As many devices of a group as are remembered that are there no more.
-const VANISHED_MAX: usize = 1024;
-
-/// Why a device is not well that was there once.
-pub(super) const VANISHED: &str = "it is not there any more";
+const GONE_MAX: usize = 1024;
 
 impl Devices {
-    /// Puts down what there is. A device that was there before stays, unhealthy: a kubelet that is told of one less while it gives it out
+    /// Puts down what there is. A device that was there before stays, as one that is gone: a kubelet that is told of one less while it gives it out
     /// crashes.
     pub fn set_inventory(&mut self, seen: &Inventory) {
         let groups: Vec<DeviceGroup> = seen
@@ -23,7 +20,7 @@ impl Devices {
             .map(|group| {
                 let before =
                     self.known.iter().flat_map(|known| &known.groups).find(|known| known.is_same(group));
-                with_vanished(group, before.map_or(&[], |before| &before.devices))
+                with_gone(group, before.map_or(&[], |before| &before.devices))
             })
             .collect();
         self.places = Arc::new(places(&groups));
@@ -64,6 +61,9 @@ impl Devices {
     /// comes, and there are other slots when the operator changes how many share a device. Where it is not clear which device it was, all
     /// that it may have been are held.
     pub(super) fn held_slots(&self, slot: &str) -> Vec<String> {
+        if self.device(slot).is_some_and(|device| device.health != Health::Gone) {
+            return vec![slot.to_owned()];
+        }
         let devices = || {
             let groups = self.known.iter().flat_map(|known| &known.groups);
             groups.flat_map(|group| group.devices.iter().map(move |device| (group, device)))
@@ -77,7 +77,7 @@ impl Devices {
         };
         let known = devices().find(|(_, device)| device.id == id);
         let now: Vec<String> = match known {
-            Some((_, gone)) if is_vanished(gone) => {
+            Some((_, gone)) if gone.health == Health::Gone => {
                 devices().find(|(_, device)| succeeds(device, gone)).map(of).unwrap_or_default()
             }
             Some(known) => of(known),
@@ -102,11 +102,6 @@ impl Devices {
     }
 }
 
-/// Whether a device was there once and is not now.
-pub(super) fn is_vanished(device: &Device) -> bool {
-    matches!(&device.health, Health::Unhealthy(why) if why == VANISHED)
-}
-
 /// Whether one id is another with a part behind it that tells twins apart.
 fn is_longer(id: &str, short: &str) -> bool {
     id.strip_prefix(short).is_some_and(|rest| rest.starts_with('-'))
@@ -120,7 +115,7 @@ fn succeeds(device: &Device, gone: &Device) -> bool {
         let path = path_of(device).map(|path| path.display().to_string()).unwrap_or_default();
         path.trim_start_matches("/dev/").trim_start_matches('/').replace('/', "_") == device.id
     };
-    !is_vanished(device)
+    device.health != Health::Gone
         && path_of(device).is_some()
         && path_of(device) == path_of(gone)
         && (is_longer(&device.id, &gone.id)
@@ -129,15 +124,14 @@ fn succeeds(device: &Device, gone: &Device) -> bool {
             || by_path(gone))
 }
 
-/// A group with those devices that it has no more, as unhealthy ones.
-fn with_vanished(group: &DeviceGroup, before: &[Device]) -> DeviceGroup {
+/// A group with those devices that it has no more, as ones that are gone.
+fn with_gone(group: &DeviceGroup, before: &[Device]) -> DeviceGroup {
     let mut devices: BTreeMap<&str, Device> =
         group.devices.iter().map(|device| (device.id.as_str(), device.clone())).collect();
     let gone: Vec<&Device> =
-        before.iter().filter(|device| !devices.contains_key(device.id.as_str())).take(VANISHED_MAX).collect();
+        before.iter().filter(|device| !devices.contains_key(device.id.as_str())).take(GONE_MAX).collect();
     for device in gone {
-        let health = Health::Unhealthy(VANISHED.to_owned());
-        devices.insert(&device.id, Device { health, traffic: None, ..device.clone() });
+        devices.insert(&device.id, Device { health: Health::Gone, traffic: None, ..device.clone() });
     }
     let devices = devices.into_values().collect();
     DeviceGroup { devices, ..group.clone() }

@@ -3,8 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use super::inventory::is_vanished;
-use super::{Devices, Lease, LeaseState, Reason, Refusal, Resource};
+use super::{Devices, Lease, LeaseState, Reason, Refusal};
 use crate::device::{Device, DeviceGroup, Health};
 use crate::id::{LeaseToken, Owner, SandboxId};
 use crate::spec::LeaseClaim;
@@ -37,19 +36,13 @@ impl Devices {
                 claims.push(claim);
                 continue;
             }
-            let held = |slot: &String| {
-                self.foreign_holder(owner, slot).or_else(|| self.other_sandbox(slot, sandbox))
-            };
-            match slots.iter().find(|slot| held(slot).is_none()) {
+            let free = |slot: &&String| self.check_free(owner, std::slice::from_ref(*slot), sandbox).is_ok();
+            match slots.iter().find(free) {
                 Some(slot) => {
                     let token = LeaseToken::random();
                     fresh.push(LeaseClaim { token, slots: vec![slot.clone()], named: true });
                 }
-                None => {
-                    let Some(slot) = slots.first() else { continue };
-                    let (resource, holder) = (Resource::Slot(slot.clone()), held(slot).map(Box::new));
-                    return Err(Refusal { owner, resource, reason: Reason::Held, holder });
-                }
+                None => self.check_free(owner, &slots, sandbox)?,
             }
         }
         for claim in &fresh {
@@ -74,13 +67,7 @@ impl Devices {
             Err(refusal) if refusal.reason == Reason::Lost => {}
             other => return other.map(drop),
         }
-        for slot in &claim.slots {
-            let held = self.foreign_holder(owner, slot).or_else(|| self.other_sandbox(slot, sandbox));
-            if let Some(holder) = held.map(Box::new) {
-                let resource = Resource::Slot(slot.clone());
-                return Err(Refusal { owner, resource, reason: Reason::Held, holder: Some(holder) });
-            }
-        }
+        self.check_free(owner, &claim.slots, sandbox)?;
         let lease = Lease::bound(owner, claim.slots.clone(), sandbox, name);
         self.hold(claim.token, Lease { named: claim.named, ..lease });
         Ok(())
@@ -99,7 +86,7 @@ impl Devices {
         let groups = || self.known.iter().flat_map(|known| &known.groups);
         let there: Vec<(&DeviceGroup, &Device)> = groups()
             .flat_map(|group| group.devices.iter().map(move |device| (group, device)))
-            .filter(|(_, device)| !is_vanished(device))
+            .filter(|(_, device)| device.health != Health::Gone)
             .collect();
         let mut found: BTreeMap<&str, Vec<String>> = BTreeMap::new();
         for path in named.nodes {

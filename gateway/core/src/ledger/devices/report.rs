@@ -2,7 +2,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::inventory::VANISHED;
 use super::{Devices, Lease, LeaseState};
 use crate::device::{DeviceGroup, Health, device_of};
 use crate::id::{LeaseToken, Owner, SandboxId};
@@ -120,7 +119,7 @@ impl Devices {
             held: BTreeMap::new(),
         };
         for device in &group.devices {
-            let is_there = !matches!(&device.health, Health::Unhealthy(why) if why == VANISHED);
+            let is_there = device.health != Health::Gone;
             for slot in device.slots(group.shares) {
                 let owners: BTreeSet<Owner> = self
                     .on_slot(&slot)

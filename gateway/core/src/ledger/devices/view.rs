@@ -57,7 +57,7 @@ impl Devices {
             return Health::Unhealthy(RECOVERING.to_owned());
         }
         match (&device.health, self.foreign_holder(owner, slot)) {
-            (Health::Unhealthy(why), _) => Health::Unhealthy(why.clone()),
+            (health @ (Health::Unhealthy(_) | Health::Gone), _) => health.clone(),
             (Health::Healthy, Some(holder)) => Health::Unhealthy(format!("it is held by {}", holder.owner)),
             (Health::Healthy, None) => Health::Healthy,
         }
