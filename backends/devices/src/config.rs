@@ -5,14 +5,13 @@ use std::path::PathBuf;
 
 use glob::Pattern;
 use serde::Deserialize;
-use switchyard_core::device::SlotPlacement;
+use switchyard_core::device::{SlotPlacement, resource};
 use switchyard_core::id::Owner;
 use switchyard_core::{Error, Result};
 use switchyard_runtime_spec::cdi::is_kind;
 
 mod check;
 mod path;
-mod resource;
 mod selector;
 
 pub use path::{Entry, PathMatch};

@@ -10,6 +10,8 @@ use crate::error::{Error, Result};
 use crate::id::Owner;
 use crate::spec::{DeviceNode, Mount};
 
+pub mod resource;
+
 /// The devices there are.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Inventory {

@@ -5,8 +5,11 @@ const NAME_MAX: usize = 63;
 /// The longest prefix, in bytes: a DNS name, before which kubelets write `requests.`.
 const PREFIX_MAX: usize = 253 - "requests.".len();
 
-/// Whether a kubelet registers a device plugin for this resource; why it does not. See `IsExtendedResourceName` of the kubelet.
-pub(super) fn check(resource: &str) -> Result<(), &'static str> {
+/// Whether a kubelet registers a device plugin for this resource. See `IsExtendedResourceName` of the kubelet.
+///
+/// # Errors
+/// Why it does not.
+pub fn check(resource: &str) -> Result<(), &'static str> {
     let (prefix, name) = resource.split_once('/').ok_or("it has no slash")?;
     if prefix.ends_with("kubernetes.io") {
         return Err("it must not have a prefix of kubernetes.io");
