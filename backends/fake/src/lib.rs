@@ -23,7 +23,7 @@ use std::time::{Duration, SystemTime};
 use switchyard_core::backend::{BackendStatus, CgroupDriver, Condition, Handler};
 use switchyard_core::id::{Owner, SandboxId, TaskId};
 use switchyard_core::image::PullProgress;
-use switchyard_core::spec::{DeviceNode, Signal, Subnet};
+use switchyard_core::spec::{DeviceNode, Signal, Subnet, TaskSpec};
 use switchyard_core::state::{Exit, ExitCause};
 use switchyard_core::{Error, Result};
 
@@ -270,7 +270,13 @@ impl Fake {
     /// The device nodes that a task was made with; none if it is gone.
     #[must_use]
     pub fn devices(&self, task: TaskId) -> Vec<DeviceNode> {
-        self.world.lock().tasks.get(&task).map(|task| task.devices.clone()).unwrap_or_default()
+        self.spec(task).map(|spec| spec.devices).unwrap_or_default()
+    }
+
+    /// What a task was made with; `None` if it is gone.
+    #[must_use]
+    pub fn spec(&self, task: TaskId) -> Option<TaskSpec> {
+        self.world.lock().tasks.get(&task).map(|task| task.spec.clone())
     }
 
     /// The ranges that an owner named last.

@@ -11,9 +11,9 @@ use switchyard_core::backend::{Recovered, ResolvedUser, SandboxDetails, Started,
 use switchyard_core::id::{Owner, SandboxId, TaskId};
 use switchyard_core::image::ImageId;
 use switchyard_core::spec::{
-    DeviceNode, Meta, Mount, MountSource, Output, PidMode, Project, ProjectId, Resources, SandboxNetwork,
-    SandboxPid, SandboxSpec, Signal, Stdin, Subnet, TaskSpec, TaskUpdate, Throttle, UserRef, UserSpec,
-    disk_parts, is_volume_name,
+    Meta, Mount, MountSource, Output, PidMode, Project, ProjectId, Resources, SandboxNetwork, SandboxPid,
+    SandboxSpec, Signal, Stdin, Subnet, TaskSpec, TaskUpdate, Throttle, UserRef, UserSpec, disk_parts,
+    is_volume_name,
 };
 use switchyard_core::state::{Exit, ExitCause, SandboxState, TaskState};
 use switchyard_core::table::{Sandbox, Task, no_sandbox, no_task};
@@ -68,8 +68,8 @@ pub(crate) struct FakeTask {
     pub(crate) end: watch::Sender<Option<Exit>>,
     timer: Option<AbortHandle>,
     pub(crate) annotations: BTreeMap<String, String>,
-    /// The device nodes that it was made with.
-    pub(crate) devices: Vec<DeviceNode>,
+    /// What it was made with.
+    pub(crate) spec: TaskSpec,
     pub(crate) reads: u64,
 }
 
@@ -318,7 +318,7 @@ impl State {
             end: watch::Sender::new(None),
             timer: None,
             annotations: spec.annotations.clone(),
-            devices: spec.devices.clone(),
+            spec: spec.clone(),
             reads: 0,
         };
         self.tasks.insert(id, task);

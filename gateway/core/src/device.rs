@@ -10,7 +10,10 @@ use crate::error::{Error, Result};
 use crate::id::Owner;
 use crate::spec::{DeviceNode, Mount};
 
+mod provider;
 pub mod resource;
+
+pub use provider::DeviceProvider;
 
 /// The devices there are.
 #[derive(Debug, Clone, PartialEq, Default)]

@@ -31,6 +31,7 @@ mod image;
 mod lease;
 mod ledger;
 mod look;
+mod provider;
 mod sandbox;
 mod sight;
 mod stream;
@@ -103,6 +104,7 @@ struct Shared {
     /// Leases that nothing has been made with, on disk.
     leases: Arc<dyn LeaseStore>,
     views: lease::Views,
+    provided: provider::Provided,
     /// Leases of one owner come one after the other: the same question has an answer only when the first is on disk.
     lease_turns: Turns<Owner>,
     limits: Limits,
@@ -199,6 +201,7 @@ impl Gateway {
             ledger: Mutex::default(),
             leases,
             views: lease::Views::default(),
+            provided: provider::Provided::default(),
             lease_turns: Turns::default(),
             limits,
             recovered: watch::Sender::new(false),

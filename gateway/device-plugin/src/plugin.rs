@@ -15,7 +15,7 @@ use tokio_util::sync::CancellationToken;
 use tonic::{Request, Response, Status};
 
 use crate::listing::Listing;
-use crate::preference::prefer;
+use crate::preference::{Question, prefer};
 use crate::status::status;
 use crate::watched::Streams;
 use crate::{from_proto, to_proto};
@@ -87,6 +87,15 @@ impl DevicePlugin {
         Ok(v1beta1::AllocateResponse { container_responses })
     }
 
+    /// The slots to take: those that the provider of the resource prefers, or else those that do best by what is known of them here.
+    async fn preferred(&self, listing: &Listing, question: &Question) -> Vec<String> {
+        let Question { available, must, size } = question;
+        match self.scope.prefer(&self.resource, available, must, *size).await {
+            Some(preferred) => preferred,
+            None => prefer(listing, question),
+        }
+    }
+
     async fn vacated(&self, request: v1beta1::PreStartContainerRequest) -> Result<()> {
         let slots = from_proto::pre_start(&self.resource, &self.listing(), request)?;
         match self.ended.run_until_cancelled(self.scope.vacated(&slots, PATIENCE)).await {
@@ -125,11 +134,11 @@ impl device_plugin_server::DevicePlugin for DevicePlugin {
     ) -> Result<Response<v1beta1::PreferredAllocationResponse>, Status> {
         let v1beta1::PreferredAllocationRequest { container_requests } = request.into_inner();
         let listing = self.listing();
-        let one = |request| v1beta1::ContainerPreferredAllocationResponse {
-            device_i_ds: prefer(&listing, &from_proto::question(request)),
-        };
-        let asked = container_requests.into_iter().take(from_proto::CONTAINERS_MAX);
-        let container_responses = asked.map(one).collect();
+        let mut container_responses = Vec::new();
+        for request in container_requests.into_iter().take(from_proto::CONTAINERS_MAX) {
+            let device_i_ds = self.preferred(&listing, &from_proto::question(request)).await;
+            container_responses.push(v1beta1::ContainerPreferredAllocationResponse { device_i_ds });
+        }
         Ok(Response::new(v1beta1::PreferredAllocationResponse { container_responses }))
     }
 

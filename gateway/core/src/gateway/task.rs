@@ -389,6 +389,8 @@ impl Gateway {
 async fn make_task(gateway: Gateway, sandbox: SandboxId, mut spec: TaskSpec) -> Result<Arc<Task>> {
     let shared: &Shared = &gateway.shared;
     let id = TaskId::random();
+    // Before leases are bound, so that what the provider names is asked of the ledger as what the task names itself.
+    gateway.equip(&mut spec).await?;
     let Bound { claims, fresh } = gateway.bind(sandbox, &spec)?;
     spec.leases.clone_from(&claims);
     let details = match shared.backend.create_task(id, sandbox, &spec).await {

@@ -46,6 +46,13 @@ impl Devices {
         })
     }
 
+    /// The resource of the group that a slot is in, empty if it has none; `None` for a slot that is not known.
+    #[must_use]
+    pub fn resource_of(&self, slot: &str) -> Option<&str> {
+        let (group, _) = self.places.get(slot)?;
+        Some(&self.known.as_ref()?.groups.get(*group)?.resource)
+    }
+
     /// The id of the slot that a text names: an id of its own, or that by which an earlier version offered the device.
     pub(super) fn canonical(&self, slot: &str) -> String {
         if self.places.contains_key(slot) {
