@@ -3,7 +3,7 @@
 use super::metadata;
 
 /// Our crates and what each may use of ours, dev-dependencies aside. `*` is everything.
-const LAYERS: [(&str, &[&str]); 24] = [
+const LAYERS: [(&str, &[&str]); 25] = [
     ("switchyard", &["*"]),
     // Below every gRPC server: whoever listens may use it.
     ("switchyard-authority", &[]),
@@ -29,6 +29,7 @@ const LAYERS: [(&str, &[&str]); 24] = [
     ("switchyard-contract", &["switchyard-core"]),
     ("switchyard-core", &[]),
     ("switchyard-cri", &["switchyard-core", "switchyard-proto", "switchyard-streaming"]),
+    ("switchyard-device-host", &["switchyard-authority", "switchyard-core", "switchyard-proto"]),
     ("switchyard-device-plugin", &["switchyard-authority", "switchyard-core", "switchyard-proto"]),
     ("switchyard-devices", &["switchyard-core", "switchyard-runtime-spec"]),
     ("switchyard-fake", &["switchyard-core"]),
@@ -68,6 +69,7 @@ const WIRE: &[&str] = &[
     "switchyard-authority",
     "switchyard-containerd",
     "switchyard-cri",
+    "switchyard-device-host",
     "switchyard-device-plugin",
     "switchyard-kubelet",
     "switchyard-nomad",

@@ -11,6 +11,8 @@
 //! - A resource that nobody has registered is left out: the container starts without it.
 //!
 //! Its plugin watcher calls plugins with an `:authority` that is a percent-encoded path.
+//!
+//! Beside it is a model of what registers with kubelets: [`vendor`].
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -33,6 +35,7 @@ mod manager;
 mod pod_resources;
 mod raw;
 mod registration;
+pub mod vendor;
 mod watcher;
 
 pub use admission::RunOptions;

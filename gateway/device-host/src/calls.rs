@@ -1,0 +1,143 @@
+//! What plugins are asked for the sake of a task: each call with a deadline, each answer checked.
+
+use std::collections::BTreeSet;
+use std::future::Future;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use switchyard_core::device::{DeviceProvider, Reservation};
+use switchyard_core::{Error, Result};
+use switchyard_proto::kubelet::device_plugin::v1beta1;
+use switchyard_proto::kubelet::device_plugin::v1beta1::device_plugin_client::DevicePluginClient;
+use tokio::time::timeout;
+use tonic::transport::Channel;
+use tonic::{Response, Status};
+
+use crate::from_proto;
+use crate::hosted::{Failure, Hosted, by_vendors};
+
+/// How long Allocate may take. Kubelets have no limit; those who wait here are one container's, and ask again.
+const ALLOCATE: Duration = Duration::from_secs(20);
+
+/// How long PreStartContainer may take. Kubelets wait 30 s.
+const PRE_START: Duration = Duration::from_secs(25);
+
+/// How long GetPreferredAllocation may take. A kubelet does nothing else meanwhile.
+const PREFER: Duration = Duration::from_secs(2);
+
+/// The largest answer that is read, in bytes.
+const ANSWER_MAX: usize = 1 << 20;
+
+/// The most characters of a plugin's text that are passed on.
+const TEXT_MAX: usize = 500;
+
+#[async_trait]
+impl DeviceProvider for Hosted {
+    fn provides(&self, resource: &str) -> bool {
+        self.is_known(resource)
+    }
+
+    async fn allocate(&self, resource: &str, devices: &[String]) -> Result<Reservation> {
+        let doing = || format!("allocate {devices:?} of {resource}");
+        let (plugin, devices_ids) = self.plugin(resource, devices).map_err(|error| error.context(doing()))?;
+        let container_requests = vec![v1beta1::ContainerAllocateRequest { devices_ids }];
+        let request = v1beta1::AllocateRequest { container_requests };
+        let mut client = client(plugin.channel);
+        let answer = self.call(resource, "Allocate", ALLOCATE, client.allocate(request)).await;
+        let given = answer.and_then(|answer| {
+            from_proto::allocated(answer).map_err(|error| {
+                self.count(Failure::Malformed);
+                error.context("the answer of its plugin to Allocate cannot be taken")
+            })
+        });
+        given.map_err(|error| {
+            let error = error.context(doing());
+            tracing::warn!(error = error.report(), "no task can be made with a vendor's devices");
+            error
+        })
+    }
+
+    async fn prepare(&self, resource: &str, devices: &[String]) -> Result<()> {
+        let doing = || format!("prepare {devices:?} of {resource} for a start");
+        // What was allocated is used on, as by a kubelet's pods, also while a plugin is away that does not want to be told.
+        if !self.wants_pre_start(resource) {
+            return Ok(());
+        }
+        let (plugin, devices_ids) = self.plugin(resource, devices).map_err(|error| error.context(doing()))?;
+        let request = v1beta1::PreStartContainerRequest { devices_ids };
+        let mut client = client(plugin.channel);
+        let answer = self.call(resource, "PreStartContainer", PRE_START, client.pre_start_container(request));
+        answer.await.map(drop).map_err(|error| error.context(doing()))
+    }
+
+    async fn prefer(
+        &self,
+        resource: &str,
+        available: &BTreeSet<String>,
+        must: &BTreeSet<String>,
+        size: usize,
+    ) -> Option<Vec<String>> {
+        let ids: Vec<String> = available.iter().cloned().collect();
+        let (plugin, vendors) = self.plugin(resource, &ids).ok()?;
+        let allocation_size =
+            i32::try_from(size).ok().filter(|_| plugin.preferred && must.is_subset(available))?;
+        let of_must = ids.iter().zip(&vendors).filter(|(id, _)| must.contains(*id));
+        let one = v1beta1::ContainerPreferredAllocationRequest {
+            available_device_i_ds: vendors.clone(),
+            must_include_device_i_ds: of_must.map(|(_, vendors)| vendors.clone()).collect(),
+            allocation_size,
+        };
+        let request = v1beta1::PreferredAllocationRequest { container_requests: vec![one] };
+        let mut client = client(plugin.channel);
+        let asked = client.get_preferred_allocation(request);
+        let answer = self.call(resource, "GetPreferredAllocation", PREFER, asked).await;
+        let answer = answer.map_err(|error| {
+            tracing::warn!(
+                error = error.report(),
+                "a plugin's preference is not known: devices are chosen without it"
+            );
+        });
+        let preferred = from_proto::preferred(answer.ok()?, &by_vendors(&ids, &vendors), must, size);
+        if preferred.is_none() {
+            self.count(Failure::Malformed);
+            tracing::warn!(
+                resource,
+                "a plugin prefers other devices than it was asked about: they are chosen without it"
+            );
+        }
+        preferred
+    }
+}
+
+impl Hosted {
+    /// The answer to a call, if it comes in time.
+    async fn call<T>(
+        &self,
+        resource: &str,
+        method: &str,
+        limit: Duration,
+        call: impl Future<Output = Result<Response<T>, Status>> + Send,
+    ) -> Result<T> {
+        match timeout(limit, call).await {
+            Ok(Ok(answer)) => Ok(answer.into_inner()),
+            Ok(Err(status)) => {
+                self.count(Failure::Failed);
+                let why: String = status.message().chars().take(TEXT_MAX).collect();
+                Err(Error::unavailable(format!(
+                    "the plugin of {resource} fails {method}: {:?}: {why}",
+                    status.code()
+                )))
+            }
+            Err(_) => {
+                self.count(Failure::Late);
+                Err(Error::deadline(format!(
+                    "the plugin of {resource} has not answered {method} within {limit:?}: if it hangs, start it anew"
+                )))
+            }
+        }
+    }
+}
+
+fn client(channel: Channel) -> DevicePluginClient<Channel> {
+    DevicePluginClient::new(channel).max_decoding_message_size(ANSWER_MAX)
+}

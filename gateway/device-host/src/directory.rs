@@ -1,0 +1,156 @@
+//! The directory in which plugins find our kubelet.sock, and we their sockets.
+
+use std::fs::{self, DirBuilder};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, PermissionsExt};
+use std::path::Path;
+use std::time::Duration;
+
+use nix::unistd::geteuid;
+use switchyard_core::{Error, Result};
+use tokio::net::{UnixListener, UnixStream};
+use tokio::time::{Instant, sleep_until};
+
+/// The socket of the registry; plugins have its name compiled in.
+pub(crate) const REGISTRY: &str = "kubelet.sock";
+
+/// Between two attempts to connect to a plugin that does not listen yet.
+const ATTEMPT: Duration = Duration::from_millis(50);
+
+/// Makes the directory, clears it, and listens in it, as a kubelet does that starts: plugins see by that that they have to register, those
+/// that look at their own sockets as well as those that look at ours. Other files stay.
+///
+/// # Errors
+/// `FailedPrecondition` if others can write there, or somebody serves plugins there; `Unavailable` if it cannot be made.
+pub(crate) async fn open(directory: &Path) -> Result<UnixListener> {
+    let fail = |what: &str| {
+        let text =
+            format!("cannot {what} {}, the directory for vendors' device plugins", directory.display());
+        move |source: io::Error| Error::unavailable(text).with_source(source)
+    };
+    DirBuilder::new().recursive(true).mode(0o700).create(directory).map_err(fail("make"))?;
+    let found = fs::symlink_metadata(directory).map_err(fail("look at"))?;
+    if !found.is_dir() || !is_trusted(found.uid()) || found.mode() & 0o022 != 0 {
+        return Err(Error::failed_precondition(format!(
+            "{} is no directory of root's that root alone can write in: give devices.host.directory another, or chmod it",
+            directory.display()
+        )));
+    }
+    let registry = directory.join(REGISTRY);
+    if UnixStream::connect(&registry).await.is_ok() {
+        return Err(Error::failed_precondition(format!(
+            "somebody serves {} already, a kubelet or another daemon: give devices.host.directory another",
+            registry.display()
+        )));
+    }
+    for entry in fs::read_dir(directory).map_err(fail("read"))?.flatten() {
+        if entry.file_type().is_ok_and(|kind| kind.is_socket())
+            && let Err(error) = fs::remove_file(entry.path())
+            && error.kind() != io::ErrorKind::NotFound
+        {
+            return Err(fail("clear")(error));
+        }
+    }
+    let listener = UnixListener::bind(&registry).map_err(fail("listen in"))?;
+    fs::set_permissions(&registry, fs::Permissions::from_mode(0o600)).map_err(fail("listen in"))?;
+    Ok(listener)
+}
+
+/// Connects to a plugin's socket in the directory, which until `deadline` may not be there yet. `name` is one that was checked. Cancel-safe.
+///
+/// # Errors
+/// `InvalidArgument` for what is no socket; `Unavailable` if nobody listens, or somebody who is not to be trusted.
+pub(crate) async fn connect(directory: &Path, name: &str, deadline: Instant) -> Result<UnixStream> {
+    let path = directory.join(name);
+    loop {
+        let failed = match fs::symlink_metadata(&path) {
+            // A link may lead out of the directory.
+            Ok(found) if !found.file_type().is_socket() => {
+                return Err(Error::invalid("endpoint", format!("{} is no socket", path.display())));
+            }
+            Ok(_) => match UnixStream::connect(&path).await {
+                Ok(stream) if is_allowed(&stream) => return Ok(stream),
+                Ok(_) => {
+                    return Err(Error::unavailable(format!(
+                        "{} is served by a process that is not root's",
+                        path.display()
+                    )));
+                }
+                Err(error) => error,
+            },
+            Err(error) => error,
+        };
+        if Instant::now() + ATTEMPT >= deadline {
+            let text =
+                format!("nobody listens on {}: a plugin must serve before it registers", path.display());
+            return Err(Error::unavailable(text).with_source(failed));
+        }
+        sleep_until(Instant::now() + ATTEMPT).await;
+    }
+}
+
+/// Whether the process at the other end is root's, or runs as we do.
+pub(crate) fn is_allowed(stream: &UnixStream) -> bool {
+    stream.peer_cred().is_ok_and(|peer| is_trusted(peer.uid()))
+}
+
+fn is_trusted(uid: u32) -> bool {
+    uid == 0 || uid == geteuid().as_raw()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+    use std::os::unix::net::UnixListener as Listener;
+
+    use switchyard_core::ErrorKind;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn sockets_of_before_go_and_other_files_stay() {
+        let dir = tempfile::tempdir().unwrap();
+        let directory = dir.path().join("a/plugins");
+        drop(open(&directory).await.unwrap());
+        drop(Listener::bind(directory.join("vendor.sock")).unwrap());
+        fs::write(directory.join("notes"), "").unwrap();
+        let _listener = open(&directory).await.unwrap();
+        let mut left: Vec<_> =
+            fs::read_dir(&directory).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+        left.sort();
+        assert_eq!(left, [REGISTRY, "notes"]);
+        assert_eq!(fs::metadata(&directory).unwrap().mode() & 0o777, 0o700);
+    }
+
+    #[tokio::test]
+    async fn a_directory_that_is_anothers_is_left_alone() {
+        let dir = tempfile::tempdir().unwrap();
+        let _kubelet = Listener::bind(dir.path().join(REGISTRY)).unwrap();
+        let vendor = dir.path().join("vendor.sock");
+        drop(Listener::bind(&vendor).unwrap());
+        let error = open(dir.path()).await.unwrap_err();
+        assert!(error.report().contains("serves") && vendor.exists(), "{error:?}");
+        let open_to_all = dir.path().join("all");
+        fs::create_dir(&open_to_all).unwrap();
+        fs::set_permissions(&open_to_all, fs::Permissions::from_mode(0o777)).unwrap();
+        assert_eq!(open(&open_to_all).await.unwrap_err().kind(), ErrorKind::FailedPrecondition);
+    }
+
+    #[tokio::test]
+    async fn what_is_no_socket_is_not_connected_to() {
+        let dir = tempfile::tempdir().unwrap();
+        let _listener = Listener::bind(dir.path().join("real.sock")).unwrap();
+        symlink(dir.path().join("real.sock"), dir.path().join("link.sock")).unwrap();
+        fs::write(dir.path().join("file"), "").unwrap();
+        let soon = || Instant::now() + Duration::from_millis(120);
+        connect(dir.path(), "real.sock", soon()).await.unwrap();
+        for name in ["link.sock", "file"] {
+            assert_eq!(
+                connect(dir.path(), name, soon()).await.unwrap_err().kind(),
+                ErrorKind::InvalidArgument
+            );
+        }
+        let error = connect(dir.path(), "none.sock", soon()).await.unwrap_err();
+        assert!(error.report().contains("none.sock"), "{error:?}");
+    }
+}

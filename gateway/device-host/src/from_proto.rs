@@ -1,0 +1,299 @@
+//! From a plugin's words to ours: pure. A plugin is somebody else's program: what it says is taken if it is bounded and means something.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Component, Path, PathBuf};
+
+use switchyard_core::device::{Device, Health, Reservation, resource};
+use switchyard_core::spec::{DeviceNode, MissingSource, Mount, MountSource, Propagation};
+use switchyard_core::{Error, Result};
+use switchyard_proto::kubelet::device_plugin::v1beta1;
+
+use crate::directory::REGISTRY;
+use crate::ids;
+
+/// The version of the protocol that is spoken.
+const VERSION: &str = "v1beta1";
+
+/// The most devices of a resource.
+pub(crate) const DEVICES_MAX: usize = 4096;
+
+/// The longest id of a vendor's, in bytes. Kubelets have no limit; the protocol says 63.
+const ID_MAX: usize = 512;
+
+/// The most variables, mounts, nodes, annotations, or names of devices in an answer, of each.
+const ENTRIES_MAX: usize = 256;
+
+/// The longest path, in bytes; the kernel takes no longer one.
+const PATH_MAX: usize = 4095;
+
+/// The longest name of a variable or of a device, in bytes.
+const NAME_MAX: usize = 256;
+
+/// All variables of an answer together, in bytes: a command line has no more room than some times of this.
+const ENV_MAX: usize = 128 << 10;
+
+/// The most characters of a plugin's text that are quoted.
+const QUOTED_MAX: usize = 64;
+
+/// What the keys of annotations begin with that name devices of the Container Device Interface.
+const CDI_ANNOTATIONS: &str = "cdi.k8s.io/";
+
+/// What a plugin tells of a device that is well.
+const HEALTHY: &str = "Healthy";
+
+/// What a plugin registers.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Registering {
+    /// A resource as kubelets take it.
+    pub(crate) resource: String,
+    /// The name of the plugin's socket: a file of the directory itself, and not ours.
+    pub(crate) endpoint: String,
+}
+
+/// The devices that a plugin has listed.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub(crate) struct Listed {
+    /// By id in ascending order.
+    pub(crate) devices: Vec<Device>,
+    /// The vendor's id of each, by ours.
+    pub(crate) vendors: BTreeMap<String, String>,
+    /// How many entries of the list are no devices, and why the first of them is not.
+    pub(crate) left_out: Option<(usize, String)>,
+}
+
+/// What a plugin registers.
+///
+/// # Errors
+/// `InvalidArgument`.
+pub(crate) fn registration(request: v1beta1::RegisterRequest) -> Result<Registering> {
+    // What it wants is asked for when it is called back, as kubelets do.
+    let v1beta1::RegisterRequest { version, endpoint, resource_name, options: _ } = request;
+    if version != VERSION {
+        let why = format!("{} is not supported: {VERSION:?} is", quoted(&version));
+        return Err(Error::invalid("version", why));
+    }
+    if let Err(why) = resource::check(&resource_name) {
+        let why = format!("{} is no resource that a device plugin can have: {why}", quoted(&resource_name));
+        return Err(Error::invalid("resource_name", why));
+    }
+    let mut parts = Path::new(&endpoint).components();
+    let plain =
+        matches!((parts.next(), parts.next()), (Some(Component::Normal(name)), None) if name == &*endpoint);
+    if !plain || endpoint.contains('\0') || endpoint.len() > 255 || endpoint == REGISTRY {
+        let why = format!("{} is not the plain name of a socket of the plugin's own", quoted(&endpoint));
+        return Err(Error::invalid("endpoint", why));
+    }
+    Ok(Registering { resource: resource_name, endpoint })
+}
+
+/// The devices of a list, each id once. One that is listed twice is well if it is so both times.
+pub(crate) fn listed(resource: &str, list: v1beta1::ListAndWatchResponse) -> Listed {
+    let mut devices: BTreeMap<String, (String, Device)> = BTreeMap::new();
+    let mut wrong: Option<(usize, String)> = None;
+    let mut leave_out = |why: String| {
+        let (count, _) = wrong.get_or_insert((0, why));
+        *count += 1;
+    };
+    for device in list.devices {
+        let v1beta1::Device { id: vendors, health, topology } = device;
+        if vendors.is_empty() || vendors.len() > ID_MAX {
+            leave_out(format!("device {} has no id of 1 to {ID_MAX} bytes", quoted(&vendors)));
+            continue;
+        }
+        let id = ids::id(resource, &vendors);
+        let health = if health == HEALTHY {
+            Health::Healthy
+        } else {
+            Health::Unhealthy("the plugin of its vendor says so".to_owned())
+        };
+        let is_full = devices.len() >= DEVICES_MAX;
+        match devices.get_mut(&id) {
+            Some((known, device)) if *known == vendors => {
+                if device.health == Health::Healthy {
+                    device.health = health;
+                }
+                leave_out(format!("device {} is listed twice", quoted(&vendors)));
+            }
+            Some((known, _)) => {
+                leave_out(format!("device {} has the id of {}", quoted(&vendors), quoted(known)));
+            }
+            None if is_full => {
+                leave_out(format!("device {} is beyond {DEVICES_MAX} devices", quoted(&vendors)));
+            }
+            None => {
+                let nodes = topology.into_iter().flat_map(|topology| topology.nodes);
+                let numa_node = nodes.filter_map(|node| u32::try_from(node.id).ok()).min();
+                devices.insert(id.clone(), (vendors, hosted(id, health, numa_node)));
+            }
+        }
+    }
+    let vendors = devices.iter().map(|(id, (vendors, _))| (id.clone(), vendors.clone())).collect();
+    Listed { vendors, devices: devices.into_values().map(|(_, device)| device).collect(), left_out: wrong }
+}
+
+/// A device of which its plugin says what a task gets.
+fn hosted(id: String, health: Health, numa_node: Option<u32>) -> Device {
+    Device {
+        id,
+        aliases: Vec::new(),
+        nodes: Vec::new(),
+        cdi: Vec::new(),
+        health,
+        pci_bus_id: None,
+        numa_node,
+        traffic: None,
+    }
+}
+
+/// What a container gets, as an answer to the question for one container says.
+///
+/// # Errors
+/// `FailedPrecondition` with the part that cannot be taken.
+pub(crate) fn allocated(answer: v1beta1::AllocateResponse) -> Result<Reservation> {
+    let v1beta1::AllocateResponse { container_responses } = answer;
+    let [answer] = <[_; 1]>::try_from(container_responses).map_err(|all: Vec<_>| {
+        fault("container_responses", format!("{} answers to a question for one container", all.len()))
+    })?;
+    let v1beta1::ContainerAllocateResponse { envs, mounts, devices, annotations, cdi_devices } = answer;
+    let counts = [
+        ("envs", envs.len()),
+        ("mounts", mounts.len()),
+        ("devices", devices.len()),
+        ("annotations", annotations.len()),
+        ("cdi_devices", cdi_devices.len()),
+    ];
+    if let Some((field, count)) = counts.into_iter().find(|(_, count)| *count > ENTRIES_MAX) {
+        return Err(fault(field, format!("{count} entries, but at most {ENTRIES_MAX}")));
+    }
+    let named = cdi_devices.into_iter().map(|v1beta1::CdiDevice { name }| name);
+    // Annotations that are not of the Container Device Interface are for runtimes that are configured to pass them on, which ours are not.
+    let annotated = annotations
+        .into_iter()
+        .filter(|(key, _)| key.starts_with(CDI_ANNOTATIONS))
+        .flat_map(|(_, names)| names.split(',').map(|name| name.trim().to_owned()).collect::<Vec<_>>());
+    Ok(Reservation {
+        env: env(envs)?,
+        nodes: devices.into_iter().map(node).collect::<Result<_>>()?,
+        mounts: mounts.into_iter().map(mount).collect::<Result<_>>()?,
+        cdi: cdi(named.chain(annotated))?,
+    })
+}
+
+/// The ids of ours that an answer to GetPreferredAllocation names; `None` if it is no answer to this question.
+pub(crate) fn preferred(
+    answer: v1beta1::PreferredAllocationResponse,
+    ours: &BTreeMap<&str, &str>,
+    must: &BTreeSet<String>,
+    size: usize,
+) -> Option<Vec<String>> {
+    let v1beta1::PreferredAllocationResponse { container_responses } = answer;
+    let [answer] = <[_; 1]>::try_from(container_responses).ok()?;
+    let v1beta1::ContainerPreferredAllocationResponse { device_i_ds } = answer;
+    let chosen: Option<BTreeSet<String>> =
+        device_i_ds.iter().map(|vendors| ours.get(vendors.as_str()).map(|id| (*id).to_owned())).collect();
+    let chosen = chosen.filter(|chosen| chosen.len() == size && chosen.is_superset(must))?;
+    Some(chosen.into_iter().collect())
+}
+
+fn env(envs: BTreeMap<String, String>) -> Result<BTreeMap<String, String>> {
+    let bytes: usize = envs.iter().map(|(name, value)| name.len() + value.len()).sum();
+    if bytes > ENV_MAX {
+        return Err(fault("envs", format!("{bytes} bytes, but at most {ENV_MAX}")));
+    }
+    for (name, value) in &envs {
+        let good = |byte: u8| byte.is_ascii_graphic() && byte != b'=';
+        if name.is_empty() || name.len() > NAME_MAX || !name.bytes().all(good) {
+            return Err(fault("envs", format!("{} is not a variable's name", quoted(name))));
+        }
+        if value.contains('\0') {
+            return Err(fault("envs", format!("the value of {} has a NUL byte", quoted(name))));
+        }
+    }
+    Ok(envs)
+}
+
+fn node(node: v1beta1::DeviceSpec) -> Result<DeviceNode> {
+    let v1beta1::DeviceSpec { container_path, host_path, permissions } = node;
+    let once = |c: char| permissions.matches(c).count() <= 1;
+    if permissions.is_empty() || !permissions.chars().all(|c| "rwm".contains(c) && once(c)) {
+        let why = format!("{} of {} are not some of r, w and m", quoted(&permissions), quoted(&host_path));
+        return Err(fault("devices.permissions", why));
+    }
+    Ok(DeviceNode {
+        host_path: absolute("devices.host_path", &host_path)?,
+        container_path: inside("devices.container_path", &container_path)?,
+        permissions,
+    })
+}
+
+fn mount(mount: v1beta1::Mount) -> Result<Mount> {
+    let v1beta1::Mount { container_path, host_path, read_only } = mount;
+    let path = absolute("mounts.host_path", &host_path)?;
+    Ok(Mount {
+        destination: inside("mounts.container_path", &container_path)?,
+        // A plugin names what it has made or found.
+        source: MountSource::Host { path, missing: MissingSource::Fail },
+        readonly: read_only,
+        recursive_readonly: false,
+        propagation: Propagation::default(),
+        id_mapped: false,
+        selinux_relabel: false,
+        options: Vec::new(),
+    })
+}
+
+/// Names of devices, each once.
+fn cdi(names: impl Iterator<Item = String>) -> Result<Vec<String>> {
+    let mut known: Vec<String> = Vec::new();
+    for name in names {
+        let good = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.:".contains(&byte);
+        let word = |text: &str| !text.is_empty() && text.bytes().all(good);
+        let parts = name.split_once('=').and_then(|(kind, device)| Some((kind.split_once('/')?, device)));
+        let whole =
+            parts.is_some_and(|((vendor, class), device)| word(vendor) && word(class) && word(device));
+        if !whole || name.len() > NAME_MAX {
+            return Err(fault("cdi_devices", format!("{} is no vendor/class=device", quoted(&name))));
+        }
+        if known.len() >= ENTRIES_MAX {
+            return Err(fault("cdi_devices", format!("more than {ENTRIES_MAX} devices")));
+        }
+        if !known.contains(&name) {
+            known.push(name);
+        }
+    }
+    Ok(known)
+}
+
+/// A path inside a container, at which something can be put.
+fn inside(field: &str, text: &str) -> Result<PathBuf> {
+    let path = absolute(field, text)?;
+    if path == Path::new("/") {
+        return Err(fault(field, "nothing can be put at \"/\"".to_owned()));
+    }
+    Ok(path)
+}
+
+fn absolute(field: &str, text: &str) -> Result<PathBuf> {
+    let path = Path::new(text);
+    let plain = path.components().all(|part| part != Component::ParentDir);
+    if !text.starts_with('/') || !plain || text.contains('\0') || text.len() > PATH_MAX {
+        return Err(fault(field, format!("{} is not an absolute path without `..`", quoted(text))));
+    }
+    // Without what means nothing, as a slash at the end.
+    Ok(path.components().collect())
+}
+
+fn fault(field: &str, why: String) -> Error {
+    Error::failed_precondition(format!("{field}: {why}"))
+}
+
+/// A text of a stranger, for people; a long one is cut.
+pub(crate) fn quoted(text: &str) -> String {
+    match text.char_indices().nth(QUOTED_MAX) {
+        Some((end, _)) => format!("{:?}…", &text[..end]),
+        None => format!("{text:?}"),
+    }
+}
+
+#[cfg(test)]
+mod tests;

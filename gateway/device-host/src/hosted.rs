@@ -1,0 +1,368 @@
+//! Which plugins there are, and what they have listed.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use switchyard_core::device::{DeviceGroup, Health};
+use switchyard_core::{Error, Result};
+use tokio::sync::watch;
+use tokio_util::sync::{CancellationToken, DropGuard};
+use tonic::transport::Channel;
+
+use crate::from_proto::{Listed, quoted};
+use crate::inventory::Groups;
+
+/// The most resources that plugins may register while the daemon lives.
+const RESOURCES_MAX: usize = 64;
+
+/// The name of the groups of resources: vendor and type are the parts of the resource, so that a job asks for `device "acme.com/tpu"`.
+const GROUP_NAME: &str = "default";
+
+/// What is told of the devices of a plugin that has ended. The same each time: an agent registers its node again for each other text.
+const ENDED: &str = "the plugin of its vendor has ended";
+
+/// What is told of the devices of a plugin that hangs from the beginning.
+const SILENT: &str = "the plugin of its vendor does not list its devices";
+
+/// What vendors' plugins have listed, and how they are called. Clones are the same.
+#[derive(Debug, Clone)]
+pub struct Hosted {
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    taken: Taken,
+    state: Mutex<State>,
+    groups: watch::Sender<Arc<Vec<DeviceGroup>>>,
+    failures: [AtomicU64; Failure::ALL.len()],
+}
+
+/// What the configuration's own groups are called, which no plugin can have.
+#[derive(Debug, Clone, Default)]
+pub struct Taken {
+    /// Their resources.
+    pub resources: Vec<String>,
+    /// Their vendors, types and names.
+    pub names: Vec<[String; 3]>,
+}
+
+/// How many plugins there are.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Resources whose plugin is connected.
+    pub connected: usize,
+    /// Resources whose plugin has ended.
+    pub ended: usize,
+    /// What has failed so far, by its word.
+    pub failures: Vec<(&'static str, u64)>,
+}
+
+/// What fails of a plugin.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Failure {
+    /// Its registration was refused.
+    Refused,
+    /// It did not answer when it was called back.
+    Unreachable,
+    /// Its connection or its stream ended.
+    Ended,
+    /// It answered a call with an error.
+    Failed,
+    /// It did not answer a call in time.
+    Late,
+    /// Its answer or its list cannot be taken as it is.
+    Malformed,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// In the order in which they were registered first.
+    resources: Vec<Resource>,
+    /// The number of the newest connection.
+    newest: u64,
+}
+
+/// A resource that was registered once.
+#[derive(Debug)]
+struct Resource {
+    name: String,
+    /// The number of its newest connection.
+    connection: u64,
+    /// `None` after that has ended.
+    plugin: Option<Connected>,
+    /// Its newest plugin wants to be told before a container is made.
+    pre_start: bool,
+    /// What was listed last; `None` before that.
+    listed: Option<Listed>,
+    /// Why its devices cannot be given to anybody now.
+    fault: Option<&'static str>,
+}
+
+#[derive(Debug)]
+struct Connected {
+    plugin: Plugin,
+    /// Ends the connection's stream.
+    _stream: DropGuard,
+}
+
+/// A plugin that is connected.
+#[derive(Debug, Clone)]
+pub(crate) struct Plugin {
+    pub(crate) channel: Channel,
+    /// It wants to be told before a container is made.
+    pub(crate) pre_start: bool,
+    /// It says which devices it prefers.
+    pub(crate) preferred: bool,
+}
+
+/// The connection that a plugin was given.
+#[derive(Debug, Clone)]
+pub(crate) struct Connection {
+    pub(crate) resource: String,
+    number: u64,
+    /// Ends its stream, when it is over or another one has come for the resource.
+    pub(crate) over: CancellationToken,
+}
+
+// === impl Failure ===
+
+impl Failure {
+    /// All of them.
+    pub const ALL: [Self; 6] =
+        [Self::Refused, Self::Unreachable, Self::Ended, Self::Failed, Self::Late, Self::Malformed];
+
+    /// It in one word, for metrics.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Refused => "refused",
+            Self::Unreachable => "unreachable",
+            Self::Ended => "ended",
+            Self::Failed => "failed",
+            Self::Late => "late",
+            Self::Malformed => "malformed",
+        }
+    }
+}
+
+// === impl Hosted ===
+
+impl Hosted {
+    /// No plugin has registered yet.
+    #[must_use]
+    pub fn new(taken: Taken) -> Self {
+        let shared = Shared {
+            taken,
+            state: Mutex::default(),
+            groups: watch::Sender::default(),
+            failures: Default::default(),
+        };
+        Self { shared: Arc::new(shared) }
+    }
+
+    /// The groups of what plugins have listed, kept up to date.
+    #[must_use]
+    pub fn groups(&self) -> Groups {
+        self.shared.groups.subscribe()
+    }
+
+    /// How many plugins there are, and what has failed.
+    #[must_use]
+    pub fn counts(&self) -> Counts {
+        let state = self.state();
+        let connected = state.resources.iter().filter(|resource| resource.plugin.is_some()).count();
+        let count = |failure: Failure| {
+            (failure.as_str(), self.shared.failures[failure as usize].load(Ordering::Relaxed))
+        };
+        Counts {
+            connected,
+            ended: state.resources.len() - connected,
+            failures: Failure::ALL.map(count).to_vec(),
+        }
+    }
+
+    pub(crate) fn count(&self, failure: Failure) {
+        self.shared.failures[failure as usize].fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Whether a plugin may register this resource.
+    ///
+    /// # Errors
+    /// `AlreadyExists` if the configuration has it; `ResourceExhausted` if there are too many.
+    pub(crate) fn check(&self, resource: &str) -> Result<()> {
+        let Taken { resources, names } = &self.shared.taken;
+        let own = group(resource, Vec::new());
+        let same = |name: &&[String; 3]| **name == [&*own.vendor, &*own.kind, &*own.name];
+        if resources.iter().any(|taken| taken == resource) || names.iter().any(|name| same(&name)) {
+            return Err(Error::already_exists(format!(
+                "a group of devices.groups in the gateway's configuration is {resource} already: give it another resource, or take it out"
+            )));
+        }
+        let state = self.state();
+        let known = state.resources.iter().any(|known| known.name == resource);
+        if !known && state.resources.len() >= RESOURCES_MAX {
+            return Err(Error::exhausted(format!(
+                "{RESOURCES_MAX} resources were registered since the gateway has started, and no more can be"
+            )));
+        }
+        Ok(())
+    }
+
+    /// A plugin is connected. One that had the resource before is not asked any more; its devices stay as they are until the new one lists
+    /// its own.
+    ///
+    /// # Errors
+    /// Those of [`Hosted::check`].
+    pub(crate) fn connect(
+        &self,
+        resource: &str,
+        plugin: Plugin,
+        over: CancellationToken,
+    ) -> Result<Connection> {
+        self.check(resource)?;
+        let mut state = self.state();
+        state.newest += 1;
+        let number = state.newest;
+        let pre_start = plugin.pre_start;
+        let connected = Connected { plugin, _stream: over.clone().drop_guard() };
+        match state.resources.iter_mut().find(|known| known.name == resource) {
+            Some(known) => {
+                (known.connection, known.pre_start) = (number, pre_start);
+                known.plugin = Some(connected);
+            }
+            None => state.resources.push(Resource {
+                name: resource.to_owned(),
+                connection: number,
+                plugin: Some(connected),
+                pre_start,
+                listed: None,
+                fault: None,
+            }),
+        }
+        Ok(Connection { resource: resource.to_owned(), number, over })
+    }
+
+    /// A plugin has listed its devices.
+    pub(crate) fn list(&self, connection: &Connection, listed: Listed) {
+        if let Some((count, why)) = &listed.left_out {
+            self.count(Failure::Malformed);
+            tracing::warn!(
+                resource = connection.resource,
+                entries = count,
+                first = why,
+                "a plugin's list is not taken as it is"
+            );
+        }
+        self.change(connection, |resource| (resource.listed, resource.fault) = (Some(listed), None));
+    }
+
+    /// A plugin has not listed anything for a while.
+    pub(crate) fn is_silent(&self, connection: &Connection) {
+        self.count(Failure::Late);
+        tracing::warn!(
+            resource = connection.resource,
+            "a plugin that has registered does not list its devices"
+        );
+        self.change(connection, |resource| resource.fault = Some(SILENT));
+    }
+
+    /// A connection has ended: its devices are unhealthy until the plugin registers again.
+    pub(crate) fn end(&self, connection: &Connection, why: &str) {
+        let is_newest = self.change(connection, |resource| {
+            (resource.plugin, resource.fault) = (None, Some(ENDED));
+        });
+        if is_newest {
+            self.count(Failure::Ended);
+            tracing::warn!(
+                resource = connection.resource,
+                why,
+                "a plugin has ended: its devices are unhealthy until it registers again"
+            );
+        }
+    }
+
+    /// Whether a plugin has ever registered this resource.
+    pub(crate) fn is_known(&self, resource: &str) -> bool {
+        self.state().resources.iter().any(|known| known.name == resource)
+    }
+
+    /// Whether the plugin of a resource, or the one that it had, wants to be told before a container is made.
+    pub(crate) fn wants_pre_start(&self, resource: &str) -> bool {
+        self.state().resources.iter().any(|known| known.name == resource && known.pre_start)
+    }
+
+    /// The plugin of a resource, with the vendor's ids of these devices.
+    ///
+    /// # Errors
+    /// `Unavailable` without a plugin; `FailedPrecondition` for a device that it does not list (any more).
+    pub(crate) fn plugin(&self, resource: &str, devices: &[String]) -> Result<(Plugin, Vec<String>)> {
+        let state = self.state();
+        let known = state.resources.iter().find(|known| known.name == resource);
+        let away = || {
+            Error::unavailable(format!(
+                "the plugin of {resource} is not connected: see whether it runs, and that it registers here"
+            ))
+        };
+        let plugin = known.and_then(|known| known.plugin.as_ref()).ok_or_else(away)?.plugin.clone();
+        let vendors = known.and_then(|known| known.listed.as_ref()).map(|listed| &listed.vendors);
+        let vendor = |id: &String| {
+            vendors.and_then(|vendors| vendors.get(id)).cloned().ok_or_else(|| {
+                Error::failed_precondition(format!(
+                    "the plugin of {resource} has no device {} any more",
+                    quoted(id)
+                ))
+            })
+        };
+        let ids = devices.iter().map(vendor).collect::<Result<_>>()?;
+        Ok((plugin, ids))
+    }
+
+    /// Changes what is known by a connection, and tells of it; not if there is a newer one. Says whether it is the newest.
+    fn change(&self, connection: &Connection, change: impl FnOnce(&mut Resource)) -> bool {
+        let mut state = self.state();
+        let newest = |known: &&mut Resource| {
+            known.name == connection.resource && known.connection == connection.number
+        };
+        let Some(resource) = state.resources.iter_mut().find(newest) else { return false };
+        change(resource);
+        let groups: Vec<DeviceGroup> = state.resources.iter().filter_map(Resource::group).collect();
+        self.shared.groups.send_if_modified(|told| {
+            let is_new = **told != groups;
+            if is_new {
+                *told = Arc::new(groups);
+            }
+            is_new
+        });
+        true
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.shared.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+// === impl Resource ===
+
+impl Resource {
+    /// The group of its devices, if they were ever listed.
+    fn group(&self) -> Option<DeviceGroup> {
+        let mut devices = self.listed.as_ref()?.devices.clone();
+        if let Some(fault) = self.fault {
+            devices.iter_mut().for_each(|device| device.health = Health::Unhealthy(fault.to_owned()));
+        }
+        Some(group(&self.name, devices))
+    }
+}
+
+/// The group of a resource.
+fn group(resource: &str, devices: Vec<switchyard_core::device::Device>) -> DeviceGroup {
+    let (vendor, kind) = resource.split_once('/').unwrap_or((resource, ""));
+    DeviceGroup { resource: resource.to_owned(), devices, ..DeviceGroup::new(vendor, kind, GROUP_NAME) }
+}
+
+/// The vendors' ids and ours.
+pub(crate) fn by_vendors<'a>(ids: &'a [String], vendors: &'a [String]) -> BTreeMap<&'a str, &'a str> {
+    vendors.iter().map(String::as_str).zip(ids.iter().map(String::as_str)).collect()
+}

@@ -1,0 +1,124 @@
+//! The devices of the node: those that the configuration names, and those of vendors' plugins.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use switchyard_core::device::{DeviceGroup, Inventories, Inventory};
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+/// The groups of vendors' plugins, in the order in which they were first registered. The newest counts.
+pub type Groups = watch::Receiver<Arc<Vec<DeviceGroup>>>;
+
+/// One inventory of both, and the ids of devices that are left out. An id is in one group alone: of two devices with the same id, which are
+/// the same device by all that is known, the configuration's is there, or that of the resource that was registered first.
+#[must_use]
+pub fn merge(hardware: &Inventory, hosted: &[DeviceGroup]) -> (Inventory, Vec<String>) {
+    let mut groups = hardware.groups.clone();
+    let devices = groups.iter().flat_map(|group| &group.devices);
+    let mut ids: BTreeSet<String> =
+        devices.flat_map(|device| device.aliases.iter().chain([&device.id]).cloned()).collect();
+    let mut left_out = Vec::new();
+    for group in hosted {
+        let mut group = group.clone();
+        group.devices.retain(|device| {
+            let is_new = ids.insert(device.id.clone());
+            if !is_new {
+                left_out.push(device.id.clone());
+            }
+            is_new
+        });
+        groups.push(group);
+    }
+    (Inventory { groups }, left_out)
+}
+
+/// Keeps one inventory of both up to date until `stop`; `None` until the hardware was looked at. Must be called within a tokio runtime.
+#[must_use]
+pub fn merged(mut hardware: Inventories, mut hosted: Groups, stop: CancellationToken) -> Inventories {
+    let (told, inventories) = watch::channel(None);
+    tokio::spawn(stop.run_until_cancelled_owned(async move {
+        let mut known = Vec::new();
+        loop {
+            let seen = hardware.borrow_and_update().clone();
+            let groups = Arc::clone(&hosted.borrow_and_update());
+            if let Some(seen) = seen {
+                let (inventory, left_out) = merge(&seen, &groups);
+                if known != left_out && !left_out.is_empty() {
+                    tracing::warn!(
+                        devices = left_out.len(),
+                        first = left_out[0],
+                        "devices of vendors' plugins are left out, since another group has devices with the same ids: offer them once"
+                    );
+                }
+                known = left_out;
+                told.send_if_modified(|last| {
+                    let is_new = last.as_deref() != Some(&inventory);
+                    if is_new {
+                        *last = Some(Arc::new(inventory));
+                    }
+                    is_new
+                });
+            }
+            tokio::select! {
+                Ok(()) = hardware.changed() => {}
+                Ok(()) = hosted.changed() => {}
+                // Neither of them changes any more: it stays as it is.
+                else => return,
+            }
+        }
+    }));
+    inventories
+}
+
+#[cfg(test)]
+mod tests {
+    use switchyard_core::device::{Device, node};
+
+    use super::*;
+
+    fn group(resource: &str, ids: &[&str]) -> DeviceGroup {
+        let device = |id: &&str| Device::new(id, node(format!("/dev/{id}").into(), "rw"));
+        DeviceGroup {
+            resource: resource.to_owned(),
+            devices: ids.iter().map(device).collect(),
+            ..DeviceGroup::new("acme", "tpu", resource)
+        }
+    }
+
+    #[test]
+    fn an_id_is_in_one_group_alone() {
+        let mut own = group("acme.com/own", &["a", "b"]);
+        own.devices[0].aliases.push("old".to_owned());
+        let hardware = Inventory { groups: vec![own] };
+        let hosted = [group("acme.com/one", &["b", "c", "old"]), group("acme.com/two", &["c", "d"])];
+        let (inventory, left_out) = merge(&hardware, &hosted);
+        let ids: Vec<Vec<&str>> = inventory
+            .groups
+            .iter()
+            .map(|group| group.devices.iter().map(|device| &*device.id).collect())
+            .collect();
+        assert_eq!(ids, [vec!["a", "b"], vec!["c"], vec!["d"]]);
+        assert_eq!(left_out, ["b", "old", "c"]);
+        assert_eq!(merge(&hardware, &[]), (hardware, Vec::new()));
+    }
+
+    #[tokio::test]
+    async fn a_change_of_either_is_told() {
+        let stop = CancellationToken::new();
+        let (hardware, seen) = watch::channel(None);
+        let (hosted, groups) = watch::channel(Arc::new(vec![group("acme.com/one", &["a"])]));
+        let mut all = merged(seen, groups, stop.clone());
+        let count = |count: usize| {
+            move |now: &Option<Arc<Inventory>>| now.as_ref().is_some_and(|now| now.groups.len() == count)
+        };
+        assert!(all.borrow().is_none());
+        hardware.send_replace(Some(Arc::default()));
+        all.wait_for(count(1)).await.unwrap();
+        drop(hardware);
+        hosted.send_modify(|groups| Arc::make_mut(groups).push(group("acme.com/two", &["b"])));
+        all.wait_for(count(2)).await.unwrap();
+        stop.cancel();
+        assert!(all.changed().await.is_err());
+    }
+}

@@ -1,0 +1,175 @@
+//! Register: a plugin is called back within the call, and its devices are followed from then on.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use hyper_util::rt::TokioIo;
+use switchyard_core::{Error, Result};
+use switchyard_proto::kubelet::device_plugin::v1beta1;
+use switchyard_proto::kubelet::device_plugin::v1beta1::device_plugin_client::DevicePluginClient;
+use switchyard_proto::kubelet::device_plugin::v1beta1::registration_server::Registration;
+use tokio::net::UnixStream;
+use tokio::sync::Semaphore;
+use tokio::time::{Instant, sleep, timeout, timeout_at};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+use tonic::transport::{Channel, Endpoint};
+use tonic::{Request, Response, Status};
+
+use crate::directory;
+use crate::from_proto::{self, Registering};
+use crate::hosted::{Connection, Failure, Hosted, Plugin};
+use crate::status::status;
+
+/// How long a plugin may take until it has told its options, from the beginning of the call; kubelets wait as long.
+const DIAL: Duration = Duration::from_secs(10);
+
+/// How long a plugin may take for its first list before its devices are unhealthy.
+const FIRST: Duration = Duration::from_secs(10);
+
+/// Between two lists of a plugin. One that sends more waits: each of them goes to all orchestrators.
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// The largest list that is read, in bytes; kubelets read as much.
+const LIST_MAX: usize = 4 << 20;
+
+/// How many plugins are called back at a time.
+const DIALS: usize = 16;
+
+/// Serves `v1beta1.Registration`.
+pub(crate) struct Registrar {
+    hosted: Hosted,
+    directory: PathBuf,
+    dials: Semaphore,
+    /// Those who follow plugins.
+    tasks: TaskTracker,
+    /// Ends them.
+    stop: CancellationToken,
+}
+
+// === impl Registrar ===
+
+impl Registrar {
+    pub(crate) fn new(
+        hosted: Hosted,
+        directory: PathBuf,
+        tasks: TaskTracker,
+        stop: CancellationToken,
+    ) -> Arc<Self> {
+        Arc::new(Self { hosted, directory, dials: Semaphore::new(DIALS), tasks, stop })
+    }
+
+    /// Registers a plugin. Cancel-safe: the plugin is connected at the very end.
+    async fn admit(&self, request: v1beta1::RegisterRequest) -> Result<String> {
+        let deadline = Instant::now() + DIAL;
+        let refused = |error: Error| {
+            self.hosted.count(Failure::Refused);
+            error
+        };
+        let Registering { resource, endpoint } = from_proto::registration(request).map_err(refused)?;
+        self.hosted.check(&resource).map_err(refused)?;
+        let Ok(_dial) = self.dials.try_acquire() else {
+            let text = format!("{DIALS} plugins are being called back already: register again in a moment");
+            return Err(refused(Error::exhausted(text)));
+        };
+        let plugin = self.call_back(&endpoint, deadline).await.map_err(|error| {
+            self.hosted.count(Failure::Unreachable);
+            error.context(format!("register {resource}: the plugin does not answer on {endpoint}"))
+        })?;
+        let channel = plugin.channel.clone();
+        let connection = self.hosted.connect(&resource, plugin, self.stop.child_token()).map_err(refused)?;
+        let hosted = self.hosted.clone();
+        self.tasks.spawn(connection.over.clone().run_until_cancelled_owned(async move {
+            let why = follow(&hosted, &connection, channel).await;
+            hosted.end(&connection, &why);
+        }));
+        Ok(resource)
+    }
+
+    /// Connects to a plugin and asks it what it wants.
+    async fn call_back(&self, endpoint: &str, deadline: Instant) -> Result<Plugin> {
+        let stream = directory::connect(&self.directory, endpoint, deadline).await?;
+        let asked = async {
+            let channel = channel(stream).await?;
+            let mut client = DevicePluginClient::new(channel.clone());
+            let options = client.get_device_plugin_options(v1beta1::Empty {}).await.map_err(|status| {
+                Error::unavailable("it fails GetDevicePluginOptions").with_source(status)
+            })?;
+            let v1beta1::DevicePluginOptions { pre_start_required, get_preferred_allocation_available } =
+                options.into_inner();
+            Ok(Plugin {
+                channel,
+                pre_start: pre_start_required,
+                preferred: get_preferred_allocation_available,
+            })
+        };
+        let late = |_| Error::deadline(format!("it has not answered within {DIAL:?}"));
+        timeout_at(deadline, asked).await.map_err(late)?
+    }
+}
+
+#[tonic::async_trait]
+impl Registration for Registrar {
+    async fn register(
+        &self,
+        request: Request<v1beta1::RegisterRequest>,
+    ) -> Result<Response<v1beta1::Empty>, Status> {
+        match self.admit(request.into_inner()).await {
+            Ok(resource) => {
+                tracing::info!(resource, "a vendor's device plugin has registered");
+                Ok(Response::new(v1beta1::Empty {}))
+            }
+            Err(error) => {
+                tracing::warn!(error = error.report(), "a vendor's device plugin cannot register");
+                Err(status(&error))
+            }
+        }
+    }
+}
+
+/// A channel over this one connection: a plugin whose connection has ended has to register again.
+async fn channel(stream: UnixStream) -> Result<Channel> {
+    let mut stream = Some(stream);
+    let connect = tower::service_fn(move |_| {
+        let stream = stream.take().map(TokioIo::new);
+        std::future::ready(stream.ok_or_else(|| std::io::Error::other("the plugin has ended its connection")))
+    });
+    let channel = Endpoint::from_static("http://localhost").connect_with_connector(connect).await;
+    channel.map_err(|error| Error::unavailable("it does not speak gRPC").with_source(error))
+}
+
+/// Hands on what a plugin lists, until it ends: says why it has.
+async fn follow(hosted: &Hosted, connection: &Connection, channel: Channel) -> String {
+    let mut client = DevicePluginClient::new(channel).max_decoding_message_size(LIST_MAX);
+    let first = async {
+        let mut stream = client.list_and_watch(v1beta1::Empty {}).await?.into_inner();
+        let list = stream.message().await?;
+        Ok::<_, Status>((stream, list))
+    };
+    tokio::pin!(first);
+    let first = match timeout(FIRST, &mut first).await {
+        Ok(first) => first,
+        Err(_) => {
+            hosted.is_silent(connection);
+            first.await
+        }
+    };
+    let (mut stream, mut next) = match first {
+        Ok((stream, list)) => (stream, Ok(list)),
+        Err(status) => return ended(&status),
+    };
+    loop {
+        match next {
+            Ok(Some(list)) => hosted.list(connection, from_proto::listed(&connection.resource, list)),
+            Ok(None) => return "it has ended its ListAndWatch".to_owned(),
+            Err(status) => return ended(&status),
+        }
+        sleep(PAUSE).await;
+        next = stream.message().await;
+    }
+}
+
+fn ended(status: &Status) -> String {
+    format!("ListAndWatch: {:?}: {}", status.code(), from_proto::quoted(status.message()))
+}

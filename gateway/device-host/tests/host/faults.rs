@@ -1,0 +1,157 @@
+//! Plugins that hang, fail, lie and die while a container is made: the error says so, and the ledger is as before.
+
+use std::time::{Duration, Instant};
+
+use switchyard_core::ErrorKind;
+use switchyard_core::gateway::Leased;
+use switchyard_core::id::Owner;
+use switchyard_core::ledger::LeaseState;
+use switchyard_kubelet::vendor::{Act, VENDOR_DEVICES, Vendor, device};
+use switchyard_proto::kubelet::device_plugin::v1beta1;
+
+use crate::node::{GPU, IDS, Node, token, variable};
+
+/// A device that Nomad has leased.
+async fn leased(node: &Node) -> Leased {
+    node.healthy(3).await;
+    node.gateway.scope(Owner::Nomad).lease(&[IDS[0].to_owned()]).await.unwrap()
+}
+
+/// The lease is Nomad's as before, and nothing was made with it.
+fn is_unbound(node: &Node, leased: &Leased) {
+    let report = node.gateway.ledger_report();
+    let lease = report.devices.get(leased.token).expect("it is still there");
+    assert_eq!((lease.owner, &*lease.slots), (Owner::Nomad, &[IDS[0].to_owned()][..]));
+    assert!(matches!(lease.state, LeaseState::Unbound { .. }), "{lease:?}");
+    assert!(node.fake.tasks().is_empty());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_plugin_that_fails_or_lies_is_named_with_what_it_said_and_can_be_tried_again() {
+    let node = Node::new().await;
+    let vendor = node.vendor("gpu.sock", &IDS).await;
+    let leased = leased(&node).await;
+    let mount = |host: &str| v1beta1::Mount {
+        container_path: "/opt".to_owned(),
+        host_path: host.to_owned(),
+        read_only: false,
+    };
+    vendor.behave(|behaviour| behaviour.allocate = Act::Fail("the driver is not loaded"));
+    let refused = node.run(Owner::Nomad, "one", leased.token).await.unwrap_err();
+    for part in [GPU, IDS[0], "fails Allocate", "the driver is not loaded"] {
+        assert!(refused.report().contains(part), "{refused:?}");
+    }
+    is_unbound(&node, &leased);
+    vendor.behave(|behaviour| {
+        behaviour.allocate = Act::Answer;
+        behaviour.answer.mounts = vec![mount("/opt/../etc")];
+    });
+    let refused = node.run(Owner::Nomad, "two", leased.token).await.unwrap_err();
+    assert!(refused.report().contains("mounts.host_path: \"/opt/../etc\""), "{refused:?}");
+    is_unbound(&node, &leased);
+    vendor.behave(|behaviour| {
+        behaviour.answer.mounts.clear();
+        behaviour.further_answers = 3;
+    });
+    let refused = node.run(Owner::Nomad, "three", leased.token).await.unwrap_err();
+    assert!(refused.report().contains("4 answers"), "{refused:?}");
+    vendor.behave(|behaviour| {
+        behaviour.further_answers = 0;
+        behaviour.answer.envs.insert("HUGE".to_owned(), "x".repeat(3 << 20));
+    });
+    let refused = node.run(Owner::Nomad, "four", leased.token).await.unwrap_err();
+    assert!(refused.report().len() < 1000, "{refused:?}");
+    is_unbound(&node, &leased);
+    vendor.behave(|behaviour| behaviour.answer.envs.clear());
+    let (_, spec) = node.run(Owner::Nomad, "five", leased.token).await.unwrap();
+    assert_eq!(variable(&spec, VENDOR_DEVICES), Some(IDS[0]));
+    assert_eq!((node.failures("failed"), node.failures("malformed")), (2, 2));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_plugin_that_hangs_holds_up_its_own_container_alone_and_not_for_ever() {
+    let node = Node::new().await;
+    let vendor = node.vendor("gpu.sock", &IDS).await;
+    let leased = leased(&node).await;
+    vendor.behave(|behaviour| behaviour.allocate = Act::Hang);
+    let began = Instant::now();
+    let hung = node.run(Owner::Nomad, "hung", leased.token);
+    tokio::pin!(hung);
+    assert!(tokio::time::timeout(Duration::from_millis(300), &mut hung).await.is_err());
+    vendor.behave(|behaviour| behaviour.allocate = Act::Answer);
+    let other = node.gateway.scope(Owner::Kubernetes).lease(&[IDS[1].to_owned()]).await.unwrap();
+    node.run(Owner::Kubernetes, "other", other.token).await.unwrap();
+    assert!(began.elapsed() < Duration::from_secs(15), "the other one waited for nothing");
+    let refused = hung.await.unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::DeadlineExceeded);
+    assert!(refused.report().contains("has not answered Allocate within 20s"), "{refused:?}");
+    assert!(began.elapsed() < Duration::from_secs(40));
+    assert_eq!(node.failures("late"), 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_plugin_that_dies_during_allocate_fails_that_container_and_its_successor_makes_it() {
+    let node = Node::new().await;
+    let vendor = node.vendor("gpu-1.sock", &IDS).await;
+    let leased = leased(&node).await;
+    vendor.behave(|behaviour| behaviour.allocate = Act::Hang);
+    let killed = async {
+        while vendor.calls("Allocate").is_empty() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        drop(vendor);
+    };
+    let (refused, ()) = tokio::join!(node.run(Owner::Nomad, "one", leased.token), killed);
+    let refused = refused.unwrap_err();
+    assert!(refused.report().contains("fails Allocate"), "{refused:?}");
+    node.healthy(0).await;
+    let refused = node.run(Owner::Nomad, "two", leased.token).await.unwrap_err();
+    assert!(refused.report().contains("is not connected"), "{refused:?}");
+    is_unbound(&node, &leased);
+    let _successor = node.vendor("gpu-2.sock", &IDS).await;
+    node.healthy(3).await;
+    node.run(Owner::Nomad, "three", leased.token).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_container_that_is_made_anew_needs_no_plugin() {
+    let node = Node::new().await;
+    let vendor = node.vendor("gpu.sock", &IDS).await;
+    let kubelet = node.kubelet(3).await;
+    let given = kubelet.admit("pod", "app", &[(GPU, 1)]).await.unwrap();
+    let (sandbox, _) = node.run(Owner::Kubernetes, "pod", token(&given)).await.unwrap();
+    drop(vendor);
+    node.healthy(0).await;
+    let spec = node.task(Owner::Kubernetes, &sandbox, "again", token(&given)).await.unwrap();
+    assert_eq!(variable(&spec, VENDOR_DEVICES), Some(&*given.ids[GPU][0]));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_list_without_sense_or_end_is_taken_as_far_as_it_can_be() {
+    let node = Node::new().await;
+    let vendor = node.vendor("gpu.sock", &IDS).await;
+    node.healthy(3).await;
+    let long = "x".repeat(5000);
+    let odd = [device(IDS[0], true), device(IDS[0], true), device("", true), device(&long, true)];
+    vendor.list(odd.to_vec());
+    node.healthy(1).await;
+    assert!(node.failures("malformed") >= 1);
+    vendor.list((0..10_000).map(|number| device(&format!("GPU-8a2f3c11-{number:05}"), true)).collect());
+    node.healthy(4096).await;
+    vendor.list(IDS.map(|id| device(id, true)).to_vec());
+    node.healthy(3).await;
+    let leased = node.gateway.scope(Owner::Nomad).lease(&[IDS[0].to_owned()]).await.unwrap();
+    node.run(Owner::Nomad, "job", leased.token).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_plugin_that_lists_nothing_offers_nothing_and_can_begin_later() {
+    let node = Node::new().await;
+    let vendor = Vendor::start(&node.directory(), "gpu.sock", GPU, &IDS);
+    vendor.behave(|behaviour| behaviour.list = Act::Hang);
+    vendor.register().await.unwrap();
+    crate::node::until("it is told", || node.failures("late") == 1).await;
+    vendor.behave(|behaviour| behaviour.list = Act::Answer);
+    vendor.register().await.unwrap();
+    node.healthy(3).await;
+}

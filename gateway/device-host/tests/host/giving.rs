@@ -1,0 +1,149 @@
+//! What containers and tasks get that are made with a vendor's devices, and that nobody else gets the same ones.
+
+use switchyard_core::ErrorKind;
+use switchyard_core::device::{Device, DeviceGroup, Inventory, node as device_node};
+use switchyard_core::id::Owner;
+use switchyard_core::spec::MountSource;
+use switchyard_kubelet::vendor::{Act, VENDOR_DEVICES, Vendor};
+use switchyard_proto::kubelet::device_plugin::v1beta1;
+
+use crate::node::{GPU, IDS, Node, token, variable};
+
+/// What a plugin gives besides a variable.
+fn answer() -> v1beta1::ContainerAllocateResponse {
+    v1beta1::ContainerAllocateResponse {
+        mounts: vec![v1beta1::Mount {
+            container_path: "/usr/lib/acme".to_owned(),
+            host_path: "/opt/acme".to_owned(),
+            read_only: true,
+        }],
+        devices: vec![v1beta1::DeviceSpec {
+            container_path: "/dev/gpu0".to_owned(),
+            host_path: "/dev/acme/gpu7".to_owned(),
+            permissions: "mrw".to_owned(),
+        }],
+        annotations: [("cdi.k8s.io/acme".to_owned(), "acme.com/gpu=7".to_owned())].into(),
+        ..Default::default()
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_container_gets_what_the_plugin_says_and_the_plugin_is_asked_once() {
+    let node = Node::new().await;
+    let vendor = node.vendor("gpu.sock", &IDS).await;
+    vendor.behave(|behaviour| behaviour.answer = answer());
+    let kubelet = node.kubelet(3).await;
+    let given = kubelet.admit("pod", "app", &[(GPU, 1)]).await.unwrap();
+    assert!(given.envs.is_empty() && given.devices.is_empty(), "{given:?}");
+    assert!(vendor.calls("Allocate").is_empty(), "nothing is made with it yet");
+    let (sandbox, spec) = node.run(Owner::Kubernetes, "pod", token(&given)).await.unwrap();
+    assert_eq!(variable(&spec, VENDOR_DEVICES), Some(&*given.ids[GPU][0]));
+    let [mount] = &spec.mounts[..] else { panic!("{:?}", spec.mounts) };
+    assert_eq!(mount.destination.to_str(), Some("/usr/lib/acme"));
+    assert!(
+        matches!(&mount.source, MountSource::Host { path, .. } if path.ends_with("acme")) && mount.readonly
+    );
+    let [gpu] = &spec.devices[..] else { panic!("{:?}", spec.devices) };
+    assert_eq!((gpu.host_path.to_str(), &*gpu.permissions), (Some("/dev/acme/gpu7"), "mrw"));
+    assert_eq!(spec.cdi_devices, ["acme.com/gpu=7"]);
+    // A restart of the container: the same lease.
+    let again = node.task(Owner::Kubernetes, &sandbox, "again", token(&given)).await.unwrap();
+    assert_eq!((again.env, again.mounts, again.devices), (spec.env, spec.mounts, spec.devices));
+    assert_eq!(vendor.calls("Allocate"), [given.ids[GPU].clone()]);
+    assert!(vendor.calls("PreStartContainer").is_empty());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_pod_has_is_refused_to_nomad_and_the_other_way_round() {
+    let node = Node::new().await;
+    let vendor = node.vendor("gpu.sock", &IDS[..2]).await;
+    let kubelet = node.kubelet(2).await;
+    let pod = kubelet.admit("pod", "app", &[(GPU, 1)]).await.unwrap();
+    let of_pod = pod.ids[GPU][0].clone();
+    let nomad = node.gateway.scope(Owner::Nomad);
+    let refused = nomad.lease(std::slice::from_ref(&of_pod)).await.unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::FailedPrecondition);
+    assert!(refused.report().contains("kubernetes") && refused.report().contains(&of_pod), "{refused:?}");
+    let free = IDS[..2].iter().find(|id| **id != of_pod).unwrap();
+    let leased = nomad.lease(&[(*free).to_owned()]).await.unwrap();
+    assert_eq!(leased.reservation, Default::default(), "nothing before the task starts");
+    kubelet.until("the other is nomad's", |kubelet| kubelet.capacity(GPU) == (2, 1)).await;
+    let refused = kubelet.admit("other", "app", &[(GPU, 1)]).await.unwrap_err();
+    assert!(refused.contains("Available: 0"), "{refused}");
+    let (_, spec) = node.run(Owner::Nomad, "job", leased.token).await.unwrap();
+    assert_eq!(variable(&spec, VENDOR_DEVICES), Some(*free));
+    let (_, spec) = node.run(Owner::Kubernetes, "pod", token(&pod)).await.unwrap();
+    assert_eq!(variable(&spec, VENDOR_DEVICES), Some(&*of_pod));
+    assert_eq!(vendor.calls("Allocate").len(), 2);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_id_of_a_vendor_that_does_not_fit_is_another_one_here_and_the_same_to_the_plugin() {
+    let node = Node::new().await;
+    let vendor = node.vendor("gpu.sock", &["0", "GPU-8a2f3c11::1", "/dev/acme 2"]).await;
+    let kubelet = node.kubelet(3).await;
+    for number in 0..3 {
+        let pod = format!("pod-{number}");
+        let given = kubelet.admit(&pod, "app", &[(GPU, 1)]).await.unwrap();
+        node.run(Owner::Kubernetes, &pod, token(&given)).await.unwrap();
+    }
+    let mut asked: Vec<String> = vendor.calls("Allocate").concat();
+    asked.sort();
+    assert_eq!(asked, ["/dev/acme 2", "0", "GPU-8a2f3c11::1"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_plugin_that_wants_it_is_told_before_each_start() {
+    let node = Node::new().await;
+    let vendor = Vendor::start(&node.directory(), "gpu.sock", GPU, &IDS);
+    vendor.behave(|behaviour| behaviour.options.pre_start_required = true);
+    vendor.register().await.unwrap();
+    node.healthy(3).await;
+    let leased = node.gateway.scope(Owner::Nomad).lease(&[IDS[1].to_owned()]).await.unwrap();
+    let (sandbox, _) = node.run(Owner::Nomad, "job", leased.token).await.unwrap();
+    node.task(Owner::Nomad, &sandbox, "again", leased.token).await.unwrap();
+    assert_eq!(vendor.calls("PreStartContainer"), [[IDS[1]], [IDS[1]]]);
+    assert_eq!(vendor.calls("Allocate").len(), 1);
+    vendor.behave(|behaviour| behaviour.pre_start = Act::Fail("the GPU is being reset"));
+    let refused = node.task(Owner::Nomad, &sandbox, "third", leased.token).await.unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::Unavailable);
+    assert!(refused.report().contains("the GPU is being reset"), "{refused:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_plugin_that_says_so_is_asked_what_it_prefers_and_never_fails_a_pod_by_it() {
+    let node = Node::new().await;
+    let vendor = Vendor::start(&node.directory(), "gpu.sock", GPU, &IDS);
+    vendor.behave(|behaviour| behaviour.options.get_preferred_allocation_available = true);
+    vendor.register().await.unwrap();
+    let kubelet = node.kubelet(3).await;
+    let given = kubelet.admit("last", "app", &[(GPU, 1)]).await.unwrap();
+    assert_eq!(given.ids[GPU], [IDS[2]], "by the plugin");
+    vendor.behave(|behaviour| behaviour.prefer = Act::Fail("no idea"));
+    let given = kubelet.admit("first", "app", &[(GPU, 1)]).await.unwrap();
+    assert_eq!(given.ids[GPU], [IDS[0]], "by what is known here");
+    assert_eq!(vendor.calls("GetPreferredAllocation").len(), 2);
+    assert_eq!(node.failures("failed"), 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_that_a_group_of_the_configuration_has_is_given_by_the_ledger_alone() {
+    let own = DeviceGroup {
+        resource: "acme.com/own".to_owned(),
+        devices: vec![Device::new("own-device", device_node("/dev/acme/gpu7".into(), "rw"))],
+        ..DeviceGroup::new("acme", "own", "v1")
+    };
+    let node = Node::with(Inventory { groups: vec![own] }).await;
+    let vendor = node.vendor("gpu.sock", &IDS).await;
+    vendor.behave(|behaviour| behaviour.answer = answer());
+    node.healthy(3).await;
+    let pods = node.gateway.scope(Owner::Kubernetes);
+    pods.lease(&["own-device".to_owned()]).await.unwrap();
+    let leased = node.gateway.scope(Owner::Nomad).lease(&[IDS[0].to_owned()]).await.unwrap();
+    let refused = node.run(Owner::Nomad, "job", leased.token).await.unwrap_err();
+    assert!(
+        refused.report().contains("own-device") && refused.report().contains("kubernetes"),
+        "{refused:?}"
+    );
+    node.change(|inventory| inventory.groups[0].devices.clear());
+}

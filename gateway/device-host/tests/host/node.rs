@@ -1,0 +1,197 @@
+//! A node with a gateway that hosts plugins, and offers their devices to a kubelet.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use switchyard_contract::specs;
+use switchyard_core::backend::Backend;
+use switchyard_core::device::{Device, DeviceGroup, Health, Inventory};
+use switchyard_core::gateway::{Gateway, Limits};
+use switchyard_core::id::{LeaseToken, Owner};
+use switchyard_core::image::{Credentials, PullRequest};
+use switchyard_core::spec::{LeaseClaim, TaskSpec};
+use switchyard_core::{Error, Result};
+use switchyard_device_host::{Config, Host, Hosted, Taken, inventory};
+use switchyard_device_plugin::Frontend;
+use switchyard_fake::{BUSYBOX, Fake};
+use switchyard_kubelet::vendor::Vendor;
+use switchyard_kubelet::{Kubelet, Options, RunOptions};
+use tempfile::TempDir;
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+pub(crate) const GPU: &str = "acme.com/gpu";
+
+/// The ids of a vendor that are ids of ours too.
+pub(crate) const IDS: [&str; 3] = ["GPU-8a2f3c11-0", "GPU-8a2f3c11-1", "GPU-8a2f3c11-2"];
+
+pub(crate) struct Node {
+    pub(crate) gateway: Gateway,
+    pub(crate) hosted: Hosted,
+    pub(crate) fake: Fake,
+    hardware: watch::Sender<Option<Arc<Inventory>>>,
+    stop: CancellationToken,
+    dir: TempDir,
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        self.stop.cancel();
+    }
+}
+
+impl Node {
+    /// A node without devices of its own.
+    pub(crate) async fn new() -> Self {
+        Self::with(Inventory::default()).await
+    }
+
+    /// A node whose configuration has these groups.
+    pub(crate) async fn with(inventory: Inventory) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let stop = CancellationToken::new();
+        let fake = Fake::with_busybox();
+        let request = PullRequest {
+            reference: BUSYBOX.into(),
+            credentials: Credentials::Anonymous,
+            handler: String::new(),
+            owner: Owner::Host,
+        };
+        fake.images().pull(&request).await.unwrap();
+        let taken = Taken {
+            resources: inventory.groups.iter().map(|group| group.resource.clone()).collect(),
+            names: vec![["taken.com".to_owned(), "gpu".to_owned(), "default".to_owned()]],
+        };
+        let hosted = Hosted::new(taken);
+        let gateway = Gateway::new(Arc::new(fake.clone()), Limits::default());
+        let (hardware, inventories) = watch::channel(Some(Arc::new(inventory)));
+        gateway.provide_devices(Arc::new(hosted.clone()));
+        gateway.watch_devices(inventory::merged(inventories, hosted.groups(), stop.clone()));
+        gateway.recover().await.unwrap();
+        let directory = dir.path().join("host");
+        let config = Config { enabled: true, directory };
+        tokio::spawn(Host::new(hosted.clone(), config).serve(stop.clone()));
+        let config = switchyard_device_plugin::Config {
+            directory: dir.path().join("kubelet"),
+            pod_resources_socket: dir.path().join("none"),
+            ..Default::default()
+        };
+        tokio::spawn(Frontend::new(gateway.scope(Owner::Kubernetes), config).serve(stop.clone()));
+        let node = Self { gateway, hosted, fake, hardware, stop, dir };
+        until("plugins can register", || node.directory().join("kubelet.sock").exists()).await;
+        node
+    }
+
+    /// Where plugins register.
+    pub(crate) fn directory(&self) -> PathBuf {
+        self.dir.path().join("host")
+    }
+
+    /// Changes the devices that the configuration has.
+    pub(crate) fn change(&self, change: impl FnOnce(&mut Inventory)) {
+        self.hardware.send_modify(|inventory| {
+            let mut next = inventory.as_deref().cloned().unwrap_or_default();
+            change(&mut next);
+            *inventory = Some(Arc::new(next));
+        });
+    }
+
+    /// A plugin that has registered.
+    pub(crate) async fn vendor(&self, name: &str, ids: &[&str]) -> Vendor {
+        let vendor = Vendor::start(&self.directory(), name, GPU, ids);
+        vendor.register().await.unwrap();
+        vendor
+    }
+
+    /// A kubelet, once it knows so many healthy devices of the resource.
+    pub(crate) async fn kubelet(&self, healthy: usize) -> Kubelet {
+        let kubelet = Kubelet::start(&self.dir.path().join("kubelet"), Options::default());
+        kubelet.until("they are offered", |kubelet| kubelet.capacity(GPU).1 == healthy).await;
+        kubelet
+    }
+
+    /// The devices of the resource as an owner sees them, once that is so.
+    pub(crate) async fn seen(&self, owner: Owner, so: impl Fn(&[Device]) -> bool) -> Vec<Device> {
+        let mut view = self.gateway.scope(owner).devices();
+        let of_it = |inventory: &Inventory| {
+            let group = inventory.groups.iter().find(|group| group.resource == GPU);
+            group.map(|group: &DeviceGroup| group.devices.clone()).unwrap_or_default()
+        };
+        let seen = view.wait_for(|now| now.as_deref().is_some_and(|now| so(&of_it(now))));
+        let seen = tokio::time::timeout(Duration::from_secs(20), seen).await.expect("it comes to that");
+        of_it(seen.unwrap().as_deref().unwrap())
+    }
+
+    /// Waits until so many devices are healthy to Nomad.
+    pub(crate) async fn healthy(&self, count: usize) {
+        let healthy = |devices: &[Device]| {
+            devices.iter().filter(|device| device.health == Health::Healthy).count() == count
+        };
+        self.seen(Owner::Nomad, healthy).await;
+    }
+
+    /// Makes and starts a task with a lease, in a sandbox of its own; gives the sandbox and what the task was made with.
+    pub(crate) async fn run(
+        &self,
+        owner: Owner,
+        name: &str,
+        token: LeaseToken,
+    ) -> Result<(String, TaskSpec)> {
+        let scope = self.gateway.scope(owner);
+        let sandbox = scope.create_sandbox(specs::sandbox(owner, name)).await?.id.to_string();
+        let spec = self.task(owner, &sandbox, name, token).await?;
+        Ok((sandbox, spec))
+    }
+
+    /// Makes and starts a task with a lease.
+    pub(crate) async fn task(
+        &self,
+        owner: Owner,
+        sandbox: &str,
+        name: &str,
+        token: LeaseToken,
+    ) -> Result<TaskSpec> {
+        let scope = self.gateway.scope(owner);
+        let mut spec = specs::task(owner, name, BUSYBOX, &["serve"]);
+        spec.leases = vec![LeaseClaim::new(token)];
+        let task = scope.create_task(sandbox, spec).await?;
+        scope.start_task(&task.id.to_string()).await?;
+        self.fake.spec(task.id).ok_or_else(|| Error::internal("it was just made"))
+    }
+
+    /// How often something has failed.
+    pub(crate) fn failures(&self, word: &str) -> u64 {
+        let counts = self.hosted.counts();
+        counts.failures.iter().find(|(name, _)| *name == word).expect("it is one").1
+    }
+}
+
+/// The lease that an answer names.
+pub(crate) fn token(options: &RunOptions) -> LeaseToken {
+    let mut tokens = options.annotations.keys().filter_map(|key| key.strip_prefix("devices.switchyard.io/"));
+    tokens.next().expect("there is a token").parse().expect("it is one")
+}
+
+/// The value of a variable.
+pub(crate) fn variable<'a>(spec: &'a TaskSpec, name: &str) -> Option<&'a str> {
+    let found = spec.env.iter().find(|variable| variable.name == name)?;
+    Some(std::str::from_utf8(&found.value).unwrap())
+}
+
+pub(crate) async fn until(what: &str, condition: impl Fn() -> bool) {
+    let met = async {
+        while !condition() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(20), met).await.unwrap_or_else(|_| panic!("{what}"));
+}
+
+/// What is in a directory.
+pub(crate) fn names(directory: &Path) -> Vec<String> {
+    let entries = std::fs::read_dir(directory).unwrap().flatten();
+    let mut names: Vec<_> = entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
+    names.sort();
+    names
+}

@@ -1,0 +1,141 @@
+//! Who may register, and what becomes of a plugin's devices when it, or another one, comes and goes.
+
+use std::os::unix::fs::symlink;
+
+use switchyard_core::device::{Device, DeviceGroup, Health, Inventory};
+use switchyard_core::id::Owner;
+use switchyard_kubelet::vendor::{self, Vendor, device};
+use tonic::Code;
+
+use crate::node::{GPU, IDS, Node, names, until};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_plugin_registers_and_its_devices_are_offered_under_the_same_name() {
+    let node = Node::new().await;
+    let vendor = node.vendor("gpu.sock", &IDS).await;
+    let kubelet = node.kubelet(3).await;
+    assert!(kubelet.devices(GPU).keys().eq(IDS));
+    let seen = node.seen(Owner::Nomad, |devices| devices.len() == 3).await;
+    assert!(seen.iter().all(|device| device.health == Health::Healthy), "{seen:?}");
+    let inventory = node.gateway.scope(Owner::Nomad).devices().borrow().clone().unwrap();
+    let DeviceGroup { vendor: maker, kind, name, .. } = &inventory.groups[0];
+    assert_eq!((&**maker, &**kind, &**name), ("acme.com", "gpu", "default"));
+    vendor.list(vec![device(IDS[0], true), device(IDS[1], false), device(IDS[2], true)]);
+    kubelet.until("one is unwell", |kubelet| kubelet.capacity(GPU) == (3, 2)).await;
+    vendor.list(vec![device(IDS[0], true)]);
+    kubelet.until("two are gone", |kubelet| kubelet.capacity(GPU) == (3, 1)).await;
+    node.healthy(1).await;
+    assert_eq!(node.hosted.counts().connected, 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_names_no_resource_or_no_socket_of_the_directory_is_refused() {
+    let taken = DeviceGroup { resource: "acme.com/own".to_owned(), ..DeviceGroup::new("acme", "own", "v1") };
+    let node = Node::with(Inventory { groups: vec![taken] }).await;
+    let directory = node.directory();
+    let vendor = Vendor::start(&directory, "gpu.sock", GPU, &IDS);
+    symlink(directory.join("gpu.sock"), directory.join("link.sock")).unwrap();
+    std::fs::write(directory.join("file"), "").unwrap();
+    let mut cases = Vec::new();
+    for (version, resource, endpoint, text) in [
+        ("v1alpha", GPU, "gpu.sock", "version: \"v1alpha\" is not supported"),
+        ("v1beta1", "gpu", "gpu.sock", "resource_name: \"gpu\""),
+        ("v1beta1", "x.kubernetes.io/gpu", "gpu.sock", "resource_name"),
+        ("v1beta1", GPU, "../host/gpu.sock", "endpoint"),
+        ("v1beta1", GPU, "kubelet.sock", "endpoint"),
+        ("v1beta1", GPU, "link.sock", "is no socket"),
+        ("v1beta1", GPU, "file", "is no socket"),
+        ("v1beta1", "acme.com/own", "gpu.sock", "devices.groups"),
+        ("v1beta1", "taken.com/gpu", "gpu.sock", "devices.groups"),
+    ] {
+        let mut request = vendor.request();
+        (request.version, request.resource_name) = (version.to_owned(), resource.to_owned());
+        request.endpoint = endpoint.to_owned();
+        cases.push(text);
+        let refused = vendor::register(&directory, request).await.unwrap_err();
+        assert!(refused.message().contains(text), "{refused:?}");
+    }
+    assert_eq!(node.hosted.counts().connected, 0);
+    assert_eq!(node.failures("refused") + node.failures("unreachable"), u64::try_from(cases.len()).unwrap());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_plugin_that_does_not_answer_is_told_so_within_the_call() {
+    let node = Node::new().await;
+    let vendor = Vendor::start(&node.directory(), "gpu.sock", GPU, &IDS);
+    vendor.behave(|behaviour| behaviour.get_options = vendor::Act::Hang);
+    let refused = vendor::register(&node.directory(), vendor.request()).await.unwrap_err();
+    assert_eq!(refused.code(), Code::DeadlineExceeded);
+    assert!(refused.message().contains("gpu.sock: it has not answered within 10s"), "{refused:?}");
+    let mut request = vendor.request();
+    request.endpoint = "nobody.sock".to_owned();
+    let refused = vendor::register(&node.directory(), request).await.unwrap_err();
+    assert!(refused.message().contains("nobody listens on"), "{refused:?}");
+    assert_eq!(node.failures("unreachable"), 2);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_devices_of_a_plugin_that_dies_stay_as_unhealthy_ones_until_it_registers_again() {
+    let node = Node::new().await;
+    let vendor = node.vendor("gpu-1.sock", &IDS).await;
+    let kubelet = node.kubelet(3).await;
+    drop(vendor);
+    kubelet.until("they are unhealthy", |kubelet| kubelet.capacity(GPU) == (3, 0)).await;
+    let ended = |devices: &[Device]| {
+        devices.len() == 3
+            && devices
+                .iter()
+                .all(|device| device.health.fault() == Some("the plugin of its vendor has ended"))
+    };
+    node.seen(Owner::Nomad, ended).await;
+    assert_eq!((node.hosted.counts().connected, node.hosted.counts().ended), (0, 1));
+    let _vendor = node.vendor("gpu-2.sock", &IDS).await;
+    kubelet.until("they are healthy again", |kubelet| kubelet.capacity(GPU) == (3, 3)).await;
+    assert_eq!(kubelet.crash(), None);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_end_of_an_earlier_plugin_does_not_end_the_later_one() {
+    let node = Node::new().await;
+    let first = node.vendor("gpu-1.sock", &IDS).await;
+    node.healthy(3).await;
+    let second = node.vendor("gpu-2.sock", &IDS[..2]).await;
+    node.healthy(2).await;
+    // What the first one says does not count any more.
+    first.list(IDS.map(|id| device(id, false)).to_vec());
+    drop(first);
+    second.list(vec![device(IDS[0], true)]);
+    node.healthy(1).await;
+    assert_eq!(node.hosted.counts().connected, 1);
+    assert_eq!(node.failures("ended"), 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_plugin_that_registers_twice_is_asked_by_its_newer_connection() {
+    let node = Node::new().await;
+    let vendor = node.vendor("gpu.sock", &IDS).await;
+    node.healthy(3).await;
+    vendor.register().await.unwrap();
+    vendor.list(vec![device(IDS[0], true)]);
+    node.healthy(1).await;
+    assert_eq!(node.hosted.counts().connected, 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_predecessor_left_in_the_directory_goes() {
+    let node = Node::new().await;
+    let vendor = node.vendor("gpu.sock", &IDS).await;
+    assert_eq!(names(&node.directory()), ["gpu.sock", "kubelet.sock"]);
+    drop(vendor);
+    let directory = node.directory();
+    let hosted = switchyard_device_host::Hosted::new(switchyard_device_host::Taken::default());
+    let config = switchyard_device_host::Config { enabled: true, directory: directory.clone() };
+    let stop = tokio_util::sync::CancellationToken::new();
+    let other = tokio::spawn(switchyard_device_host::Host::new(hosted, config).serve(stop.clone()));
+    // The directory has a host that lives: the other one leaves it alone.
+    tokio::time::sleep(std::time::Duration::from_millis(200)).await;
+    assert_eq!(names(&directory), ["gpu.sock", "kubelet.sock"]);
+    stop.cancel();
+    other.await.unwrap();
+    until("the first one lives", || node.hosted.counts().ended == 1).await;
+}

@@ -1,0 +1,273 @@
+//! A vendor's device plugin as a model: it does what it is told, also what no plugin should.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use futures::{Stream, stream};
+use hyper_util::rt::TokioIo;
+use switchyard_proto::kubelet::device_plugin::v1beta1;
+use switchyard_proto::kubelet::device_plugin::v1beta1::device_plugin_server::{
+    DevicePlugin, DevicePluginServer,
+};
+use switchyard_proto::kubelet::device_plugin::v1beta1::registration_client::RegistrationClient;
+use tokio::net::{UnixListener, UnixStream};
+use tokio::runtime::{Builder, Runtime};
+use tokio::sync::watch;
+use tokio_stream::wrappers::UnixListenerStream;
+use tonic::transport::{Endpoint, Server};
+use tonic::{Request, Response, Status};
+
+use crate::raw;
+
+/// The variable of the answer to Allocate that has the ids, with commas between.
+pub const VENDOR_DEVICES: &str = "VENDOR_DEVICES";
+
+/// What a plugin does when it is called.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Act {
+    /// It answers.
+    #[default]
+    Answer,
+    /// It fails with this text.
+    Fail(&'static str),
+    /// It never answers.
+    Hang,
+}
+
+/// What a plugin is like.
+#[derive(Debug, Clone, Default)]
+pub struct Behaviour {
+    /// What it says that it wants.
+    pub options: v1beta1::DevicePluginOptions,
+    /// When it is asked for its options.
+    pub get_options: Act,
+    /// When it is asked for its devices.
+    pub list: Act,
+    /// When devices are allocated.
+    pub allocate: Act,
+    /// When a container is about to start.
+    pub pre_start: Act,
+    /// When it is asked what it prefers. It prefers the last devices.
+    pub prefer: Act,
+    /// What it answers to Allocate besides [`VENDOR_DEVICES`].
+    pub answer: v1beta1::ContainerAllocateResponse,
+    /// It answers for so many containers more than it was asked about.
+    pub further_answers: usize,
+}
+
+/// A plugin that serves until it is dropped, by which its connections end as those of a process that is killed. Its socket stays.
+#[derive(Debug)]
+pub struct Vendor {
+    shared: Arc<Shared>,
+    socket: PathBuf,
+    resource: String,
+    /// Its process, as it were.
+    runtime: Option<Runtime>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    behaviour: Mutex<Behaviour>,
+    devices: watch::Sender<Vec<v1beta1::Device>>,
+    calls: Mutex<Vec<(&'static str, Vec<String>)>>,
+}
+
+// === impl Vendor ===
+
+impl Vendor {
+    /// Serves a plugin for a resource at a socket of this name, with these devices, all of them healthy.
+    ///
+    /// # Panics
+    /// If it cannot listen there.
+    #[must_use]
+    pub fn start(directory: &Path, name: &str, resource: &str, ids: &[&str]) -> Self {
+        let socket = directory.join(name);
+        let runtime = Builder::new_multi_thread()
+            .worker_threads(1)
+            .enable_all()
+            .build()
+            .expect("threads can be started");
+        let listener = {
+            let _entered = runtime.enter();
+            UnixListener::bind(&socket).expect("the socket can be made")
+        };
+        let shared = Arc::new(Shared {
+            behaviour: Mutex::default(),
+            devices: watch::Sender::new(ids.iter().map(|id| device(id, true)).collect()),
+            calls: Mutex::default(),
+        });
+        let service = DevicePluginServer::from_arc(Arc::clone(&shared));
+        let serving =
+            Server::builder().add_service(service).serve_with_incoming(UnixListenerStream::new(listener));
+        runtime.spawn(async move { serving.await.expect("the server serves") });
+        Self { shared, socket, resource: resource.to_owned(), runtime: Some(runtime) }
+    }
+
+    /// Has it behave so from now on.
+    pub fn behave(&self, change: impl FnOnce(&mut Behaviour)) {
+        change(&mut self.shared.behaviour());
+    }
+
+    /// Has it list these devices.
+    pub fn list(&self, devices: Vec<v1beta1::Device>) {
+        self.shared.devices.send_replace(devices);
+    }
+
+    /// The calls that it was asked something by, with the ids that they named.
+    #[must_use]
+    pub fn calls(&self, method: &str) -> Vec<Vec<String>> {
+        let calls = self.shared.calls.lock().unwrap_or_else(PoisonError::into_inner);
+        calls.iter().filter(|(name, _)| *name == method).map(|(_, ids)| ids.clone()).collect()
+    }
+
+    /// Registers at the `kubelet.sock` of its directory, with the path of that as `:authority`, as most plugins do.
+    ///
+    /// # Errors
+    /// It was refused.
+    pub async fn register(&self) -> io::Result<()> {
+        let registry = self.socket.with_file_name("kubelet.sock");
+        let answer = raw::unary(&registry, "/v1beta1.Registration/Register", &self.request()).await;
+        answer.map(|v1beta1::Empty {}| ())
+    }
+
+    /// What it registers.
+    #[must_use]
+    pub fn request(&self) -> v1beta1::RegisterRequest {
+        v1beta1::RegisterRequest {
+            version: "v1beta1".to_owned(),
+            endpoint: self.socket.file_name().unwrap_or_default().to_string_lossy().into_owned(),
+            resource_name: self.resource.clone(),
+            options: None,
+        }
+    }
+}
+
+impl Drop for Vendor {
+    fn drop(&mut self) {
+        if let Some(runtime) = self.runtime.take() {
+            runtime.shutdown_background();
+        }
+    }
+}
+
+/// Sends a registration to the `kubelet.sock` of a directory.
+///
+/// # Errors
+/// The refusal.
+///
+/// # Panics
+/// If nobody listens there.
+pub async fn register(directory: &Path, request: v1beta1::RegisterRequest) -> Result<(), Status> {
+    let registry = directory.join("kubelet.sock");
+    let connect = tower::service_fn(move |_| {
+        let registry = registry.clone();
+        async move { UnixStream::connect(registry).await.map(TokioIo::new) }
+    });
+    let dialer = Endpoint::from_static("http://localhost");
+    let channel = dialer.connect_with_connector(connect).await.expect("somebody listens");
+    RegistrationClient::new(channel).register(request).await.map(drop)
+}
+
+/// A device, as plugins list it.
+#[must_use]
+pub fn device(id: &str, healthy: bool) -> v1beta1::Device {
+    let health = if healthy { "Healthy" } else { "Unhealthy" }.to_owned();
+    v1beta1::Device { id: id.to_owned(), health, topology: None }
+}
+
+// === impl Shared ===
+
+impl Shared {
+    fn behaviour(&self) -> MutexGuard<'_, Behaviour> {
+        self.behaviour.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn called(&self, method: &'static str, ids: &[String]) {
+        self.calls.lock().unwrap_or_else(PoisonError::into_inner).push((method, ids.to_vec()));
+    }
+}
+
+async fn act(act: Act) -> Result<(), Status> {
+    match act {
+        Act::Answer => Ok(()),
+        Act::Fail(text) => Err(Status::unknown(text)),
+        Act::Hang => std::future::pending().await,
+    }
+}
+
+#[tonic::async_trait]
+impl DevicePlugin for Shared {
+    type ListAndWatchStream =
+        Pin<Box<dyn Stream<Item = Result<v1beta1::ListAndWatchResponse, Status>> + Send>>;
+
+    async fn get_device_plugin_options(
+        &self,
+        _: Request<v1beta1::Empty>,
+    ) -> Result<Response<v1beta1::DevicePluginOptions>, Status> {
+        let Behaviour { options, get_options, .. } = self.behaviour().clone();
+        act(get_options).await?;
+        Ok(Response::new(options))
+    }
+
+    async fn list_and_watch(
+        &self,
+        _: Request<v1beta1::Empty>,
+    ) -> Result<Response<Self::ListAndWatchStream>, Status> {
+        let doing = self.behaviour().list;
+        act(doing).await?;
+        let mut devices = self.devices.subscribe();
+        devices.mark_changed();
+        let lists = stream::unfold(devices, |mut devices| async {
+            devices.changed().await.ok()?;
+            let list = v1beta1::ListAndWatchResponse { devices: devices.borrow_and_update().clone() };
+            Some((Ok(list), devices))
+        });
+        Ok(Response::new(Box::pin(lists)))
+    }
+
+    async fn get_preferred_allocation(
+        &self,
+        request: Request<v1beta1::PreferredAllocationRequest>,
+    ) -> Result<Response<v1beta1::PreferredAllocationResponse>, Status> {
+        let doing = self.behaviour().prefer;
+        let one = |asked: v1beta1::ContainerPreferredAllocationRequest| {
+            let mut ids = asked.available_device_i_ds;
+            self.called("GetPreferredAllocation", &ids);
+            ids.sort();
+            ids.reverse();
+            ids.truncate(usize::try_from(asked.allocation_size).unwrap_or_default());
+            v1beta1::ContainerPreferredAllocationResponse { device_i_ds: ids }
+        };
+        let container_responses = request.into_inner().container_requests.into_iter().map(one).collect();
+        act(doing).await?;
+        Ok(Response::new(v1beta1::PreferredAllocationResponse { container_responses }))
+    }
+
+    async fn allocate(
+        &self,
+        request: Request<v1beta1::AllocateRequest>,
+    ) -> Result<Response<v1beta1::AllocateResponse>, Status> {
+        let Behaviour { allocate, answer, further_answers, .. } = self.behaviour().clone();
+        let mut container_responses = vec![answer.clone(); further_answers];
+        for v1beta1::ContainerAllocateRequest { devices_ids } in request.into_inner().container_requests {
+            self.called("Allocate", &devices_ids);
+            let mut answer = answer.clone();
+            answer.envs.insert(VENDOR_DEVICES.to_owned(), devices_ids.join(","));
+            container_responses.push(answer);
+        }
+        act(allocate).await?;
+        Ok(Response::new(v1beta1::AllocateResponse { container_responses }))
+    }
+
+    async fn pre_start_container(
+        &self,
+        request: Request<v1beta1::PreStartContainerRequest>,
+    ) -> Result<Response<v1beta1::PreStartContainerResponse>, Status> {
+        self.called("PreStartContainer", &request.into_inner().devices_ids);
+        let doing = self.behaviour().pre_start;
+        act(doing).await?;
+        Ok(Response::new(v1beta1::PreStartContainerResponse {}))
+    }
+}
