@@ -27,6 +27,7 @@ pub use switchyard_containerd::config::{
     Registry,
 };
 pub use switchyard_cri::UnsetSeccomp;
+pub use switchyard_device_host::Config as DeviceHost;
 pub use switchyard_device_plugin::Config as KubeletDevices;
 use switchyard_devices::Group;
 
@@ -126,6 +127,8 @@ pub struct Devices {
     pub named: Named,
     /// Where the kubelet is found that is offered those with a resource.
     pub kubelet: KubeletDevices,
+    /// Where vendors' device plugins register with the gateway.
+    pub host: DeviceHost,
 }
 
 /// What becomes of a task that names a device by itself, where somebody else has that device.
@@ -298,6 +301,7 @@ impl Default for Devices {
             restart_grace_seconds: 20,
             named: Named::default(),
             kubelet: KubeletDevices::default(),
+            host: DeviceHost::default(),
         }
     }
 }

@@ -15,6 +15,8 @@
 //! | `switchyard_ledger_capacity` | `resource`: vendor, type and name of a group of devices |
 //! | `switchyard_ledger_claims` | `owner`, `resource`: the same, or `port` |
 //! | `switchyard_ledger_refusals_total` | `owner`, `resource`: `device` or `port`, `reason` |
+//! | `switchyard_device_host_plugins` | `state`: connected or ended |
+//! | `switchyard_device_host_failures_total` | `reason` |
 //! | `switchyard_log_containers`, `switchyard_log_{lines,bytes,dropped_lines,dropped_bytes}_total` | |
 //! | `process_*` | |
 
@@ -31,10 +33,12 @@ use crate::status::{Devices, Part};
 
 mod ledger;
 mod logs;
+mod plugins;
 mod process;
 
 use ledger::Ledger;
 use logs::Logs;
+use plugins::Plugins;
 use process::Process;
 
 /// The version of this build.
@@ -76,6 +80,7 @@ struct NodeMetrics {
     launchers: IntGauge,
     up: IntGaugeVec,
     ledger: Ledger,
+    plugins: Plugins,
     logs: Logs,
     process: Process,
 }
@@ -93,6 +98,8 @@ pub struct NodeCounts {
     pub streaming: Vec<(&'static str, u64)>,
     /// Launchers of Nomad agents that have a session; `None` if none are served.
     pub launchers: Option<u64>,
+    /// Device plugins of vendors, and what has failed of them; `None` if they are not hosted.
+    pub plugins: Option<switchyard_device_host::Counts>,
     /// Devices and ports of the host, and who has them.
     pub devices: Devices,
     /// The parts, each up or down.
@@ -203,6 +210,7 @@ impl NodeMetrics {
             launchers,
             up: gauges(registry, "switchyard_backend_up", "Whether a part works.", &["part"])?,
             ledger: Ledger::register(registry)?,
+            plugins: Plugins::register(registry)?,
             logs: Logs::register(registry)?,
             process: Process::register(registry)?,
         })
@@ -224,6 +232,9 @@ impl NodeMetrics {
             self.up.with_label_values(&[part.name]).set(i64::from(part.is_up()));
         }
         self.ledger.set(&counts.devices);
+        if let Some(plugins) = &counts.plugins {
+            self.plugins.set(plugins);
+        }
         if let Some(logs) = &counts.logs {
             self.logs.set(logs);
         }

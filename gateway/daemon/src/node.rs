@@ -9,6 +9,7 @@ use switchyard_core::backend::{Advisory, Condition as BackendCondition};
 use switchyard_core::gateway::Gateway;
 use switchyard_core::id::{LeaseToken, Owner};
 use switchyard_core::table::Counts;
+use switchyard_device_host::{Counts as Counted, Hosted};
 use switchyard_device_plugin::Registrations;
 use switchyard_logkeeper::Client;
 use switchyard_logkeeper::protocol::Stats;
@@ -30,6 +31,7 @@ pub struct Node {
     streaming: OnceLock<Streaming>,
     launchers: OnceLock<Launchers>,
     kubelet_devices: OnceLock<Registrations>,
+    hosted: OnceLock<Hosted>,
 }
 
 /// Where exec, attach and port-forward are served, and what is.
@@ -58,6 +60,7 @@ impl Node {
             streaming: OnceLock::new(),
             launchers: OnceLock::new(),
             kubelet_devices: OnceLock::new(),
+            hosted: OnceLock::new(),
         }
     }
 
@@ -83,6 +86,12 @@ impl Node {
     pub fn set_kubelet_devices(&self, registrations: Registrations) {
         // There is one such frontend in the life of a daemon.
         let _ = self.kubelet_devices.set(registrations);
+    }
+
+    /// Tells what vendors' device plugins offer, once.
+    pub fn set_hosted(&self, hosted: Hosted) {
+        // There is one host in the life of a daemon.
+        let _ = self.hosted.set(hosted);
     }
 
     /// Tells whether a frontend is served.
@@ -186,6 +195,10 @@ impl Source for Node {
 
     fn count_launchers(&self) -> Option<u64> {
         self.launchers.get().and_then(|launchers| u64::try_from(launchers.count()).ok())
+    }
+
+    fn count_plugins(&self) -> Option<Counted> {
+        self.hosted.get().map(Hosted::counts)
     }
 
     fn logs(&self) -> BoxFuture<'_, Option<Stats>> {

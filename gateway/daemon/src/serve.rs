@@ -176,7 +176,7 @@ pub async fn run(loaded: Loaded, wiring: Wiring, exe: &Path, shutdown: Shutdown)
     }
     let backend = Counted::new(backend, Arc::clone(&daemon.metrics));
     let gateway = Gateway::with_leases(Arc::new(backend), limits(&config), wiring::leases(&config));
-    gateway.watch_devices(wiring::hardware(&config, daemon.shutdown.token().clone()));
+    daemon.watch_devices(&gateway);
     daemon.node.set_gateway(gateway.clone());
     let sessions = streaming.map(|streaming| daemon.serve_streaming(streaming));
     daemon.serve_frontends(doors, &wiring, &gateway, sessions);

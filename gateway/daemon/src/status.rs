@@ -82,6 +82,9 @@ pub trait Source: Send + Sync + 'static {
     /// How many launchers of Nomad agents have a session; `None` while none are served.
     fn count_launchers(&self) -> Option<u64>;
 
+    /// How many device plugins of vendors there are, and what has failed of them; `None` while they are not hosted.
+    fn count_plugins(&self) -> Option<switchyard_device_host::Counts>;
+
     /// What the logkeeper counts; `None` if it does not answer.
     fn logs(&self) -> BoxFuture<'_, Option<Stats>>;
 

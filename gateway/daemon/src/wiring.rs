@@ -8,6 +8,7 @@ use switchyard_core::backend::Backend;
 use switchyard_core::device::Inventories;
 use switchyard_core::gateway::Scope;
 use switchyard_core::ledger::LeaseStore;
+use switchyard_device_host::{Host, Hosted, Taken};
 use switchyard_device_plugin::Observe;
 use switchyard_devices::{Roots, Search};
 use switchyard_ledger::Journal;
@@ -84,6 +85,25 @@ pub fn hardware(config: &Config, stop: CancellationToken) -> Inventories {
         roots: Roots::default(),
     };
     switchyard_devices::watch(search, stop)
+}
+
+/// What vendors' device plugins offer, once some have registered.
+#[must_use]
+pub fn hosted(config: &Config) -> Hosted {
+    let groups = &config.devices.groups;
+    Hosted::new(Taken {
+        resources: groups.iter().map(|group| group.resource.clone()).collect(),
+        names: groups
+            .iter()
+            .map(|group| [group.vendor.clone(), group.kind.clone(), group.name.clone()])
+            .collect(),
+    })
+}
+
+/// What vendors' device plugins register with, with these layers around its service.
+#[must_use]
+pub fn device_host(hosted: Hosted, config: &Config, observe: Observe) -> Host {
+    Host::new(hosted, config.devices.host.clone()).observed(observe)
 }
 
 /// The services for launchers of Nomad agents over this view of the gateway.

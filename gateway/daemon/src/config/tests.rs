@@ -240,6 +240,9 @@ fn values_that_cannot_work_are_refused_where_they_stand() {
         "config.toml:3: devices.kubelet.plugin_watcher_directory: \"plugins\" is not an absolute path without `..`"
     );
     let long = "x".repeat(120);
+    let kubelets = "/var/lib/kubelet/device-plugins";
+    let told = message(&format!("version = 1\n[devices.host]\ndirectory = \"{kubelets}\"\n"));
+    assert!(told.contains("config.toml:3: devices.host.directory: /var/lib/kubelet"), "{told}");
     let told = message(&format!("version = 1\n[devices.kubelet]\ndirectory = \"/{long}\"\n"));
     assert!(
         told.starts_with("config.toml:3: devices.kubelet.directory: the directory has 121 bytes"),

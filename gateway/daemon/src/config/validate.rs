@@ -78,6 +78,10 @@ pub(super) fn check(config: &Config) -> Result<(), Fault> {
     if let Err((key, why)) = config.devices.kubelet.check() {
         return fault(&format!("devices.kubelet.{key}"), why);
     }
+    let kubelets: Vec<&Path> = config.devices.kubelet.paths().map(|(_, path)| path).collect();
+    if let Err((key, why)) = config.devices.host.check(&kubelets) {
+        return fault(&format!("devices.host.{key}"), why);
+    }
     if let Err(error) = config.network.bridge.check() {
         return fault("network.bridge", error.to_string());
     }
@@ -213,6 +217,7 @@ fn paths(config: &Config) -> Vec<(&'static str, &Path)> {
         ("network.conf_dir", &config.network.conf_dir),
         ("network.bridge.addresses_dir", &config.network.bridge.addresses_dir),
         ("containerd.address", &config.containerd.address),
+        ("devices.host.directory", &config.devices.host.directory),
     ];
     paths.extend(config.network.bin_dirs.iter().map(|dir| ("network.bin_dirs", dir.as_path())));
     paths.extend(config.devices.cdi_spec_dirs.iter().map(|dir| ("devices.cdi_spec_dirs", dir.as_path())));

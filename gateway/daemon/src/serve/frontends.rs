@@ -92,6 +92,34 @@ impl Daemon {
         }
     }
 
+    /// Has the gateway know the devices of the node: those of the configuration, and those of vendors' plugins, where these may register.
+    pub(super) fn watch_devices(&self, gateway: &Gateway) {
+        let stop = self.shutdown.token().clone();
+        let hardware = wiring::hardware(&self.config, stop.clone());
+        if !self.config.devices.host.enabled {
+            gateway.watch_devices(hardware);
+            return;
+        }
+        let hosted = wiring::hosted(&self.config);
+        gateway.provide_devices(Arc::new(hosted.clone()));
+        gateway.watch_devices(switchyard_device_host::inventory::merged(
+            hardware,
+            hosted.groups(),
+            stop.clone(),
+        ));
+        self.node.set_hosted(hosted.clone());
+        let layer = RpcLayer::new("device_host", &self.metrics);
+        let observe = move |routes: Routes| Routes::from(routes.into_axum_router().layer(layer.clone()));
+        let host = wiring::device_host(hosted, &self.config, Arc::new(observe));
+        let shutdown = self.shutdown.clone();
+        // Like other servers it goes on for a moment after the end was asked for.
+        self.tasks.spawn(async move {
+            if AssertUnwindSafe(host.serve(stop)).catch_unwind().await.is_err() {
+                shutdown.fail("the host of vendors' device plugins panicked; the log says where");
+            }
+        });
+    }
+
     /// Offers devices to a kubelet, on sockets in a directory of the kubelet's; it does so by itself once recovery is done.
     fn offer_devices(&self, gateway: &Gateway) {
         let layer = RpcLayer::new("device_plugin", &self.metrics);

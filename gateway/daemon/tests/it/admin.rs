@@ -55,6 +55,10 @@ impl Source for Fake {
         Some(2)
     }
 
+    fn count_plugins(&self) -> Option<switchyard_device_host::Counts> {
+        Some(switchyard_device_host::Counts { connected: 2, ended: 1, failures: vec![("late", 3)] })
+    }
+
     fn count_streaming(&self) -> Vec<(&'static str, u64)> {
         vec![("portforward", 4)]
     }
@@ -251,6 +255,9 @@ async fn metrics_and_status_show_the_node() {
         "switchyard_images 5",
         "switchyard_streaming_sessions{kind=\"portforward\"} 4",
         "switchyard_backend_up{part=\"cri\"} 1",
+        "switchyard_device_host_plugins{state=\"connected\"} 2",
+        "switchyard_device_host_plugins{state=\"ended\"} 1",
+        "switchyard_device_host_failures_total{reason=\"late\"} 3",
         "switchyard_ledger_capacity{resource=\"acme/tpu/v2\"} 3",
         "switchyard_ledger_claims{owner=\"nomad\",resource=\"acme/tpu/v2\"} 2",
         "switchyard_ledger_claims{owner=\"kubernetes\",resource=\"port\"} 1",
