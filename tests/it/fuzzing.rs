@@ -50,6 +50,7 @@ targets! {
     cri_v1alpha2: switchyard_cri::fuzzing::old_version, 4_000;
     devices_config: switchyard_devices::fuzzing::config, 4_000;
     lease_journal: switchyard_ledger::fuzzing::journal, 4_000;
+    device_host_messages: switchyard_device_host::fuzzing::messages, 4_000;
     kubelet_messages: switchyard_device_plugin::fuzzing::messages, 4_000;
     mountinfo: switchyard_namespaces::fuzzing::mountinfo, 4_000;
     nomad_configs: switchyard_nomad::fuzzing::configs, 4_000;
