@@ -51,6 +51,8 @@ pub struct Options {
     pub plugins_registry: Option<PathBuf>,
     /// It takes calls, and never answers one.
     pub hangs: bool,
+    /// The processors that its CPU manager has given to single containers.
+    pub exclusive_cpus: Vec<i64>,
 }
 
 /// A kubelet that runs, until it is dropped. Its sockets stay.
@@ -64,6 +66,7 @@ struct Shared {
     this: Weak<Self>,
     directory: PathBuf,
     hangs: bool,
+    exclusive_cpus: Vec<i64>,
     began: Instant,
     state: Mutex<State>,
     /// Something of the state has changed.
@@ -82,13 +85,14 @@ impl Kubelet {
     /// If it cannot listen there.
     #[must_use]
     pub fn start(directory: &Path, options: Options) -> Self {
-        let Options { checkpoint, pod_resources_socket, plugins_registry, hangs } = options;
+        let Options { checkpoint, pod_resources_socket, plugins_registry, hangs, exclusive_cpus } = options;
         fs::create_dir_all(directory).expect("the directory can be made");
         remove_sockets(directory);
         let shared = Arc::new_cyclic(|this| Shared {
             this: this.clone(),
             directory: directory.to_owned(),
             hangs,
+            exclusive_cpus,
             began: Instant::now(),
             state: Mutex::new(State::restored(checkpoint)),
             changed: Notify::new(),
