@@ -18,8 +18,8 @@ mod refusal;
 mod store;
 
 pub use devices::{
-    DeviceReport, Devices, Granted, GroupReport, LEASE_SLOTS_MAX, Lease, LeaseState, Named, SlotHolder,
-    SlotReport, Ticks,
+    DeviceReport, Devices, Granted, GroupReport, LEASE_SLOTS_MAX, Lease, LeaseState, Named, Outlook,
+    SlotHolder, SlotReport, Ticks, View,
 };
 pub use ports::{PortHolder, Ports};
 pub use refusal::{Holder, Reason, Refusal, Resource};
