@@ -141,8 +141,7 @@ impl Kubelet {
     /// How many devices of a resource there are, and how many of them are healthy.
     #[must_use]
     pub fn capacity(&self, resource: &str) -> (usize, usize) {
-        let devices = self.devices(resource);
-        (devices.len(), devices.values().filter(|seen| seen.healthy).count())
+        self.shared.state().capacity(resource)
     }
 
     /// What it has crashed over, if it has.
