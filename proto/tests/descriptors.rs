@@ -271,7 +271,7 @@ const TRAPS: &[(&str, &[(&str, u32)])] = &[
         &[("type", 1), ("name", 2), ("endpoint", 3), ("supported_versions", 4)],
     ),
     ("pluginregistration.RegistrationStatus", &[("plugin_registered", 1), ("error", 2)]),
-    ("v1.PodResources", &[("name", 1), ("namespace", 2), ("containers", 3)]),
+    ("v1.PodResources", &[("name", 1), ("namespace", 2), ("containers", 3), ("cpu_ids", 4)]),
     ("v1.ContainerResources", &[("name", 1), ("devices", 2), ("cpu_ids", 3)]),
     ("v1.ContainerDevices", &[("resource_name", 1), ("device_ids", 2)]),
     ("ttrpc.Request", &[("service", 1), ("method", 2), ("payload", 3), ("timeout_nano", 4), ("metadata", 5)]),

@@ -27,7 +27,7 @@ use crate::task::stage::StagedRecord;
 mod claims;
 mod resources;
 
-pub(crate) use claims::{HostPortsRecord, LeaseRecord};
+pub(crate) use claims::{ComputeRecord, HostPortsRecord, LeaseRecord};
 pub(crate) use resources::{ResourcesRecord, ThrottleRecord};
 
 /// The extension under which a record stands, and its type.
@@ -198,6 +198,9 @@ pub(crate) struct TaskRecord {
     /// The leases of devices that it was made with.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) leases: Vec<LeaseRecord>,
+    /// What of the node's processors and memory is kept for it, if something is.
+    #[serde(default, skip_serializing_if = "ComputeRecord::is_nothing")]
+    pub(crate) compute: ComputeRecord,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -392,6 +395,7 @@ impl TaskRecord {
             },
             project: self.quota.as_ref().and_then(|quota| ProjectId::new(quota.limits.first()?.project)),
             leases: self.leases.iter().filter_map(LeaseRecord::to_core).collect(),
+            compute: self.compute.to_core(),
         }
     }
 }

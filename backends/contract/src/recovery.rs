@@ -5,7 +5,8 @@ use std::time::Duration;
 use switchyard_core::ErrorKind;
 use switchyard_core::id::{LeaseToken, SandboxId};
 use switchyard_core::spec::{
-    HostPort, HostPorts, LeaseClaim, Protocol, Resources, SandboxSpec, Signal, TaskSpec,
+    ComputeClaim, HostPort, HostPorts, LeaseClaim, Protocol, Reserved, Resources, SandboxSpec, Signal,
+    TaskSpec, TaskUpdate,
 };
 use switchyard_core::state::{ExitCause, SandboxState, TaskState};
 
@@ -197,7 +198,7 @@ pub async fn a_note_on_a_sandbox_is_recovered(fixture: &dyn Fixture) {
     assert_eq!(refused(gone), ErrorKind::NotFound);
 }
 
-/// Whoever keeps account of the node's ports and devices finds them again.
+/// Whoever keeps account of the node's ports, devices, processors and memory finds them again.
 pub async fn what_sandboxes_and_tasks_hold_of_the_node_is_recovered(fixture: &dyn Fixture) {
     let mut lab = Lab::open(fixture).await;
     lab.pull().await.expect("pull the image of the fixture");
@@ -209,12 +210,23 @@ pub async fn what_sandboxes_and_tasks_hold_of_the_node_is_recovered(fixture: &dy
     let details = lab.backend.create_sandbox(id, &spec).await.expect("create a sandbox");
     assert_eq!(details.host_ports, host_ports);
     let claim = LeaseClaim { token: LeaseToken::random(), slots: vec!["acme-7::1".to_owned()], named: false };
-    let task = TaskSpec { leases: vec![claim.clone()], ..fixture.task_spec("task", ENDLESS) };
+    let reserved = Reserved { cpu_milli: 1500, memory_bytes: 64 << 20 };
+    let compute = ComputeClaim { reserved, exclusive_cpus: true };
+    let task = TaskSpec { leases: vec![claim.clone()], compute, ..fixture.task_spec("task", ENDLESS) };
     let task = lab.task_of(id, task).await;
-    assert_eq!(task.details.leases, std::slice::from_ref(&claim));
+    assert_eq!((task.details.leases.as_slice(), task.details.compute), ([claim.clone()].as_slice(), compute));
     let found = lab.reopen().await;
     assert_eq!(sandbox_in(&found, id).details.host_ports, host_ports);
-    assert_eq!(task_in(&found, task.id).details.leases, [claim]);
+    let details = &task_in(&found, task.id).details;
+    assert_eq!((details.leases.as_slice(), details.compute), ([claim].as_slice(), compute));
+    // A change that says nothing of it leaves it.
+    let fewer = ComputeClaim { reserved: Reserved { cpu_milli: 500, ..reserved }, exclusive_cpus: false };
+    for (said, expected) in [(Some(fewer), fewer), (None, fewer)] {
+        let update = TaskUpdate { compute: said, ..TaskUpdate::default() };
+        let details = lab.backend.update_task(task.id, &update).await.expect("update");
+        assert_eq!(details.compute, expected);
+        assert_eq!(task_in(&lab.reopen().await, task.id).details.compute, expected);
+    }
     assert!(found.remnants.is_empty(), "{:?}", found.remnants);
     lab.backend.network_released(id).await;
 }

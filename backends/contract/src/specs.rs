@@ -6,8 +6,9 @@ use std::time::SystemTime;
 
 use switchyard_core::id::Owner;
 use switchyard_core::spec::{
-    CgroupPlacement, DEFAULT_SHM_BYTES, ExecSpec, HostPorts, IpcMode, Meta, PidMode, PodNetwork, Resources,
-    SandboxNetwork, SandboxPid, SandboxSpec, Security, Stdio, TaskSpec, UserSpec, UtsMode,
+    CgroupPlacement, ComputeClaim, DEFAULT_SHM_BYTES, ExecSpec, HostPorts, IpcMode, Meta, PidMode,
+    PodNetwork, Resources, SandboxNetwork, SandboxPid, SandboxSpec, Security, Stdio, TaskSpec, UserSpec,
+    UtsMode,
 };
 
 /// Labels and a record that are hard to keep: an empty value, a word in Greek, bytes that are not UTF-8.
@@ -66,6 +67,7 @@ pub fn task(owner: Owner, name: &str, image: &str, command: &[&str]) -> TaskSpec
         devices: Vec::new(),
         cdi_devices: Vec::new(),
         leases: Vec::new(),
+        compute: ComputeClaim::default(),
         security: Security::default(),
         rlimits: Vec::new(),
         throttles: Vec::new(),

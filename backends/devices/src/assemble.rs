@@ -1,6 +1,7 @@
 //! Puts an inventory together from what was found: which device a node belongs to, and what each device is called. Pure.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use switchyard_core::device::{Device, DeviceGroup, Health, Inventory, Traffic};
 use switchyard_core::spec::DeviceNode;
@@ -57,7 +58,7 @@ pub(crate) fn assemble(mut groups: Vec<(DeviceGroup, Vec<Candidate>)>) -> Invent
         };
         group.devices = candidates.into_iter().enumerate().map(device).collect();
         group.devices.sort_by(|a, b| a.id.cmp(&b.id));
-        inventory.groups.push(group);
+        inventory.groups.push(Arc::new(group));
     }
     inventory
 }

@@ -72,7 +72,11 @@ fn tell(found: Found, told: &watch::Sender<Option<Arc<Inventory>>>, known: &mut 
     }
     *known = notes;
     told.send_if_modified(|last| {
-        let is_new = last.as_deref() != Some(&inventory);
+        let inventory = match last.as_deref() {
+            Some(last) => inventory.sharing(last),
+            None => inventory,
+        };
+        let is_new = last.as_ref().is_none_or(|last| !inventory.is_shared_with(last));
         if is_new {
             *last = Some(Arc::new(inventory));
         }

@@ -294,6 +294,7 @@ impl State {
                 Output::Discard | Output::Live | Output::Fifos { .. } => None,
             },
             leases: spec.leases.clone(),
+            compute: spec.compute,
         };
         let (entrypoint, command) = (&local.image.entrypoint, &local.image.command);
         let (first, last) = match (spec.command.is_empty(), spec.args.is_empty()) {
@@ -394,11 +395,12 @@ impl State {
     }
 
     pub(crate) fn update_task(&mut self, id: TaskId, update: &TaskUpdate) -> Result<TaskDetails> {
-        let TaskUpdate { resources, annotations, throttles } = update;
+        let TaskUpdate { resources, annotations, throttles, compute } = update;
         let task = self.tasks.get_mut(&id).ok_or_else(|| no_task(id))?;
         check_limits(resources)?;
         task.details.resources = resources.clone();
         task.details.throttles.clone_from(throttles);
+        task.details.compute = compute.unwrap_or(task.details.compute);
         task.annotations.extend(annotations.clone());
         Ok(task.details.clone())
     }

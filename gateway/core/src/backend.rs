@@ -26,8 +26,8 @@ use crate::error::{Error, Result};
 use crate::id::{Owner, SandboxId, TaskId};
 use crate::image::{ImageId, ImageStore};
 use crate::spec::{
-    CheckpointSpec, ExecSpec, HostPorts, LeaseClaim, ProjectId, Resources, SandboxSpec, Signal, Subnet,
-    TaskSpec, TaskUpdate, Throttle,
+    CheckpointSpec, ComputeClaim, ExecSpec, HostPorts, LeaseClaim, ProjectId, Resources, SandboxSpec, Signal,
+    Subnet, TaskSpec, TaskUpdate, Throttle,
 };
 use crate::state::Exit;
 use crate::stats::{InterfaceStats, TaskMetrics, TaskStats, Usage};
@@ -361,6 +361,8 @@ pub struct TaskDetails {
     pub project: Option<ProjectId>,
     /// The leases of devices that it was made with.
     pub leases: Vec<LeaseClaim>,
+    /// What of the node's processors and memory is kept for it.
+    pub compute: ComputeClaim,
 }
 
 /// A user, by numbers.

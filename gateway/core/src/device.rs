@@ -18,8 +18,9 @@ pub use provider::DeviceProvider;
 /// The devices there are.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Inventory {
-    /// In groups of like ones. An id is in one group alone.
-    pub groups: Vec<DeviceGroup>,
+    /// In groups of like ones. An id is in one group alone. A group that is as it was before is shared with the inventory of before: what was
+    /// made from it need not be made anew.
+    pub groups: Vec<Arc<DeviceGroup>>,
 }
 
 /// What there is, as somebody keeps it up to date; `None` until it was looked for once. The newest counts.
@@ -146,6 +147,27 @@ const UNITS: [&str; 20] = [
 // === impl Inventory ===
 
 impl Inventory {
+    /// An inventory of these groups.
+    #[must_use]
+    pub fn of(groups: impl IntoIterator<Item = DeviceGroup>) -> Self {
+        Self { groups: groups.into_iter().map(Arc::new).collect() }
+    }
+
+    /// The same, which shares with an earlier one the groups that are equal to those at the same place there.
+    #[must_use]
+    pub fn sharing(self, before: &Self) -> Self {
+        let groups = self.groups.into_iter().enumerate();
+        let groups = groups.map(|(at, group)| shared(group, before.groups.get(at))).collect();
+        Self { groups }
+    }
+
+    /// Whether all groups are shared with another one: it is the same then, and nothing of it was compared.
+    #[must_use]
+    pub fn is_shared_with(&self, other: &Self) -> bool {
+        self.groups.len() == other.groups.len()
+            && self.groups.iter().zip(&other.groups).all(|(one, other)| Arc::ptr_eq(one, other))
+    }
+
     /// What a task gets that is given these devices or slots of devices. Nothing is kept of it: the same question has the same answer.
     ///
     /// # Errors
@@ -161,17 +183,11 @@ impl Inventory {
         for group in &self.groups {
             let own: Vec<&Device> =
                 group.devices.iter().filter(|device| device.answers_to(&wanted)).collect();
+            given.give(group, &own)?;
             for device in &own {
-                if let Some(why) = device.health.fault() {
-                    let text = format!("device {} cannot be given to a task: {why}", device.id);
-                    return Err(Error::failed_precondition(text));
-                }
                 seen.extend(
                     std::iter::once(device.id.as_str()).chain(device.aliases.iter().map(String::as_str)),
                 );
-            }
-            if !own.is_empty() {
-                given.add(group, &own);
             }
         }
         match wanted.iter().find(|id| !seen.contains(**id)) {
@@ -264,6 +280,23 @@ pub fn device_of(slot: &str) -> &str {
 // === impl Reservation ===
 
 impl Reservation {
+    /// Adds what a task gets that has these devices of a group; nothing for none.
+    ///
+    /// # Errors
+    /// `FailedPrecondition` for one that cannot be given now.
+    pub(crate) fn give(&mut self, group: &DeviceGroup, devices: &[&Device]) -> Result<()> {
+        for device in devices {
+            if let Some(why) = device.health.fault() {
+                let text = format!("device {} cannot be given to a task: {why}", device.id);
+                return Err(Error::failed_precondition(text));
+            }
+        }
+        if !devices.is_empty() {
+            self.add(group, devices);
+        }
+        Ok(())
+    }
+
     /// Adds what a task gets that has these devices of a group.
     fn add(&mut self, group: &DeviceGroup, devices: &[&Device]) {
         let paths = |device: &&Device| {
@@ -314,6 +347,14 @@ impl Fact {
     }
 }
 
+/// A group, or that of before if it is equal.
+pub(crate) fn shared(group: Arc<DeviceGroup>, before: Option<&Arc<DeviceGroup>>) -> Arc<DeviceGroup> {
+    match before {
+        Some(before) if Arc::ptr_eq(before, &group) || **before == *group => Arc::clone(before),
+        Some(_) | None => group,
+    }
+}
+
 /// A device node that is inside as it is outside.
 #[must_use]
 pub fn node(path: PathBuf, permissions: &str) -> DeviceNode {
@@ -344,8 +385,7 @@ mod tests {
 
     #[test]
     fn a_reservation_is_the_same_each_time_and_has_everything_once() {
-        let inventory =
-            Inventory { groups: vec![group("one", &["/dev/a0", "/dev/a1"]), group("two", &["/dev/b0"])] };
+        let inventory = Inventory::of([group("one", &["/dev/a0", "/dev/a1"]), group("two", &["/dev/b0"])]);
         let asked = ids(&["b0", "a1::3", "/dev/a0", "a1"]);
         let given = inventory.reserve(&asked).unwrap();
         assert_eq!(inventory.reserve(&asked).unwrap(), given);
@@ -357,13 +397,14 @@ mod tests {
 
     #[test]
     fn what_is_not_there_or_not_well_is_refused() {
-        let mut inventory = Inventory { groups: vec![group("one", &["/dev/a0"])] };
+        let mut own = group("one", &["/dev/a0"]);
+        let inventory = Inventory::of([own.clone()]);
         let refused =
             |inventory: &Inventory, asked: &[&str]| inventory.reserve(&ids(asked)).unwrap_err().kind();
         assert_eq!(refused(&inventory, &[]), ErrorKind::InvalidArgument);
         assert_eq!(refused(&inventory, &["a0", "a9"]), ErrorKind::NotFound);
-        inventory.groups[0].devices[0].health = Health::Unhealthy("it burns".to_owned());
-        assert_eq!(refused(&inventory, &["a0"]), ErrorKind::FailedPrecondition);
+        own.devices[0].health = Health::Unhealthy("it burns".to_owned());
+        assert_eq!(refused(&Inventory::of([own]), &["a0"]), ErrorKind::FailedPrecondition);
     }
 
     #[test]

@@ -19,17 +19,20 @@ use crate::event::{EventBus, Subscription};
 use crate::flight::Flights;
 use crate::id::{Owner, SandboxId, TaskId};
 use crate::image::ImageStore;
-use crate::ledger::{LeaseStore, Ledger, MemoryStore};
+use crate::ledger::{Compute, LeaseStore, Ledger, MemoryStore};
+use crate::spec::Reserved;
 use crate::state::TaskState;
 use crate::table::{Counts, Sandbox, Table, Task};
 use crate::turns::Turns;
 
 mod away;
 mod checkpoint;
+mod compute;
 mod exec;
 mod image;
 mod lease;
 mod ledger;
+mod limits;
 mod look;
 mod provider;
 mod sandbox;
@@ -41,55 +44,7 @@ mod volume;
 pub use exec::ExecOutput;
 pub use lease::Leased;
 pub use ledger::LedgerReport;
-
-/// How long the gateway waits for things that ought to be quick, and how much it takes on at a time.
-#[derive(Debug, Clone)]
-pub struct Limits {
-    /// For a task to end after SIGKILL.
-    pub kill: Duration,
-    /// For a backend that is away to come back before the end of a killed task is given up on.
-    pub away: Duration,
-    /// Between two looks at a backend that is away, at first.
-    pub retry_min: Duration,
-    /// The same, at most.
-    pub retry_max: Duration,
-    /// How much output of commands is collected at a time, of all commands together, in bytes.
-    pub exec_output_bytes: usize,
-    /// How many commands run in one task at a time.
-    pub exec_per_task: usize,
-    /// For a lease of devices that nothing has been made with to keep them from other owners.
-    pub lease: Duration,
-    /// For devices to be kept from other owners after what had them has stopped: it may be restarted.
-    pub restart_grace: Duration,
-    /// What becomes of a task that names a device by itself which somebody else has.
-    pub named_devices: NamedDevices,
-}
-
-/// What becomes of a task that names a device of the node by itself, by a path or a name, where somebody else has that device.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum NamedDevices {
-    /// It is refused.
-    #[default]
-    Refuse,
-    /// It is made, and that is told.
-    Warn,
-}
-
-impl Default for Limits {
-    fn default() -> Self {
-        Self {
-            kill: Duration::from_secs(60),
-            away: Duration::from_secs(1),
-            retry_min: Duration::from_millis(100),
-            retry_max: Duration::from_secs(5),
-            exec_output_bytes: 256 << 20,
-            exec_per_task: 1024,
-            lease: Duration::from_mins(10),
-            restart_grace: Duration::from_secs(20),
-            named_devices: NamedDevices::default(),
-        }
-    }
-}
+pub use limits::{Limits, NamedDevices};
 
 /// One node's sandboxes, tasks and images.
 #[derive(Clone)]
@@ -198,7 +153,7 @@ impl Gateway {
         let shared = Shared {
             backend,
             table: Table::new(EventBus::default()),
-            ledger: Mutex::default(),
+            ledger: Mutex::new(Ledger::new(Compute::new(limits.capacity, limits.overcommit))),
             leases,
             views: lease::Views::default(),
             provided: provider::Provided::default(),
@@ -355,6 +310,12 @@ impl Scope {
     #[must_use]
     pub fn handlers(&self) -> Vec<Handler> {
         self.gateway.shared.backend.handlers()
+    }
+
+    /// All processors and memory of the node; `None` if that is not known.
+    #[must_use]
+    pub fn capacity(&self) -> Option<Reserved> {
+        self.gateway.shared.limits.capacity
     }
 
     /// This owner's events from now on.

@@ -3,6 +3,7 @@
 //! | what | who holds it | taken | given back |
 //! |---|---|---|---|
 //! | port of the host | a sandbox | before it is made, and when it is made ready again | when its network is released |
+//! | cores, processors and memory | a task | before it is made, and when it is started | when its sandbox has stopped; amounts when it has ended |
 //! | slot of a device | a lease, and the sandbox that it is bound in | when an orchestrator asks for it | when that sandbox has stopped |
 //!
 //! It is pure: it knows no clock and does no I/O. The gateway asks it before the backend makes anything. What sandboxes and tasks hold is
@@ -12,14 +13,16 @@ use std::collections::BTreeMap;
 
 use crate::id::Owner;
 
+pub mod compute;
 pub mod devices;
 pub mod ports;
 mod refusal;
 mod store;
 
+pub use compute::{Compute, ComputeHolder, Cpus, Overcommit};
 pub use devices::{
-    DeviceReport, Devices, Granted, GroupReport, LEASE_SLOTS_MAX, Lease, LeaseState, Named, SlotHolder,
-    SlotReport, Ticks,
+    DeviceReport, Devices, Granted, GroupReport, LEASE_SLOTS_MAX, Lease, LeaseState, Named, Outlook,
+    SlotHolder, SlotReport, Ticks, View,
 };
 pub use ports::{PortHolder, Ports};
 pub use refusal::{Holder, Reason, Refusal, Resource};
@@ -35,12 +38,20 @@ pub struct Ledger {
     pub ports: Ports,
     /// Devices.
     pub devices: Devices,
+    /// Processors and memory.
+    pub compute: Compute,
     refusals: Refusals,
 }
 
 // === impl Ledger ===
 
 impl Ledger {
+    /// Nothing is given out yet.
+    #[must_use]
+    pub fn new(compute: Compute) -> Self {
+        Self { compute, ..Self::default() }
+    }
+
     /// Counts a refusal.
     pub fn count(&mut self, refusal: &Refusal) {
         *self.refusals.entry((refusal.owner, refusal.resource(), refusal.reason.as_str())).or_default() += 1;

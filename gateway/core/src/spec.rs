@@ -11,6 +11,7 @@ use crate::id::{Owner, TaskId};
 
 mod checkpoint;
 mod claims;
+mod cpus;
 mod disk;
 mod mount;
 mod network;
@@ -23,7 +24,8 @@ mod update;
 mod users;
 
 pub use checkpoint::CheckpointSpec;
-pub use claims::{HOST_PORTS_MAX, HostPort, HostPorts, LeaseClaim};
+pub use claims::{ComputeClaim, HOST_PORTS_MAX, HostPort, HostPorts, LeaseClaim, Reserved};
+pub use cpus::CpuSet;
 pub use disk::{DiskLimit, DiskPart, LimitedPlaces, Project, ProjectId, disk_parts};
 pub use mount::{DeviceNode, MissingSource, Mount, MountSource, Propagation, is_volume_name};
 pub use network::{
@@ -167,6 +169,8 @@ pub struct TaskSpec {
     pub disk_limits: Vec<DiskLimit>,
     /// Limits of the cgroup.
     pub resources: Resources,
+    /// What of the node's processors and memory is kept for it.
+    pub compute: ComputeClaim,
     /// Where the cgroup goes; `None` follows the sandbox.
     pub cgroup: Option<CgroupPlacement>,
     /// Process namespace.

@@ -13,6 +13,7 @@ mod container;
 mod image;
 mod mount;
 mod quantity;
+mod reserved;
 mod resources;
 mod sandbox;
 mod security;
@@ -20,6 +21,7 @@ mod signal;
 
 pub(crate) use container::{Parent, container};
 pub(crate) use image::pull_request;
+pub(crate) use reserved::reserved;
 pub(crate) use resources::{check as check_limits, update};
 pub(crate) use sandbox::{ranges, sandbox};
 

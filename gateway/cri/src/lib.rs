@@ -20,6 +20,7 @@
 
 mod batch;
 mod config;
+mod cpus;
 mod deadline;
 mod encoded;
 mod filter;
@@ -37,6 +38,7 @@ mod to_proto;
 pub mod v1alpha2;
 
 pub use config::{Config, UnsetSeccomp};
+pub use cpus::ExclusiveCpus;
 pub use image::Images;
 pub use runtime::Runtime;
 pub use service::{ByName, Calls, Services, services};

@@ -15,6 +15,7 @@ use tonic::Request;
 
 use crate::batch;
 use crate::config::Config;
+use crate::cpus::{CpuOwnership, ExclusiveCpus};
 use crate::deadline::{Answer, answer};
 use crate::encoded::Encoded;
 use crate::record::Records;
@@ -37,17 +38,24 @@ pub struct Runtime {
     pub(crate) records: Arc<Records>,
     /// Where streaming sessions wait for their clients.
     pub(crate) sessions: Option<Sessions>,
+    pub(crate) cpus: CpuOwnership,
     encoded: Encoded,
     task_rates: Samples<TaskId>,
     sandbox_rates: Samples<SandboxId>,
 }
 
 impl Runtime {
-    pub(crate) fn new(scope: Scope, config: Config, sessions: Option<Sessions>) -> Self {
+    pub(crate) fn new(
+        scope: Scope,
+        config: Config,
+        sessions: Option<Sessions>,
+        cpus: Option<Arc<dyn ExclusiveCpus>>,
+    ) -> Self {
         Self {
             scope,
             config,
             sessions,
+            cpus: CpuOwnership::new(cpus),
             records: Arc::default(),
             encoded: Encoded::default(),
             task_rates: Samples::default(),

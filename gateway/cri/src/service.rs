@@ -15,6 +15,7 @@ use tonic::server::{Grpc, NamedService};
 use tonic_prost::ProstCodec;
 
 use crate::config::Config;
+use crate::cpus::ExclusiveCpus;
 use crate::deadline::answer;
 use crate::image::Images;
 use crate::runtime::Runtime;
@@ -46,12 +47,17 @@ pub struct RuntimeService {
 }
 
 /// The CRI services over `scope`, which ought to be that of [`Owner::Kubernetes`](switchyard_core::id::Owner::Kubernetes). Without
-/// `sessions`, Exec, Attach and PortForward are refused.
+/// `sessions`, Exec, Attach and PortForward are refused; without `cpus` no processors are a container's own.
 #[must_use]
-pub fn services(scope: Scope, config: Config, sessions: Option<Sessions>) -> Services {
+pub fn services(
+    scope: Scope,
+    config: Config,
+    sessions: Option<Sessions>,
+    cpus: Option<Arc<dyn ExclusiveCpus>>,
+) -> Services {
     let limit = config.max_message_bytes;
     let images = Images::new(scope.clone());
-    let runtime = Arc::new(Runtime::new(scope, config, sessions));
+    let runtime = Arc::new(Runtime::new(scope, config, sessions, cpus));
     let generated = RuntimeServiceServer::from_arc(Arc::clone(&runtime)).max_decoding_message_size(limit);
     let service = RuntimeService { runtime: Arc::clone(&runtime), generated, limit };
     let image = ImageServiceServer::new(images.clone()).max_decoding_message_size(limit);

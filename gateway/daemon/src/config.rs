@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use serde::Deserialize;
 
+mod devices;
 mod document;
 mod dump;
 mod error;
@@ -19,6 +20,7 @@ pub(crate) mod validate;
 #[cfg(test)]
 mod tests;
 
+pub use devices::{Devices, Ledger, Named, Overcommit};
 pub use document::Location;
 pub use error::ConfigError;
 pub use load::{DEFAULT_FILE, Flag, Loaded, Sources, load};
@@ -29,7 +31,6 @@ pub use switchyard_containerd::config::{
 pub use switchyard_cri::UnsetSeccomp;
 pub use switchyard_device_host::Config as DeviceHost;
 pub use switchyard_device_plugin::Config as KubeletDevices;
-use switchyard_devices::Group;
 
 use crate::admin::Limits;
 
@@ -61,6 +62,8 @@ pub struct Config {
     pub network: Network,
     /// Which devices there are, and where they are described.
     pub devices: Devices,
+    /// How processors and memory are given out.
+    pub ledger: Ledger,
     /// Images that stay, and what is read of images.
     pub images: Images,
     /// Commands in containers.
@@ -109,37 +112,6 @@ pub enum LogFormat {
     Text,
     /// One JSON object a line.
     Json,
-}
-
-/// Which devices there are, and where they are described.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct Devices {
-    /// Directories with vendors' files of the Container Device Interface; a later one wins.
-    pub cdi_spec_dirs: Vec<PathBuf>,
-    /// Devices that jobs ask for by vendor, type and name.
-    pub groups: Vec<Group>,
-    /// How long devices that an orchestrator was given and made nothing with are kept from the others, in minutes.
-    pub lease_minutes: u32,
-    /// How long devices are kept for a restart of what had them, in seconds.
-    pub restart_grace_seconds: u32,
-    /// What becomes of a task that names a device of a group by itself, where somebody else has that device.
-    pub named: Named,
-    /// Where the kubelet is found that is offered those with a resource.
-    pub kubelet: KubeletDevices,
-    /// Where vendors' device plugins register with the gateway.
-    pub host: DeviceHost,
-}
-
-/// What becomes of a task that names a device by itself, where somebody else has that device.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Named {
-    /// It is refused.
-    #[default]
-    Refuse,
-    /// It is made, and the log says so.
-    Warn,
 }
 
 /// The admin HTTP server.
@@ -268,6 +240,7 @@ impl Default for Config {
             containerd: Containerd::default(),
             network: Network::default(),
             devices: Devices::default(),
+            ledger: Ledger::default(),
             images: Images::default(),
             exec: Exec::default(),
             registry: Registry::default(),
@@ -289,39 +262,6 @@ impl Default for Paths {
 impl Default for Log {
     fn default() -> Self {
         Self { level: "info".into(), format: LogFormat::Auto }
-    }
-}
-
-impl Default for Devices {
-    fn default() -> Self {
-        Self {
-            cdi_spec_dirs: DescribedDevices::default().cdi_spec_dirs,
-            groups: Vec::new(),
-            lease_minutes: 10,
-            restart_grace_seconds: 20,
-            named: Named::default(),
-            kubelet: KubeletDevices::default(),
-            host: DeviceHost::default(),
-        }
-    }
-}
-
-impl Devices {
-    /// The part of it that is about containers.
-    pub(crate) fn described(&self) -> DescribedDevices {
-        DescribedDevices { cdi_spec_dirs: self.cdi_spec_dirs.clone() }
-    }
-
-    /// How long devices that an orchestrator was given and made nothing with are kept from the others.
-    #[must_use]
-    pub const fn lease(&self) -> Duration {
-        Duration::from_secs(60 * self.lease_minutes as u64)
-    }
-
-    /// How long devices are kept for a restart of what had them.
-    #[must_use]
-    pub const fn restart_grace(&self) -> Duration {
-        Duration::from_secs(self.restart_grace_seconds as u64)
     }
 }
 

@@ -16,6 +16,7 @@
 //! - [`config`] alone uses figment, [`wiring`] alone names backends and frontends, [`output`] alone prints.
 
 pub mod admin;
+mod capacity;
 pub mod channel;
 pub mod cli;
 pub mod config;

@@ -16,6 +16,7 @@ use std::time::{Duration, Instant};
 
 use futures::FutureExt;
 use switchyard_core::gateway::{Gateway, Limits, NamedDevices};
+use switchyard_core::ledger;
 use switchyard_logkeeper::Client;
 use switchyard_steps::{Step, reach};
 use switchyard_streaming::{BindError, Sessions};
@@ -24,7 +25,8 @@ use tokio::sync::watch;
 use tokio_util::task::TaskTracker;
 
 use crate::admin::{self, Admin, Hosts, Reach};
-use crate::config::{Config, Loaded, Mode, Named};
+use crate::capacity;
+use crate::config::{Config, Loaded, Mode, Named, Overcommit};
 use crate::counted::Counted;
 use crate::listener::{GuardedListener, ListenError, SocketFile};
 use crate::lock::{DirLock, LockError};
@@ -302,6 +304,12 @@ fn limits(config: &Config) -> Limits {
         named_devices: match config.devices.named {
             Named::Refuse => NamedDevices::Refuse,
             Named::Warn => NamedDevices::Warn,
+        },
+        capacity: capacity::of_node(),
+        overcommit: match config.ledger.overcommit {
+            Overcommit::Off => ledger::Overcommit::Off,
+            Overcommit::Warn => ledger::Overcommit::Warn,
+            Overcommit::Enforce => ledger::Overcommit::Enforce,
         },
         ..Limits::default()
     }

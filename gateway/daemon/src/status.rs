@@ -15,7 +15,10 @@ use switchyard_logkeeper::protocol::Stats;
 
 mod devices;
 
-pub use devices::{Devices, GroupView, HeldView, HolderView, PortView, RefusalView, SlotView};
+pub use devices::{
+    AmountView, ComputeView, Devices, ExclusiveView, GroupView, HeldView, HolderView, PortView, RefusalView,
+    ReservedView, SlotView,
+};
 
 /// A part of the daemon, or a process it needs.
 #[derive(Debug, Clone, PartialEq, Eq)]

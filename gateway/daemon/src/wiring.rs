@@ -1,6 +1,7 @@
 //! Which backend and which frontends the daemon is made of: the only place that knows them.
 
 use std::fmt;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use switchyard_containerd::{Containerd, Settings};
@@ -8,6 +9,8 @@ use switchyard_core::backend::Backend;
 use switchyard_core::device::Inventories;
 use switchyard_core::gateway::Scope;
 use switchyard_core::ledger::LeaseStore;
+use switchyard_core::spec::CpuSet;
+use switchyard_cri::ExclusiveCpus;
 use switchyard_device_host::{Host, Hosted, Taken};
 use switchyard_device_plugin::Observe;
 use switchyard_devices::{Roots, Search};
@@ -122,6 +125,17 @@ pub fn kubelet_devices(
     switchyard_device_plugin::Frontend::new(scope, config.devices.kubelet.clone()).observed(observe)
 }
 
+/// The socket by which the kubelet says what its pods have.
+#[derive(Debug)]
+struct PodResources(PathBuf);
+
+#[tonic::async_trait]
+impl ExclusiveCpus for PodResources {
+    async fn exclusive(&self) -> switchyard_core::Result<CpuSet> {
+        switchyard_device_plugin::exclusive_cpus(&self.0).await
+    }
+}
+
 /// The CRI services over this view of the gateway.
 pub fn cri(scope: Scope, config: &Config, sessions: Sessions) -> Routes {
     // The socket's own keys are the daemon's business.
@@ -145,8 +159,9 @@ pub fn cri(scope: Scope, config: &Config, sessions: Sessions) -> Routes {
         exec_drain_seconds,
         max_message_bytes,
     };
+    let kubelet = PodResources(config.devices.kubelet.pod_resources_socket.clone());
     let switchyard_cri::Services { runtime, image, runtime_v1alpha2, image_v1alpha2, volume_v1alpha2 } =
-        switchyard_cri::services(scope, settings, Some(sessions));
+        switchyard_cri::services(scope, settings, Some(sessions), Some(Arc::new(kubelet)));
     Routes::new(runtime)
         .add_service(image)
         .add_service(runtime_v1alpha2)

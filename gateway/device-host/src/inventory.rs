@@ -28,7 +28,7 @@ pub fn merge(hardware: &Inventory, hosted: &[DeviceGroup]) -> (Inventory, Vec<St
             }
             is_new
         });
-        groups.push(group);
+        groups.push(Arc::new(group));
     }
     (Inventory { groups }, left_out)
 }
@@ -36,7 +36,7 @@ pub fn merge(hardware: &Inventory, hosted: &[DeviceGroup]) -> (Inventory, Vec<St
 /// Keeps one inventory of both up to date until `stop`; `None` until the hardware was looked at. Must be called within a tokio runtime.
 #[must_use]
 pub fn merged(mut hardware: Inventories, mut hosted: Groups, stop: CancellationToken) -> Inventories {
-    let (told, inventories) = watch::channel(None);
+    let (told, inventories) = watch::channel::<Option<Arc<Inventory>>>(None);
     tokio::spawn(stop.run_until_cancelled_owned(async move {
         let mut known = Vec::new();
         loop {
@@ -53,9 +53,11 @@ pub fn merged(mut hardware: Inventories, mut hosted: Groups, stop: CancellationT
                 }
                 known = left_out;
                 told.send_if_modified(|last| {
-                    let is_new = last.as_deref() != Some(&inventory);
+                    let before = last.clone().unwrap_or_default();
+                    let now = inventory.sharing(&before);
+                    let is_new = last.is_none() || !now.is_shared_with(&before);
                     if is_new {
-                        *last = Some(Arc::new(inventory));
+                        *last = Some(Arc::new(now));
                     }
                     is_new
                 });
@@ -90,7 +92,7 @@ mod tests {
     fn an_id_is_in_one_group_alone() {
         let mut own = group("acme.com/own", &["a", "b"]);
         own.devices[0].aliases.push("old".to_owned());
-        let hardware = Inventory { groups: vec![own] };
+        let hardware = Inventory::of([own]);
         let hosted = [group("acme.com/one", &["b", "c", "old"]), group("acme.com/two", &["c", "d"])];
         let (inventory, left_out) = merge(&hardware, &hosted);
         let ids: Vec<Vec<&str>> = inventory

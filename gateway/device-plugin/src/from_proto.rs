@@ -71,7 +71,7 @@ fn check(resource: &str, listing: &Listing, containers: &[Vec<String>]) -> Resul
     }
     let mut seen = BTreeSet::new();
     for id in containers.iter().flatten() {
-        if !listing.slots().contains_key(id) {
+        if !listing.slots().contains_key(id.as_str()) {
             let text = format!("{resource} has no device {}: it was never offered", quoted(id));
             return Err(Error::not_found(text));
         }
@@ -99,7 +99,8 @@ mod tests {
 
     fn listing(count: usize) -> Listing {
         let slot = Slot { healthy: true, numa_node: None };
-        let slots = (0..count).map(|number| (format!("tpu-{number}"), slot)).collect();
+        let ids: Vec<String> = (0..count).map(|number| format!("tpu-{number}")).collect();
+        let slots = ids.iter().map(|id| (id.as_str(), slot)).collect();
         Listing::default().after(&Offer { slots, ..Offer::default() }).0
     }
 

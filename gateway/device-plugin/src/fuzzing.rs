@@ -23,7 +23,7 @@ const SLOTS: [(&str, Option<u32>); 5] =
 /// # Panics
 /// It does not hold.
 pub fn messages(data: &[u8]) {
-    let slots = SLOTS.map(|(id, numa_node)| (id.to_owned(), Slot { healthy: true, numa_node }));
+    let slots = SLOTS.map(|(id, numa_node)| (id, Slot { healthy: true, numa_node }));
     let placement = if data.len().is_multiple_of(2) { SlotPlacement::Packed } else { SlotPlacement::Spread };
     let (listing, _) = Listing::default().after(&Offer { slots: slots.into(), placement });
     if let Ok(request) = v1beta1::AllocateRequest::decode(data) {

@@ -36,4 +36,5 @@ mod to_proto;
 mod watched;
 
 pub use config::Config;
+pub use pod_resources::exclusive_cpus;
 pub use serve::{Frontend, Observe, Registrations};

@@ -1,6 +1,7 @@
 //! What a kubelet is told of a resource: pure.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use switchyard_core::device::{Device, DeviceGroup, Health, Inventory, SlotPlacement};
 
@@ -25,69 +26,80 @@ pub(crate) struct Slot {
     pub(crate) numa_node: Option<u32>,
 }
 
+/// The groups of a resource.
+pub(crate) type Groups = Vec<Arc<DeviceGroup>>;
+
 /// The slots of a resource that there are now.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub(crate) struct Offer {
-    pub(crate) slots: BTreeMap<String, Slot>,
+pub(crate) struct Offer<'a> {
+    pub(crate) slots: BTreeMap<&'a str, Slot>,
     pub(crate) placement: SlotPlacement,
 }
 
 /// All slots of a resource that a kubelet was ever told of.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct Listing {
-    slots: BTreeMap<String, Slot>,
+    /// Ids are shared from one listing to the next.
+    slots: BTreeMap<Arc<str>, Slot>,
     placement: SlotPlacement,
     /// What the message takes, at most.
     bytes: usize,
 }
 
-/// The resources of an inventory. Groups of the same resource are one.
-pub(crate) fn offers(inventory: &Inventory) -> BTreeMap<String, Offer> {
-    let mut offers: BTreeMap<String, Offer> = BTreeMap::new();
+/// The resources of an inventory, each with its groups.
+pub(crate) fn resources(inventory: &Inventory) -> BTreeMap<&str, Groups> {
+    let mut resources: BTreeMap<&str, Groups> = BTreeMap::new();
     for group in inventory.groups.iter().filter(|group| !group.resource.is_empty()) {
-        let DeviceGroup { resource, placement, devices, .. } = group;
-        let offer = offers.entry(resource.clone()).or_default();
-        offer.placement = *placement;
-        offer.slots.extend(devices.iter().map(|device| (device.id.clone(), slot(device))));
+        resources.entry(&group.resource).or_default().push(Arc::clone(group));
     }
-    offers
+    resources
 }
 
 fn slot(device: &Device) -> Slot {
     Slot { healthy: device.health == Health::Healthy, numa_node: device.numa_node }
 }
 
+// === impl Offer ===
+
+impl<'a> Offer<'a> {
+    /// The slots of these groups.
+    pub(crate) fn of(groups: &'a [Arc<DeviceGroup>]) -> Self {
+        let devices = groups.iter().flat_map(|group| &group.devices);
+        Self {
+            slots: devices.map(|device| (device.id.as_str(), slot(device))).collect(),
+            placement: groups.last().map(|group| group.placement).unwrap_or_default(),
+        }
+    }
+}
+
 // === impl Listing ===
 
 impl Listing {
     /// The listing after this offer, and the ids for which it has no place. What is not offered any more stays, unhealthy.
-    pub(crate) fn after(&self, offer: &Offer) -> (Self, Vec<String>) {
+    pub(crate) fn after(&self, offer: &Offer<'_>) -> (Self, Vec<String>) {
         let mut next = self.clone();
         next.placement = offer.placement;
         for (id, slot) in &mut next.slots {
-            if !offer.slots.contains_key(id) {
-                slot.healthy = false;
+            match offer.slots.get(&**id) {
+                Some(now) => *slot = *now,
+                None => slot.healthy = false,
             }
         }
         let mut left_out = Vec::new();
-        for (id, slot) in &offer.slots {
-            if let Some(known) = next.slots.get_mut(id) {
-                *known = *slot;
-                continue;
-            }
+        for (id, slot) in offer.slots.iter().filter(|(id, _)| !self.slots.contains_key(**id)) {
             let bytes = next.bytes + id.len() + SLOT_BYTES;
             if id.is_empty() || id.len() > SLOT_ID_MAX || bytes > MESSAGE_MAX {
-                left_out.push(id.clone());
+                left_out.push((*id).to_owned());
             } else {
                 next.bytes = bytes;
-                next.slots.insert(id.clone(), *slot);
+                next.slots.insert((*id).into(), *slot);
             }
         }
         (next, left_out)
     }
 
     /// The slots, by id.
-    pub(crate) const fn slots(&self) -> &BTreeMap<String, Slot> {
+    pub(crate) const fn slots(&self) -> &BTreeMap<Arc<str>, Slot> {
         &self.slots
     }
 
@@ -104,15 +116,14 @@ mod tests {
     use super::*;
     use crate::to_proto;
 
-    fn offer(ids: &[(&str, bool)]) -> Offer {
-        let slots = ids
-            .iter()
-            .map(|(id, healthy)| ((*id).to_owned(), Slot { healthy: *healthy, numa_node: Some(u32::MAX) }));
+    fn offer<'a>(ids: &[(&'a str, bool)]) -> Offer<'a> {
+        let slots =
+            ids.iter().map(|(id, healthy)| (*id, Slot { healthy: *healthy, numa_node: Some(u32::MAX) }));
         Offer { slots: slots.collect(), ..Offer::default() }
     }
 
     fn health(listing: &Listing) -> Vec<(&str, bool)> {
-        listing.slots().iter().map(|(id, slot)| (id.as_str(), slot.healthy)).collect()
+        listing.slots().iter().map(|(id, slot)| (&**id, slot.healthy)).collect()
     }
 
     #[test]

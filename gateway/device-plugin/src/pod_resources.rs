@@ -6,6 +6,8 @@ use std::time::Duration;
 
 use switchyard_core::gateway::Scope;
 use switchyard_core::id::LeaseToken;
+use switchyard_core::spec::CpuSet;
+use switchyard_core::{Error, Result};
 use switchyard_proto::kubelet::pod_resources::v1;
 use switchyard_proto::kubelet::pod_resources::v1::pod_resources_lister_client::PodResourcesListerClient;
 use tokio::sync::watch;
@@ -82,7 +84,17 @@ impl Unused {
     }
 }
 
-async fn list(socket: &Path) -> Result<v1::ListPodResourcesResponse, Status> {
+/// The processors that the kubelet behind this socket has given to single containers and pods.
+///
+/// # Errors
+/// `Unavailable` if the kubelet does not answer in time, or with an error.
+pub async fn exclusive_cpus(socket: &Path) -> Result<CpuSet> {
+    let what = || format!("ask the kubelet at {} for the processors of its pods", socket.display());
+    let answer = timeout(LIMIT, list(socket)).await.map_err(|_| Error::unavailable(what()))?;
+    answer.map(cpus).map_err(|status| Error::unavailable(what()).with_source(status))
+}
+
+async fn list(socket: &Path) -> std::result::Result<v1::ListPodResourcesResponse, Status> {
     let channel = registration::channel(socket.to_owned());
     let mut client = PodResourcesListerClient::new(channel).max_decoding_message_size(MESSAGE_MAX);
     Ok(client.list(v1::ListPodResourcesRequest {}).await?.into_inner())
@@ -92,6 +104,16 @@ fn tell(told: &mut bool, socket: &Path, error: &str) {
     if !std::mem::replace(told, true) {
         tracing::warn!(socket = %socket.display(), error, "the kubelet does not say which devices its pods have: what it allocates for pods that never start is free only when another owner asks for it");
     }
+}
+
+/// The processors that a list names.
+fn cpus(list: v1::ListPodResourcesResponse) -> CpuSet {
+    let v1::ListPodResourcesResponse { pod_resources } = list;
+    let of_pods = pod_resources.into_iter().flat_map(|pod| {
+        let of_containers = pod.containers.into_iter().flat_map(|container| container.cpu_ids);
+        of_containers.chain(pod.cpu_ids)
+    });
+    of_pods.filter_map(|id| u32::try_from(id).ok()).map(|id| (id, id)).collect()
 }
 
 /// The slots of these resources that a list names.
@@ -117,6 +139,19 @@ mod tests {
         assert!(!unused.after([token(3)].into()), "containers came for both");
         let told = (0..3 * LONG).filter(|_| unused.after([token(3)].into())).count();
         assert_eq!(told, 1);
+    }
+
+    #[test]
+    fn processors_of_containers_and_of_pods_are_theirs() {
+        let container = |cpu_ids| v1::ContainerResources { cpu_ids, ..Default::default() };
+        let pod = |containers, cpu_ids| v1::PodResources { containers, cpu_ids, ..Default::default() };
+        let list = v1::ListPodResourcesResponse {
+            pod_resources: vec![
+                pod(vec![container(vec![2, 3]), container(Vec::new())], Vec::new()),
+                pod(vec![container(vec![-1, i64::MAX])], vec![5, 4]),
+            ],
+        };
+        assert_eq!(cpus(list).to_string(), "2-5");
     }
 
     #[test]

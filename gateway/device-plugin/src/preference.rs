@@ -75,7 +75,7 @@ fn free<'a>(
 ) -> BTreeMap<Option<u32>, Near<'a>> {
     let mut used: BTreeMap<&str, usize> = BTreeMap::new();
     for id in listing.slots().keys() {
-        let in_use = !available.contains(id) || chosen.contains(id.as_str());
+        let in_use = !available.contains(&**id) || chosen.contains(&**id);
         *used.entry(device_of(id)).or_default() += usize::from(in_use);
     }
     let mut nodes: BTreeMap<Option<u32>, Near<'a>> = BTreeMap::new();

@@ -19,7 +19,7 @@ use tonic::service::Routes;
 use crate::config::Config;
 use crate::directory::{self, Kubelets};
 use crate::endpoint;
-use crate::listing::{Listing, Offer, RESOURCES_MAX, offers};
+use crate::listing::{Groups, Listing, Offer, RESOURCES_MAX, resources};
 use crate::pod_resources;
 use crate::registration::Resource;
 
@@ -61,13 +61,22 @@ pub(crate) struct Shared {
 struct Offered {
     scope: Scope,
     shared: Arc<Shared>,
-    listings: BTreeMap<String, watch::Sender<Arc<Listing>>>,
+    told: BTreeMap<String, Told>,
     names: watch::Sender<BTreeSet<String>>,
     /// Told by the watch of the directory, which begins with the first resource.
     kubelets: Option<Kubelets>,
     tasks: JoinSet<()>,
     /// How many slots had no place in the last update.
     left_out: usize,
+}
+
+/// What was told of a resource last.
+struct Told {
+    listing: watch::Sender<Arc<Listing>>,
+    /// What that was made from.
+    groups: Groups,
+    /// The slots that have no place in it.
+    left_out: Vec<String>,
 }
 
 // === impl Frontend ===
@@ -115,7 +124,7 @@ impl Frontend {
         let offered = Offered {
             scope,
             shared,
-            listings: BTreeMap::new(),
+            told: BTreeMap::new(),
             names: watch::Sender::default(),
             kubelets: None,
             tasks: JoinSet::new(),
@@ -190,25 +199,24 @@ impl Offered {
     }
 
     async fn update(&mut self, inventory: &Inventory) {
-        let mut offers = offers(inventory);
-        let mut left_out = Vec::new();
-        for (name, listing) in &self.listings {
-            let offer = offers.remove(name).unwrap_or_default();
-            left_out.extend(tell(listing, &offer));
+        let mut resources = resources(inventory);
+        for (name, told) in &mut self.told {
+            told.update(resources.remove(name.as_str()).unwrap_or_default());
         }
-        for (name, offer) in offers {
-            if self.listings.len() >= RESOURCES_MAX {
+        for (name, groups) in resources {
+            if self.told.len() >= RESOURCES_MAX {
                 tracing::warn!(
                     resource = name,
                     "more than {RESOURCES_MAX} resources: this one is not offered to the kubelet"
                 );
                 break;
             }
-            let listing = watch::Sender::new(Arc::default());
-            left_out.extend(tell(&listing, &offer));
-            self.add(&name, listing.subscribe()).await;
-            self.listings.insert(name, listing);
+            let mut told = Told::new();
+            told.update(groups);
+            self.add(name, told.listing.subscribe()).await;
+            self.told.insert(name.to_owned(), told);
         }
+        let left_out: Vec<&String> = self.told.values().flat_map(|told| &told.left_out).collect();
         if left_out.len() > self.left_out {
             tracing::warn!(
                 devices = left_out.len(),
@@ -217,8 +225,8 @@ impl Offered {
             );
         }
         self.left_out = left_out.len();
-        self.shared.registrations.0[0].store(self.listings.len(), Ordering::Relaxed);
-        let names = self.listings.keys().cloned().collect();
+        self.shared.registrations.0[0].store(self.told.len(), Ordering::Relaxed);
+        let names = self.told.keys().cloned().collect();
         self.names.send_if_modified(|known| {
             let is_new = *known != names;
             *known = names;
@@ -264,17 +272,30 @@ impl Offered {
     }
 }
 
-/// Tells who follows a resource what there is of it now; gives the ids that there is no place for.
-fn tell(listing: &watch::Sender<Arc<Listing>>, offer: &Offer) -> Vec<String> {
-    let (next, left_out) = listing.borrow().after(offer);
-    listing.send_if_modified(|last| {
-        let is_new = **last != next;
-        if is_new {
-            *last = Arc::new(next);
+// === impl Told ===
+
+impl Told {
+    fn new() -> Self {
+        Self { listing: watch::Sender::new(Arc::default()), groups: Vec::new(), left_out: Vec::new() }
+    }
+
+    /// Tells who follows the resource what there is of it now. Groups that are shared with those of before are the same, and nothing of them
+    /// is looked at.
+    fn update(&mut self, groups: Groups) {
+        let same = |(one, other): (&Arc<_>, &Arc<_>)| Arc::ptr_eq(one, other);
+        if groups.len() == self.groups.len() && groups.iter().zip(&self.groups).all(same) {
+            return;
         }
-        is_new
-    });
-    left_out
+        let (next, left_out) = self.listing.borrow().after(&Offer::of(&groups));
+        self.listing.send_if_modified(|last| {
+            let is_new = **last != next;
+            if is_new {
+                *last = Arc::new(next);
+            }
+            is_new
+        });
+        (self.groups, self.left_out) = (groups, left_out);
+    }
 }
 
 /// A part that panics ends all.

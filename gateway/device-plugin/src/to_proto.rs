@@ -1,5 +1,7 @@
 //! From the gateway's words to the kubelet's.
 
+use std::sync::Arc;
+
 use switchyard_core::device::Reservation;
 use switchyard_core::gateway::Leased;
 use switchyard_core::spec::{DeviceNode, Mount, MountSource};
@@ -21,10 +23,10 @@ pub(crate) const fn options() -> v1beta1::DevicePluginOptions {
 
 /// All slots of a resource.
 pub(crate) fn list(listing: &Listing) -> v1beta1::ListAndWatchResponse {
-    let device = |(id, slot): (&String, &Slot)| {
+    let device = |(id, slot): (&Arc<str>, &Slot)| {
         let Slot { healthy, numa_node } = *slot;
         v1beta1::Device {
-            id: id.clone(),
+            id: id.to_string(),
             health: if healthy { "Healthy" } else { "Unhealthy" }.to_owned(),
             topology: numa_node
                 .map(|node| v1beta1::TopologyInfo { nodes: vec![v1beta1::NumaNode { id: node.into() }] }),

@@ -104,5 +104,5 @@ pub(crate) fn devices(ids: &[&str], shares: u16) -> Inventory {
         mounts: vec![library],
         ..DeviceGroup::new("acme", "tpu", "v2")
     };
-    Inventory { groups: vec![group] }
+    Inventory::of([group])
 }

@@ -106,6 +106,7 @@ pub(crate) fn plan(task: &nomad::TaskConfig, session: &Session) -> Result<Plan> 
         net_priority: None,
         disk_limits: disk_limits(&options),
         resources: resources::limits(&asked)?,
+        compute: resources::compute(&asked),
         cgroup: resources::cgroup(&asked)?,
         pid: namespaces.pid,
         cgroup_namespace: namespaces.cgroup,

@@ -54,6 +54,8 @@ pub struct Options {
     pub plugins_registry: Option<PathBuf>,
     /// It takes calls, and never answers one.
     pub hangs: bool,
+    /// The processors that its CPU manager has given to single containers.
+    pub exclusive_cpus: Vec<i64>,
 }
 
 /// A kubelet that runs, until it is dropped. Its sockets stay.
@@ -67,6 +69,7 @@ struct Shared {
     this: Weak<Self>,
     directory: PathBuf,
     hangs: bool,
+    exclusive_cpus: Vec<i64>,
     began: Instant,
     state: Mutex<State>,
     /// Something of the state has changed.
@@ -85,13 +88,14 @@ impl Kubelet {
     /// If it cannot listen there.
     #[must_use]
     pub fn start(directory: &Path, options: Options) -> Self {
-        let Options { checkpoint, pod_resources_socket, plugins_registry, hangs } = options;
+        let Options { checkpoint, pod_resources_socket, plugins_registry, hangs, exclusive_cpus } = options;
         fs::create_dir_all(directory).expect("the directory can be made");
         remove_sockets(directory);
         let shared = Arc::new_cyclic(|this| Shared {
             this: this.clone(),
             directory: directory.to_owned(),
             hangs,
+            exclusive_cpus,
             began: Instant::now(),
             state: Mutex::new(State::restored(checkpoint)),
             changed: Notify::new(),
@@ -140,8 +144,7 @@ impl Kubelet {
     /// How many devices of a resource there are, and how many of them are healthy.
     #[must_use]
     pub fn capacity(&self, resource: &str) -> (usize, usize) {
-        let devices = self.devices(resource);
-        (devices.len(), devices.values().filter(|seen| seen.healthy).count())
+        self.shared.state().capacity(resource)
     }
 
     /// What it has crashed over, if it has.

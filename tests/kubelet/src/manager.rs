@@ -133,6 +133,13 @@ impl State {
         self.resources.get(resource).map(|resource| resource.devices.clone()).unwrap_or_default()
     }
 
+    /// How many devices of a resource there are, and how many of them are healthy.
+    pub(crate) fn capacity(&self, resource: &str) -> (usize, usize) {
+        let devices = self.resources.get(resource).map(|resource| &resource.devices);
+        let healthy = devices.into_iter().flatten().filter(|(_, seen)| seen.healthy).count();
+        (devices.map_or(0, BTreeMap::len), healthy)
+    }
+
     /// Forgets what pods had that are no more.
     pub(crate) fn collect(&mut self) {
         self.pods.retain(|_, pod| pod.active);

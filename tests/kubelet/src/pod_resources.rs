@@ -19,7 +19,9 @@ impl PodResourcesLister for Shared {
             state.collect();
             state.pods.clone()
         });
-        let pod_resources = pods.into_iter().map(pod).collect();
+        let pinned = v1::ContainerResources { cpu_ids: self.exclusive_cpus.clone(), ..Default::default() };
+        let pinned = v1::PodResources { containers: vec![pinned], ..Default::default() };
+        let pod_resources = pods.into_iter().map(pod).chain([pinned]).collect();
         Ok(Response::new(v1::ListPodResourcesResponse { pod_resources }))
     }
 }
@@ -36,5 +38,5 @@ fn pod((name, pod): (String, Pod)) -> v1::PodResources {
         cpu_ids: Vec::new(),
     };
     let containers = pod.containers.into_iter().map(container).collect();
-    v1::PodResources { name, namespace: "default".to_owned(), containers }
+    v1::PodResources { name, namespace: "default".to_owned(), containers, cpu_ids: Vec::new() }
 }

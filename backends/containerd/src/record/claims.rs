@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 
 use serde::{Deserialize, Serialize};
-use switchyard_core::spec::{HostPort, HostPorts, LeaseClaim, Protocol};
+use switchyard_core::spec::{ComputeClaim, HostPort, HostPorts, LeaseClaim, Protocol, Reserved};
 
 /// Ports of the host.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -28,6 +28,15 @@ pub(crate) struct LeaseRecord {
     /// The task named the devices itself.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     named: bool,
+}
+
+/// What of the node's processors and memory is kept for a task.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct ComputeRecord {
+    cpu_milli: u64,
+    memory_bytes: u64,
+    exclusive_cpus: bool,
 }
 
 // === impl HostPortsRecord ===
@@ -63,6 +72,24 @@ impl LeaseRecord {
     /// `None` for what can never have been a lease.
     pub(crate) fn to_core(&self) -> Option<LeaseClaim> {
         Some(LeaseClaim { token: self.token.parse().ok()?, slots: self.slots.clone(), named: self.named })
+    }
+}
+
+// === impl ComputeRecord ===
+
+impl ComputeRecord {
+    pub(crate) const fn from_core(claim: ComputeClaim) -> Self {
+        let ComputeClaim { reserved: Reserved { cpu_milli, memory_bytes }, exclusive_cpus } = claim;
+        Self { cpu_milli, memory_bytes, exclusive_cpus }
+    }
+
+    pub(crate) const fn to_core(self) -> ComputeClaim {
+        let Self { cpu_milli, memory_bytes, exclusive_cpus } = self;
+        ComputeClaim { reserved: Reserved { cpu_milli, memory_bytes }, exclusive_cpus }
+    }
+
+    pub(crate) fn is_nothing(&self) -> bool {
+        *self == Self::default()
     }
 }
 

@@ -27,7 +27,7 @@ use crate::image::{ImageInfo, Runnable};
 use crate::leftovers::Leftover;
 use crate::quota::QuotaRecord;
 use crate::record::{
-    self, LeaseRecord, MetaRecord, OutputRecord, ResourcesRecord, TaskRecord, ThrottleRecord,
+    self, ComputeRecord, LeaseRecord, MetaRecord, OutputRecord, ResourcesRecord, TaskRecord, ThrottleRecord,
 };
 use crate::sandbox::{SandboxEntry, infra};
 use crate::steps::Step;
@@ -309,6 +309,7 @@ fn task_record(
         volume_images: plan.staging.images.clone(),
         quota: (!plan.disk.is_empty()).then(QuotaRecord::default),
         leases: spec.leases.iter().map(LeaseRecord::from_core).collect(),
+        compute: ComputeRecord::from_core(spec.compute),
     }
 }
 

@@ -6,7 +6,7 @@ use containerd_client::services::v1 as api;
 use serde_json::{Map, Value};
 use switchyard_core::backend::TaskDetails;
 use switchyard_core::id::TaskId;
-use switchyard_core::spec::{Resources, TaskUpdate};
+use switchyard_core::spec::{ComputeClaim, Resources, TaskUpdate};
 use switchyard_core::{Error, ErrorKind, Result};
 use switchyard_runtime_spec::resources::{granted, linux_resources};
 
@@ -16,7 +16,7 @@ use super::throttle::Throttles;
 use crate::backend::Inner;
 use crate::client::{QUICK, RESOURCES_TYPE, SPEC_TYPE, call, gone_is_done, json_any};
 use crate::leftovers::Leftover;
-use crate::record::{self, ResourcesRecord, TaskRecord, ThrottleRecord};
+use crate::record::{self, ComputeRecord, ResourcesRecord, TaskRecord, ThrottleRecord};
 use crate::reserved::{is_listed, is_reserved};
 use crate::steps::Step;
 use crate::text::io_error;
@@ -31,6 +31,8 @@ struct Change {
     throttles: Option<Throttles>,
     /// What becomes of the score of its processes.
     score: Option<Rescore>,
+    /// What of the node's processors and memory is kept for it, if that changes.
+    compute: Option<ComputeClaim>,
     /// The spec before it.
     spec: Value,
 }
@@ -82,7 +84,7 @@ impl Inner {
         let pid = entry.started().map(|started| started.pid);
         let score = Rescore::plan(&spec, pid, resources.oom_score_adj);
         let annotations = self.annotations_for(&handler, &update.annotations)?;
-        Ok(Change { resources, limits, annotations, throttles, score, spec })
+        Ok(Change { resources, limits, annotations, throttles, score, compute: update.compute, spec })
     }
 
     /// The annotations of a change that the shim of this handler is given: those on the list of its configuration.
@@ -139,7 +141,8 @@ impl Inner {
             }
             // What was asked for may have got on record all the same, and the answer not to us.
             let (spec, annotations) = (self.stored_spec(&entry.id.to_string()).await?, BTreeMap::new());
-            let back = Change { resources, limits, annotations, throttles: Some(throttles), score, spec };
+            let throttles = Some(throttles);
+            let back = Change { resources, limits, annotations, throttles, score, compute: None, spec };
             let record = entry.record().clone();
             self.write(entry, &changed_spec(entry, &back)?, &record).await?;
             switchyard_steps::reach(Step::LimitsPutBack);
@@ -183,6 +186,9 @@ impl Inner {
         fresh.resources = ResourcesRecord::from_core(&change.resources);
         if let Some(throttles) = &change.throttles {
             fresh.throttles = throttles.asked.iter().map(ThrottleRecord::from_core).collect();
+        }
+        if let Some(compute) = change.compute {
+            fresh.compute = ComputeRecord::from_core(compute);
         }
         if let Some(score) = change.score.filter(|_| entry.runs()) {
             // Its runtime goes on to give the first one.

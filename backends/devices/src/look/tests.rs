@@ -101,7 +101,7 @@ impl Node {
 
     /// The devices of one group.
     fn devices(&self, group: Group) -> Vec<Device> {
-        self.look(vec![group]).inventory.groups.remove(0).devices
+        self.look(vec![group]).inventory.groups[0].devices.clone()
     }
 
     /// The names of a device's nodes.

@@ -30,9 +30,7 @@ fn devices() -> Inventory {
         Device::new(&format!("acme-{number}"), node(format!("/dev/acme{number}").into(), "rw"))
     };
     let devices = (0..LIFE / usize::from(SHARES)).map(device).collect();
-    Inventory {
-        groups: vec![DeviceGroup { shares: SHARES, devices, ..DeviceGroup::new("acme", "tpu", "v2") }],
-    }
+    Inventory::of([DeviceGroup { shares: SHARES, devices, ..DeviceGroup::new("acme", "tpu", "v2") }])
 }
 
 /// What outlives the daemon.

@@ -53,13 +53,11 @@ impl Node {
     }
 
     pub(crate) fn unrecovered(fake: Fake) -> Self {
-        let limits = Limits {
-            kill: Duration::from_secs(10),
-            away: Duration::from_millis(20),
-            retry_min: Duration::from_millis(1),
-            retry_max: Duration::from_millis(5),
-            ..Limits::default()
-        };
+        Self::within(fake, limits())
+    }
+
+    /// A gateway over this backend with these limits, which has not recovered yet.
+    pub(crate) fn within(fake: Fake, limits: Limits) -> Self {
         let gateway = Gateway::new(Arc::new(fake.clone()), limits);
         let scope = gateway.scope(Owner::Kubernetes);
         Self { fake, gateway, scope }
@@ -136,6 +134,17 @@ impl Node {
             assert_eq!(ours.details, theirs.details);
             assert_eq!(ours.state, theirs.state);
         }
+    }
+}
+
+/// Limits that a test need not wait for.
+pub(crate) fn limits() -> Limits {
+    Limits {
+        kill: Duration::from_secs(10),
+        away: Duration::from_millis(20),
+        retry_min: Duration::from_millis(1),
+        retry_max: Duration::from_millis(5),
+        ..Limits::default()
     }
 }
 

@@ -5,7 +5,9 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-use switchyard_core::spec::{Meta, MissingSource, PidMode, Resources, Security, Stdio, TaskSpec, UserSpec};
+use switchyard_core::spec::{
+    ComputeClaim, Meta, MissingSource, PidMode, Resources, Security, Stdio, TaskSpec, UserSpec,
+};
 use switchyard_core::{Result, id::Owner};
 use switchyard_runtime_spec::capabilities;
 use switchyard_runtime_spec::input::{DeviceInfo, HostNode, HostPropagation};
@@ -207,6 +209,7 @@ pub(crate) fn task() -> TaskSpec {
         devices: Vec::new(),
         cdi_devices: Vec::new(),
         leases: Vec::new(),
+        compute: ComputeClaim::default(),
         security: Security::default(),
         rlimits: Vec::new(),
         throttles: Vec::new(),

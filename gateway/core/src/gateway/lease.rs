@@ -12,7 +12,7 @@ use super::{Gateway, NamedDevices, Scope};
 use crate::device::{Inventories, Inventory, Reservation};
 use crate::error::{Error, Result};
 use crate::id::{LeaseToken, Owner, SandboxId, TaskId};
-use crate::ledger::{LeaseState, Named, Reason, StoredLease, Ticks};
+use crate::ledger::{LeaseState, Named, Reason, StoredLease, Ticks, View};
 use crate::spec::{LeaseClaim, TaskSpec};
 use crate::table::Task;
 
@@ -386,21 +386,23 @@ impl Gateway {
         let views = &self.shared.views;
         let mut changes = views.changes.subscribe();
         changes.mark_changed();
+        let mut made: BTreeMap<Owner, View> = BTreeMap::new();
         // The sender lives as long as the gateway.
         while changes.changed().await.is_ok() {
             // Views are made from a copy, so that nobody who asks for a lease waits for them.
-            let devices = self.ledger().devices.clone();
+            let outlook = Arc::new(self.ledger().devices.outlook());
             let owners: Vec<Owner> =
                 views.of.lock().unwrap_or_else(PoisonError::into_inner).keys().copied().collect();
             for owner in owners {
-                let now = devices.view(owner);
+                let view = made.entry(owner).or_default();
+                *view = outlook.view(owner, view);
+                let now = &view.inventory;
                 let views = views.of.lock().unwrap_or_else(PoisonError::into_inner);
                 if let Some(view) = views.get(&owner) {
                     view.send_if_modified(|last| {
-                        let is_new = *last != now;
-                        if is_new {
-                            *last = now;
-                        }
+                        // A view that has not changed is shared with the last one: its address tells, and nothing of it is compared.
+                        let is_new = last.as_ref().map(Arc::as_ptr) != now.as_ref().map(Arc::as_ptr);
+                        last.clone_from(now);
                         is_new
                     });
                 }

@@ -1,15 +1,17 @@
 //! What sandboxes hold of the node: taken before they are made, given back when they have stopped.
 
+use std::collections::BTreeMap;
 use std::sync::{Arc, MutexGuard, PoisonError};
 
 use futures::FutureExt;
 
 use super::Gateway;
+use super::compute::recovered_holder;
 use crate::backend::Recovered;
 use crate::error::{Error, Result};
 use crate::event::EventKind;
 use crate::id::{LeaseToken, SandboxId};
-use crate::ledger::{Devices, Lease, Ledger, PortHolder, Refusal, Refusals};
+use crate::ledger::{Compute, Devices, Lease, Ledger, PortHolder, Refusal, Refusals};
 use crate::spec::SandboxSpec;
 use crate::state::SandboxState;
 use crate::table::Sandbox;
@@ -19,6 +21,8 @@ use crate::table::Sandbox;
 pub struct LedgerReport {
     /// Devices and their leases.
     pub devices: Devices,
+    /// Processors and memory.
+    pub compute: Compute,
     /// The sandboxes that have ports of the host, by id.
     pub ports: Vec<(SandboxId, PortHolder)>,
     /// How often something was refused.
@@ -32,6 +36,7 @@ impl Gateway {
         let ledger = self.ledger();
         LedgerReport {
             devices: ledger.devices.clone(),
+            compute: ledger.compute.clone(),
             ports: ledger.ports.holders().map(|(id, holder)| (id, holder.clone())).collect(),
             refusals: ledger.refusals().clone(),
         }
@@ -81,6 +86,7 @@ impl Gateway {
         let let_go = {
             let mut ledger = self.ledger();
             ledger.ports.release(id);
+            ledger.compute.release_sandbox(id);
             ledger.devices.let_go(id)
         };
         if !let_go.is_empty() {
@@ -115,18 +121,20 @@ impl Gateway {
     pub(super) async fn recover_ledger(&self, recovered: &Recovered) {
         let stored = self.shared.leases.load().await;
         let mut in_use: Vec<LeaseToken> = Vec::new();
+        let homes = recovered.sandboxes.iter().filter(|sandbox| holds(&sandbox.state));
+        let homes: BTreeMap<SandboxId, &Sandbox> = homes.map(|sandbox| (sandbox.id, sandbox)).collect();
         {
             let mut ledger = self.ledger();
-            for sandbox in recovered.sandboxes.iter().filter(|sandbox| holds(&sandbox.state)) {
+            for sandbox in homes.values() {
                 ledger.ports.hold(sandbox.id, port_holder(sandbox));
             }
             for remnant in &recovered.remnants {
                 let (owner, name) = (remnant.owner, remnant.name.clone());
                 ledger.ports.hold(remnant.id, PortHolder { owner, name, claims: remnant.host_ports.clone() });
             }
-            for task in recovered.tasks.iter().filter(|task| !task.details.leases.is_empty()) {
-                let home = recovered.sandboxes.iter().find(|sandbox| sandbox.id == task.sandbox);
-                let Some(home) = home.filter(|home| holds(&home.state)) else { continue };
+            for task in &recovered.tasks {
+                let Some(home) = homes.get(&task.sandbox) else { continue };
+                ledger.compute.hold(task.id, recovered_holder(task, home));
                 for claim in &task.details.leases {
                     let name = home.meta.name.clone();
                     let lease = Lease::bound(task.meta.owner, claim.slots.clone(), home.id, name);
@@ -137,6 +145,9 @@ impl Gateway {
             }
             for (port, one, other) in ledger.ports.conflicts() {
                 tracing::warn!(%port, %one, %other, "two have the same port of the host: neither is ended");
+            }
+            for (cores, one, other) in ledger.compute.conflicts() {
+                tracing::warn!(%cores, %one, %other, "two have the same processors for themselves: neither is ended");
             }
         }
         match stored {

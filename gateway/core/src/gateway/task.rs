@@ -216,7 +216,7 @@ impl Gateway {
                 return ended.map(|()| false);
             }
         }
-        match shared.table.apply_task(id, TaskEvent::StopRequested) {
+        match self.apply_task(id, TaskEvent::StopRequested) {
             Ok((_, after)) if !after.state.may_run() => return Ok(false),
             Ok(_) => {}
             // It has ended between the look and the request.
@@ -236,7 +236,7 @@ impl Gateway {
         };
         let work = move || async move {
             gateway.shared.backend.signal_task(id, signal).await?;
-            match gateway.shared.table.apply_task(id, TaskEvent::StopRequested) {
+            match gateway.apply_task(id, TaskEvent::StopRequested) {
                 // It has ended or gone meanwhile.
                 Err(error) if error.kind() != ErrorKind::FailedPrecondition => gone_is_done(Err(error)),
                 Ok(_) | Err(_) => Ok(()),
@@ -314,10 +314,9 @@ impl Gateway {
                 pause = (pause * 2).min(shared.limits.retry_max);
             };
             let event = TaskEvent::Started { pid: started.pid, at: started.at };
-            let applied = shared
-                .table
+            let applied = gateway
                 .apply_task(id, TaskEvent::StartRequested)
-                .and_then(|_| shared.table.apply_task(id, event));
+                .and_then(|_| gateway.apply_task(id, event));
             match applied {
                 Ok(_) => gateway.watch_exit(id),
                 Err(error) => {
@@ -377,7 +376,7 @@ impl Gateway {
                         continue;
                     }
                 };
-                if let Err(error) = shared.table.apply_task(id, TaskEvent::Exited(exit)) {
+                if let Err(error) = gateway.apply_task(id, TaskEvent::Exited(exit)) {
                     tracing::debug!(task.id = %id, error = error.report(), "an exit came too late");
                 }
                 return;
@@ -391,12 +390,13 @@ async fn make_task(gateway: Gateway, sandbox: SandboxId, mut spec: TaskSpec) -> 
     let id = TaskId::random();
     // Before leases are bound, so that what the provider names is asked of the ledger as what the task names itself.
     gateway.equip(&mut spec).await?;
-    let Bound { claims, fresh } = gateway.bind(sandbox, &spec)?;
+    gateway.claim_compute(id, (spec.meta.owner, sandbox), &spec.resources, spec.compute)?;
+    let Bound { claims, fresh } = gateway.bind(sandbox, &spec).inspect_err(|_| gateway.give_back(id, &[]))?;
     spec.leases.clone_from(&claims);
     let details = match shared.backend.create_task(id, sandbox, &spec).await {
         Ok(details) => details,
         Err(error) => {
-            gateway.unbind(&fresh);
+            gateway.give_back(id, &fresh);
             return Err(error);
         }
     };
@@ -407,7 +407,7 @@ async fn make_task(gateway: Gateway, sandbox: SandboxId, mut spec: TaskSpec) -> 
             Ok(task)
         }
         Err(refused) => {
-            gateway.unbind(&fresh);
+            gateway.give_back(id, &fresh);
             // The sandbox was stopped meanwhile.
             if let Err(error) = shared.backend.remove_task(id).await {
                 tracing::warn!(task.id = %id, error = error.report(), "a task made in vain is removed as soon as that can be");
@@ -430,16 +430,17 @@ async fn start_task(gateway: Gateway, id: TaskId) -> Result<()> {
     // A start that is refused changes nothing.
     gateway.check_ready(task.sandbox)?;
     gateway.take_up(&task)?;
-    shared.table.apply_task(id, TaskEvent::StartRequested)?;
+    gateway.take_up_compute(&task)?;
+    gateway.apply_task(id, TaskEvent::StartRequested)?;
     match shared.backend.start_task(id).await {
         Ok(started) => {
-            shared.table.apply_task(id, TaskEvent::Started { pid: started.pid, at: started.at })?;
+            gateway.apply_task(id, TaskEvent::Started { pid: started.pid, at: started.at })?;
             gateway.watch_exit(id);
             Ok(())
         }
         Err(error) => {
             let exit = Exit::start_failed(SystemTime::now(), error.report());
-            shared.table.apply_task(id, TaskEvent::StartFailed(exit))?;
+            gateway.apply_task(id, TaskEvent::StartFailed(exit))?;
             Err(error.context(format!("start task {id}")))
         }
     }
@@ -456,21 +457,27 @@ async fn update_task(gateway: Gateway, id: TaskId, update: TaskUpdate) -> Result
             return Err(Error::failed_precondition(format!("task {id} is {state}: its limits are fixed")));
         }
     }
-    let TaskUpdate { resources, annotations, throttles } = update;
+    let TaskUpdate { resources, annotations, throttles, compute } = update;
     let update = TaskUpdate {
         resources: task.details.resources.merged(&resources),
         annotations,
         throttles: Throttle::merged(&task.details.throttles, &throttles),
+        compute,
     };
-    let details = shared.backend.update_task(id, &update).await?;
-    shared.table.set_details(id, details)
+    gateway.change_compute(&task, &update.resources, compute.unwrap_or(task.details.compute))?;
+    let updated = match shared.backend.update_task(id, &update).await {
+        Ok(details) => shared.table.set_details(id, details),
+        Err(error) => Err(error),
+    };
+    gateway.settle_compute(id);
+    updated
 }
 
 async fn remove_task(gateway: Gateway, id: TaskId) -> Result<()> {
     let shared: &Shared = &gateway.shared;
     gateway.end_task(id, None, Duration::ZERO).await?;
     let _turn = gateway.task_turn(id).await?;
-    match shared.table.apply_task(id, TaskEvent::RemoveRequested) {
+    match gateway.apply_task(id, TaskEvent::RemoveRequested) {
         Ok(_) => {}
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
         Err(error) => return Err(error),
@@ -479,10 +486,11 @@ async fn remove_task(gateway: Gateway, id: TaskId) -> Result<()> {
     match shared.backend.remove_task(id).await {
         Ok(()) => {
             shared.table.remove_task(id);
+            gateway.ledger().compute.release(id);
             Ok(())
         }
         Err(error) => {
-            shared.table.apply_task(id, TaskEvent::RemoveFailed)?;
+            gateway.apply_task(id, TaskEvent::RemoveFailed)?;
             Err(error.context(format!("remove task {id}")))
         }
     }

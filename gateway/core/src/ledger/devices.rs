@@ -29,6 +29,7 @@ mod view;
 
 pub use named::Named;
 pub use report::{DeviceReport, GroupReport, SlotHolder, SlotReport};
+pub use view::{Outlook, View};
 
 /// As many slots as one lease may have.
 pub const LEASE_SLOTS_MAX: usize = 1024;

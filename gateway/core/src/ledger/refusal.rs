@@ -1,10 +1,11 @@
 //! Why something was not given, in a form that metrics, events and errors are made of.
 
+use std::collections::BTreeMap;
 use std::fmt;
 
 use crate::error::Error;
 use crate::id::{LeaseToken, Owner, SandboxId};
-use crate::spec::HostPort;
+use crate::spec::{CpuSet, HostPort, Reserved};
 
 /// Something was asked for and not given.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -28,6 +29,18 @@ pub enum Resource {
     Slot(String),
     /// The slots of a lease.
     Lease(LeaseToken),
+    /// Processors, for a task alone.
+    Cores(CpuSet),
+    /// Time of processors.
+    Cpu {
+        /// How much, in thousandths of a processor.
+        milli: u64,
+    },
+    /// Memory.
+    Memory {
+        /// How much.
+        bytes: u64,
+    },
 }
 
 /// Why something is not given.
@@ -35,6 +48,15 @@ pub enum Resource {
 pub enum Reason {
     /// Somebody else has it.
     Held,
+    /// Somebody else uses it too.
+    Shared,
+    /// It is more than the node has left.
+    Overcommitted {
+        /// All that the node has.
+        capacity: Reserved,
+        /// What each owner has of that.
+        reserved: BTreeMap<Owner, Reserved>,
+    },
     /// There is no such slot.
     Unknown,
     /// Its device is not well, for this reason.
@@ -71,6 +93,9 @@ impl Refusal {
         match self.resource {
             Resource::Port(_) => "port",
             Resource::Slot(_) | Resource::Lease(_) => "device",
+            Resource::Cores(_) => "core",
+            Resource::Cpu { .. } => "cpu",
+            Resource::Memory { .. } => "memory",
         }
     }
 }
@@ -81,10 +106,15 @@ impl fmt::Display for Refusal {
             Resource::Port(port) => write!(f, "host port {port} ")?,
             Resource::Slot(slot) => write!(f, "device {slot:?} ")?,
             Resource::Lease(token) => write!(f, "the lease {token} of devices ")?,
+            Resource::Cores(cores) => write!(f, "the set {cores} of processors ")?,
+            Resource::Cpu { .. } | Resource::Memory { .. } => write!(f, "{} ", self.amount())?,
         }
         match (&self.reason, &self.holder) {
             (Reason::Held, Some(holder)) => write!(f, "is held by {holder}: it can be had when that has ended"),
             (Reason::Held, None) => f.write_str("is held by somebody else"),
+            (Reason::Shared, Some(holder)) => write!(f, "is used by {holder} as well"),
+            (Reason::Shared, None) => f.write_str("is used by somebody else as well"),
+            (Reason::Overcommitted { capacity, reserved }, _) => self.explain(f, *capacity, reserved),
             (Reason::Unknown, _) => {
                 f.write_str("is not on this node, or not any more: does a group of devices.groups name it?")
             }
@@ -104,6 +134,55 @@ impl fmt::Display for Refusal {
     }
 }
 
+impl Refusal {
+    /// What is asked for of processors or memory, in words.
+    fn amount(&self) -> String {
+        match self.resource {
+            Resource::Cpu { milli } => in_processors(milli),
+            Resource::Memory { bytes } => in_mebibytes(bytes),
+            Resource::Port(_) | Resource::Slot(_) | Resource::Lease(_) | Resource::Cores(_) => String::new(),
+        }
+    }
+
+    /// Why an amount is too much: who has how much of all that there is.
+    fn explain(
+        &self,
+        f: &mut fmt::Formatter<'_>,
+        capacity: Reserved,
+        reserved: &BTreeMap<Owner, Reserved>,
+    ) -> fmt::Result {
+        let of = |amount: Reserved| match self.resource {
+            Resource::Memory { .. } => in_mebibytes(amount.memory_bytes),
+            Resource::Cpu { .. }
+            | Resource::Port(_)
+            | Resource::Slot(_)
+            | Resource::Lease(_)
+            | Resource::Cores(_) => in_processors(amount.cpu_milli),
+        };
+        write!(f, "is more than is left of {}: ", of(capacity))?;
+        for (index, (owner, amount)) in reserved.iter().enumerate() {
+            let comma = if index == 0 { "" } else { ", " };
+            write!(f, "{comma}{owner} has reserved {}", of(*amount))?;
+        }
+        if reserved.is_empty() {
+            f.write_str("nothing is reserved")?;
+        }
+        Ok(())
+    }
+}
+
+/// Thousandths of a processor, in words.
+fn in_processors(milli: u64) -> String {
+    let (whole, rest) = (milli / 1000, milli % 1000);
+    let text = format!("{whole}.{rest:03}");
+    let short = text.trim_end_matches('0').trim_end_matches('.');
+    format!("{short} processors")
+}
+
+fn in_mebibytes(bytes: u64) -> String {
+    format!("{} MiB of memory", bytes.div_ceil(1 << 20))
+}
+
 impl std::error::Error for Refusal {}
 
 impl From<Refusal> for Error {
@@ -115,9 +194,12 @@ impl From<Refusal> for Error {
             Reason::TooMany => Self::invalid("device_ids", text),
             Reason::Full => Self::exhausted(text),
             Reason::Recovering => Self::unavailable(text),
-            Reason::Held | Reason::Unhealthy(_) | Reason::Quota | Reason::Lost => {
-                Self::failed_precondition(text)
-            }
+            Reason::Held
+            | Reason::Shared
+            | Reason::Overcommitted { .. }
+            | Reason::Unhealthy(_)
+            | Reason::Quota
+            | Reason::Lost => Self::failed_precondition(text),
         }
     }
 }
@@ -130,6 +212,8 @@ impl Reason {
     pub const fn as_str(&self) -> &'static str {
         match self {
             Self::Held => "held",
+            Self::Shared => "shared",
+            Self::Overcommitted { .. } => "overcommitted",
             Self::Unknown => "unknown",
             Self::Unhealthy(_) => "unhealthy",
             Self::Quota => "quota",

@@ -1,4 +1,4 @@
-//! What a sandbox or a task claims of the node for itself: ports of the host, and devices that were leased to it.
+//! What a sandbox or a task claims of the node for itself: ports of the host, devices that were leased to it, processors and memory.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -42,6 +42,24 @@ pub struct LeaseClaim {
     pub named: bool,
 }
 
+/// What of the node's processors and memory an orchestrator keeps for a task.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct ComputeClaim {
+    /// How much of them.
+    pub reserved: Reserved,
+    /// The processors of its limits (`cpuset_cpus`) are the task's own: the orchestrator gives them to no other.
+    pub exclusive_cpus: bool,
+}
+
+/// An amount of processors and memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Reserved {
+    /// Thousandths of a processor.
+    pub cpu_milli: u64,
+    /// Memory in bytes.
+    pub memory_bytes: u64,
+}
+
 // === impl HostPorts ===
 
 impl HostPorts {
@@ -66,6 +84,28 @@ impl LeaseClaim {
     #[must_use]
     pub const fn new(token: LeaseToken) -> Self {
         Self { token, slots: Vec::new(), named: false }
+    }
+}
+
+// === impl Reserved ===
+
+impl Reserved {
+    /// Both together.
+    #[must_use]
+    pub const fn plus(self, other: Self) -> Self {
+        Self {
+            cpu_milli: self.cpu_milli.saturating_add(other.cpu_milli),
+            memory_bytes: self.memory_bytes.saturating_add(other.memory_bytes),
+        }
+    }
+
+    /// What is left without `other`.
+    #[must_use]
+    pub const fn minus(self, other: Self) -> Self {
+        Self {
+            cpu_milli: self.cpu_milli.saturating_sub(other.cpu_milli),
+            memory_bytes: self.memory_bytes.saturating_sub(other.memory_bytes),
+        }
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::{Resources, Throttle};
+use super::{ComputeClaim, Resources, Throttle};
 
 /// A change to a task.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -13,6 +13,8 @@ pub struct TaskUpdate {
     pub annotations: BTreeMap<String, String>,
     /// Limits on block devices; those not named stay.
     pub throttles: Vec<Throttle>,
+    /// What of the node's processors and memory is kept for it from now on; `None`: as before.
+    pub compute: Option<ComputeClaim>,
 }
 
 impl From<&Resources> for TaskUpdate {

@@ -6,7 +6,7 @@ use std::time::SystemTime;
 
 use switchyard_core::id::{LeaseToken, Owner, SandboxId, TOKEN_LEN, TaskId};
 use switchyard_core::spec::{
-    EnvVar, LeaseClaim, Meta, Output, PidMode, Stdin, Stdio, TaskSpec, UserNamespace,
+    ComputeClaim, EnvVar, LeaseClaim, Meta, Output, PidMode, Stdin, Stdio, TaskSpec, UserNamespace,
 };
 use switchyard_core::{Error, Result};
 use switchyard_proto::cri::v1 as cri;
@@ -138,6 +138,8 @@ pub(crate) fn container(
         net_priority: None,
         disk_limits: Vec::new(),
         resources: resources::limits(limits, "config.linux.resources")?,
+        // Who makes it knows more: see `reserved`.
+        compute: ComputeClaim::default(),
         cgroup: None,
         pid: pid.unwrap_or_else(|| parent.pid()),
         cgroup_namespace: None,

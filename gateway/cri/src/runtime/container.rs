@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use switchyard_core::id::TaskId;
-use switchyard_core::spec::{ExecSpec, TaskSpec, TaskUpdate};
+use switchyard_core::spec::{ComputeClaim, ExecSpec, Resources, TaskSpec, TaskUpdate};
 use switchyard_core::table::{Sandbox, Task};
 use switchyard_core::{Error, Result};
 use switchyard_proto::cri::v1 as cri;
@@ -47,8 +47,16 @@ impl Runtime {
         let target = |id: &str| self.target(&sandbox, id);
         let mut spec = from_proto::container(config, &parent, &self.config, &target, SystemTime::now())?;
         add(&mut spec);
+        let own = self.cpus.are_exclusive(spec.resources.cpuset_cpus.as_deref()).await;
+        spec.compute = self.compute(&spec.resources, own.unwrap_or_default());
         let task = self.scope.create_task(&sandbox.id.to_string(), spec).await?;
         Ok(cri::CreateContainerResponse { container_id: task.id.to_string() })
+    }
+
+    /// What a container with these limits claims of the node's processors and memory.
+    fn compute(&self, limits: &Resources, exclusive_cpus: bool) -> ComputeClaim {
+        let node = self.scope.capacity().unwrap_or_default();
+        ComputeClaim { reserved: from_proto::reserved(limits, node.memory_bytes), exclusive_cpus }
     }
 
     fn recursive_readonly(&self, sandbox: &Sandbox) -> bool {
@@ -183,6 +191,13 @@ impl Runtime {
         let resources = from_proto::update(linux.unwrap_or_default())?;
         let mut update = TaskUpdate { resources, annotations, ..TaskUpdate::default() };
         add(&mut update);
+        let task = self.scope.task(&container_id)?;
+        let had = task.details.compute.exclusive_cpus;
+        let own = match &update.resources.cpuset_cpus {
+            Some(list) => self.cpus.are_exclusive(Some(list)).await.unwrap_or(had),
+            None => had,
+        };
+        update.compute = Some(self.compute(&task.details.resources.merged(&update.resources), own));
         self.scope.update_task(&container_id, update).await?;
         Ok(cri::UpdateContainerResourcesResponse {})
     }

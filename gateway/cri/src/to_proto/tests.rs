@@ -11,7 +11,7 @@ use switchyard_core::backend::{
 };
 use switchyard_core::id::{Owner, SandboxId, TaskId};
 use switchyard_core::image::ImageId;
-use switchyard_core::spec::{HostPorts, HugepageLimit, Meta, Resources, Signal};
+use switchyard_core::spec::{ComputeClaim, HostPorts, HugepageLimit, Meta, Resources, Signal};
 use switchyard_core::state::{SandboxState, TaskState};
 use switchyard_core::stats::{CpuUsage, InterfaceStats, IoUsage, Pressure, PressureLine, TaskStats, Usage};
 use switchyard_core::table::{Sandbox, Task};
@@ -68,6 +68,7 @@ pub(super) fn task() -> Task {
             log_path: Some("/logs/app/0.log".into()),
             project: None,
             leases: Vec::new(),
+            compute: ComputeClaim::default(),
         },
         state: TaskState::Created,
     }

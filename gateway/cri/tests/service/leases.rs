@@ -14,7 +14,7 @@ use crate::support::{Node, app, code, pod};
 
 fn devices() -> Inventory {
     let devices = vec![Device::new("acme0", node("/dev/acme0".into(), "rw"))];
-    Inventory { groups: vec![DeviceGroup { devices, ..DeviceGroup::new("acme", "tpu", "v2") }] }
+    Inventory::of([DeviceGroup { devices, ..DeviceGroup::new("acme", "tpu", "v2") }])
 }
 
 /// Puts one device into a node.

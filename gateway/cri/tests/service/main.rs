@@ -1,5 +1,6 @@
 //! The CRI services over a real unix socket, with the generated clients, the gateway, and a backend in memory.
 
+mod compute;
 mod containers;
 mod hostile;
 mod images;

@@ -8,7 +8,8 @@ use hyper_util::rt::TokioIo;
 use switchyard_core::gateway::{Gateway, Limits};
 use switchyard_core::id::Owner;
 use switchyard_core::ledger::MemoryStore;
-use switchyard_cri::{Config, services};
+use switchyard_core::spec::CpuSet;
+use switchyard_cri::{Config, ExclusiveCpus, services};
 use switchyard_fake::{BUSYBOX, Fake};
 use switchyard_proto::cri::v1 as cri;
 use switchyard_proto::cri::v1::image_service_client::ImageServiceClient;
@@ -42,6 +43,17 @@ impl Drop for Node {
     }
 }
 
+/// A kubelet that has given processor 1 to a single container.
+#[derive(Debug)]
+struct PodResources;
+
+#[tonic::async_trait]
+impl ExclusiveCpus for PodResources {
+    async fn exclusive(&self) -> switchyard_core::Result<CpuSet> {
+        "1".parse()
+    }
+}
+
 impl Node {
     /// A node that serves, with busybox in its registry.
     pub(crate) async fn new() -> Self {
@@ -68,7 +80,8 @@ impl Node {
         let path = dir.path().join("cri.sock");
         let listener = UnixListener::bind(&path).expect("the path is free");
         let gateway = Gateway::with_leases(Arc::new(fake.clone()), Limits::default(), leases.clone());
-        let served = services(gateway.scope(Owner::Kubernetes), Config::default(), None);
+        let served =
+            services(gateway.scope(Owner::Kubernetes), Config::default(), None, Some(Arc::new(PodResources)));
         let server = tokio::spawn(async move {
             Server::builder()
                 .add_service(served.runtime)

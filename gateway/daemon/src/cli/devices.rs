@@ -8,7 +8,7 @@ use switchyard_core::id::LeaseToken;
 
 use super::daemon::{DaemonError, Target, ask, send};
 use crate::output::{Format, print, print_json, short, table};
-use crate::status::{Devices, HolderView, PortView, SlotView};
+use crate::status::{AmountView, ComputeView, Devices, ExclusiveView, HolderView, PortView, SlotView};
 
 /// In a column that has nothing to say.
 const NOTHING: &str = "-";
@@ -63,6 +63,8 @@ fn shown(devices: &Devices) -> String {
     text.push('\n');
     let ports: Vec<_> = devices.ports.iter().map(port_row).collect();
     text.push_str(&table(["HOST PORT", "ADDRESS", "OWNER", "SANDBOX", "NAME"], &ports));
+    text.push('\n');
+    text.push_str(&compute(&devices.compute));
     let unhealthy = devices.slots.iter().filter(|slot| !slot.healthy);
     let reasons: BTreeSet<_> = unhealthy.map(|slot| [slot.device.clone(), slot.reason.clone()]).collect();
     if !reasons.is_empty() {
@@ -70,6 +72,30 @@ fn shown(devices: &Devices) -> String {
         text.push_str(&table(["UNHEALTHY DEVICE", "REASON"], &reasons.into_iter().collect::<Vec<_>>()));
     }
     text
+}
+
+/// What each owner reserves of all that there is, and who has processors for itself.
+fn compute(compute: &ComputeView) -> String {
+    let row = |owner: &str, amount: AmountView| {
+        [owner.to_owned(), processors(amount.cpu_milli), format!("{} MiB", amount.memory_bytes >> 20)]
+    };
+    let reserved = compute.reserved.iter().map(|reserved| row(&reserved.owner, reserved.amount));
+    let all = compute.capacity.map(|capacity| row("(the node)", capacity));
+    let mut text = table(["RESERVED BY", "PROCESSORS", "MEMORY"], &reserved.chain(all).collect::<Vec<_>>());
+    if !compute.exclusive.is_empty() {
+        let row = |own: &ExclusiveView| {
+            [own.cpus.clone(), own.owner.clone(), short(&own.sandbox), or_nothing(&own.name)]
+        };
+        text.push('\n');
+        let rows: Vec<_> = compute.exclusive.iter().map(row).collect();
+        text.push_str(&table(["EXCLUSIVE CORES", "OWNER", "SANDBOX", "NAME"], &rows));
+    }
+    text
+}
+
+/// Thousandths of a processor as `1.5`.
+fn processors(milli: u64) -> String {
+    format!("{}.{}", milli / 1000, milli % 1000 / 100)
 }
 
 /// A row for each who has a slot, or one for nobody.

@@ -5,10 +5,15 @@ use std::collections::BTreeMap;
 use prometheus::{IntCounterVec, IntGaugeVec, Registry};
 
 use super::{counters, gauges};
-use crate::status::{Devices, PortView, RefusalView};
+use crate::status::{AmountView, ComputeView, Devices, ExclusiveView, PortView, RefusalView, ReservedView};
 
 /// The resource that all ports of the host are.
 const PORT: &str = "port";
+
+/// The resources that processors and memory are: cores that a task has for itself, and what all tasks reserve.
+const CORE: &str = "core";
+const CPU: &str = "cpu_milli";
+const MEMORY: &str = "memory_bytes";
 
 /// Gauges of the ledger, and its own count of refusals.
 #[derive(Debug)]
@@ -24,19 +29,19 @@ impl Ledger {
             capacity: gauges(
                 registry,
                 "switchyard_ledger_capacity",
-                "Slots of devices that there are, by group.",
+                "Slots of devices that there are, by group, thousandths of processors and bytes of memory.",
                 &["resource"],
             )?,
             claims: gauges(
                 registry,
                 "switchyard_ledger_claims",
-                "Slots of devices, by group, and ports of the host that an owner has.",
+                "Slots of devices, by group, ports of the host, cores, thousandths of processors and bytes of memory that an owner has.",
                 &["owner", "resource"],
             )?,
             refusals: counters(
                 registry,
                 "switchyard_ledger_refusals_total",
-                "Devices and ports that were asked for and not given, by reason.",
+                "Devices, ports, cores, processors and memory that were asked for and not given, by reason.",
                 &["owner", "resource", "reason"],
             )?,
         })
@@ -59,6 +64,7 @@ impl Ledger {
         for (owner, count) in ports {
             self.claims.with_label_values(&[owner, PORT]).set(signed(count));
         }
+        self.set_compute(&devices.compute);
         for RefusalView { owner, resource, reason, count } in &devices.refusals {
             let counter = self.refusals.with_label_values(&[owner, resource, reason]);
             // The ledger counts; here is only shown what it says.
@@ -67,6 +73,22 @@ impl Ledger {
     }
 }
 
-fn signed(count: usize) -> i64 {
-    i64::try_from(count).unwrap_or(i64::MAX)
+impl Ledger {
+    fn set_compute(&self, compute: &ComputeView) {
+        if let Some(AmountView { cpu_milli, memory_bytes }) = compute.capacity {
+            self.capacity.with_label_values(&[CPU]).set(signed(cpu_milli));
+            self.capacity.with_label_values(&[MEMORY]).set(signed(memory_bytes));
+        }
+        for ReservedView { owner, amount } in &compute.reserved {
+            self.claims.with_label_values(&[owner.as_str(), CPU]).set(signed(amount.cpu_milli));
+            self.claims.with_label_values(&[owner.as_str(), MEMORY]).set(signed(amount.memory_bytes));
+        }
+        for ExclusiveView { owner, count, .. } in &compute.exclusive {
+            self.claims.with_label_values(&[owner.as_str(), CORE]).add(signed(*count));
+        }
+    }
+}
+
+fn signed(count: impl TryInto<i64>) -> i64 {
+    count.try_into().unwrap_or(i64::MAX)
 }

@@ -6,7 +6,8 @@ use serde::{Deserialize, Serialize};
 use switchyard_core::device::Health;
 use switchyard_core::gateway::LedgerReport;
 use switchyard_core::id::SandboxId;
-use switchyard_core::ledger::{GroupReport, PortHolder, SlotHolder, SlotReport};
+use switchyard_core::ledger::{Compute, GroupReport, PortHolder, SlotHolder, SlotReport};
+use switchyard_core::spec::Reserved;
 
 /// Devices and ports of the host, and who has them.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -19,6 +20,8 @@ pub struct Devices {
     pub slots: Vec<SlotView>,
     /// The ports of the host that somebody has.
     pub ports: Vec<PortView>,
+    /// Processors and memory.
+    pub compute: ComputeView,
     /// How often something was refused since the daemon began.
     pub refusals: Vec<RefusalView>,
 }
@@ -104,12 +107,59 @@ pub struct PortView {
     pub group: String,
 }
 
+/// What is given out of the node's processors and memory.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ComputeView {
+    /// All that the node has; nothing if that is not known.
+    pub capacity: Option<AmountView>,
+    /// What the running tasks of each owner reserve together.
+    pub reserved: Vec<ReservedView>,
+    /// The tasks that have processors for themselves.
+    pub exclusive: Vec<ExclusiveView>,
+}
+
+/// An amount of processors and memory.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AmountView {
+    /// Thousandths of a processor.
+    pub cpu_milli: u64,
+    /// Memory in bytes.
+    pub memory_bytes: u64,
+}
+
+/// What an owner's tasks reserve.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ReservedView {
+    /// The owner.
+    pub owner: String,
+    /// How much.
+    #[serde(flatten)]
+    pub amount: AmountView,
+}
+
+/// A task that has processors for itself.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ExclusiveView {
+    /// The processors, as `0-3,8`.
+    pub cpus: String,
+    /// How many they are.
+    pub count: u64,
+    /// Whose it is.
+    pub owner: String,
+    /// The task.
+    pub task: String,
+    /// Its sandbox.
+    pub sandbox: String,
+    /// The name of that.
+    pub name: String,
+}
+
 /// How often something was refused.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RefusalView {
     /// Who asked.
     pub owner: String,
-    /// The kind of what was asked for: `port` or `device`.
+    /// The kind of what was asked for: `port`, `device`, `core`, `cpu` or `memory`.
     pub resource: String,
     /// Why not, in one word.
     pub reason: String,
@@ -140,8 +190,38 @@ impl Devices {
             groups: devices.groups.into_iter().map(Into::into).collect(),
             slots: devices.slots.into_iter().map(Into::into).collect(),
             ports,
+            compute: ComputeView::of(&report.compute),
             refusals: refusals.collect(),
         }
+    }
+}
+
+// === impl ComputeView ===
+
+impl ComputeView {
+    fn of(compute: &Compute) -> Self {
+        let reserved = compute.reserved().iter();
+        let reserved = reserved
+            .map(|(owner, amount)| ReservedView { owner: owner.to_string(), amount: (*amount).into() });
+        let exclusive = compute.exclusive().map(|(task, holder, cpus)| ExclusiveView {
+            cpus: cpus.to_string(),
+            count: cpus.count(),
+            owner: holder.owner.to_string(),
+            task: task.to_string(),
+            sandbox: holder.sandbox.to_string(),
+            name: holder.name.clone(),
+        });
+        Self {
+            capacity: compute.capacity().map(Into::into),
+            reserved: reserved.collect(),
+            exclusive: exclusive.collect(),
+        }
+    }
+}
+
+impl From<Reserved> for AmountView {
+    fn from(Reserved { cpu_milli, memory_bytes }: Reserved) -> Self {
+        Self { cpu_milli, memory_bytes }
     }
 }
 

@@ -261,6 +261,9 @@ async fn metrics_and_status_show_the_node() {
         "switchyard_ledger_capacity{resource=\"acme/tpu/v2\"} 3",
         "switchyard_ledger_claims{owner=\"nomad\",resource=\"acme/tpu/v2\"} 2",
         "switchyard_ledger_claims{owner=\"kubernetes\",resource=\"port\"} 1",
+        "switchyard_ledger_capacity{resource=\"memory_bytes\"} 17179869184",
+        "switchyard_ledger_claims{owner=\"nomad\",resource=\"cpu_milli\"} 2550",
+        "switchyard_ledger_claims{owner=\"nomad\",resource=\"core\"} 2",
         "switchyard_ledger_refusals_total{owner=\"kubernetes\",reason=\"held\",resource=\"device\"} 3",
     ] {
         assert!(metrics.contains(line), "{line} is missing in {metrics}");

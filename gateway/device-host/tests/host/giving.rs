@@ -1,5 +1,7 @@
 //! What containers and tasks get that are made with a vendor's devices, and that nobody else gets the same ones.
 
+use std::sync::Arc;
+
 use switchyard_core::ErrorKind;
 use switchyard_core::device::{Device, DeviceGroup, Inventory, node as device_node};
 use switchyard_core::id::Owner;
@@ -133,7 +135,7 @@ async fn a_node_that_a_group_of_the_configuration_has_is_given_by_the_ledger_alo
         devices: vec![Device::new("own-device", device_node("/dev/acme/gpu7".into(), "rw"))],
         ..DeviceGroup::new("acme", "own", "v1")
     };
-    let node = Node::with(Inventory { groups: vec![own] }).await;
+    let node = Node::with(Inventory::of([own])).await;
     let vendor = node.vendor("gpu.sock", &IDS).await;
     vendor.behave(|behaviour| behaviour.answer = answer());
     node.healthy(3).await;
@@ -145,5 +147,5 @@ async fn a_node_that_a_group_of_the_configuration_has_is_given_by_the_ledger_alo
         refused.report().contains("own-device") && refused.report().contains("kubernetes"),
         "{refused:?}"
     );
-    node.change(|inventory| inventory.groups[0].devices.clear());
+    node.change(|inventory| Arc::make_mut(&mut inventory.groups[0]).devices.clear());
 }

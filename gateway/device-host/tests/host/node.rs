@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use switchyard_contract::specs;
 use switchyard_core::backend::Backend;
-use switchyard_core::device::{Device, DeviceGroup, Health, Inventory};
+use switchyard_core::device::{Device, Health, Inventory};
 use switchyard_core::gateway::{Gateway, Limits};
 use switchyard_core::id::{LeaseToken, Owner};
 use switchyard_core::image::{Credentials, PullRequest};
@@ -116,7 +116,7 @@ impl Node {
         let mut view = self.gateway.scope(owner).devices();
         let of_it = |inventory: &Inventory| {
             let group = inventory.groups.iter().find(|group| group.resource == GPU);
-            group.map(|group: &DeviceGroup| group.devices.clone()).unwrap_or_default()
+            group.map(|group| group.devices.clone()).unwrap_or_default()
         };
         let seen = view.wait_for(|now| now.as_deref().is_some_and(|now| so(&of_it(now))));
         let seen = tokio::time::timeout(Duration::from_secs(20), seen).await.expect("it comes to that");

@@ -18,7 +18,7 @@ async fn a_plugin_registers_and_its_devices_are_offered_under_the_same_name() {
     let seen = node.seen(Owner::Nomad, |devices| devices.len() == 3).await;
     assert!(seen.iter().all(|device| device.health == Health::Healthy), "{seen:?}");
     let inventory = node.gateway.scope(Owner::Nomad).devices().borrow().clone().unwrap();
-    let DeviceGroup { vendor: maker, kind, name, .. } = &inventory.groups[0];
+    let DeviceGroup { vendor: maker, kind, name, .. } = &*inventory.groups[0];
     assert_eq!((&**maker, &**kind, &**name), ("acme.com", "gpu", "default"));
     vendor.list(vec![device(IDS[0], true), device(IDS[1], false), device(IDS[2], true)]);
     kubelet.until("one is unwell", |kubelet| kubelet.capacity(GPU) == (3, 2)).await;
@@ -31,7 +31,7 @@ async fn a_plugin_registers_and_its_devices_are_offered_under_the_same_name() {
 #[tokio::test(flavor = "multi_thread")]
 async fn what_names_no_resource_or_no_socket_of_the_directory_is_refused() {
     let taken = DeviceGroup { resource: "acme.com/own".to_owned(), ..DeviceGroup::new("acme", "own", "v1") };
-    let node = Node::with(Inventory { groups: vec![taken] }).await;
+    let node = Node::with(Inventory::of([taken])).await;
     let directory = node.directory();
     let vendor = Vendor::start(&directory, "gpu.sock", GPU, &IDS);
     symlink(directory.join("gpu.sock"), directory.join("link.sock")).unwrap();

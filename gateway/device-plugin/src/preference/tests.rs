@@ -7,8 +7,7 @@ use crate::listing::{Offer, Slot};
 
 /// Slots with the memory nodes they are near.
 fn listing(slots: &[(&str, Option<u32>)], placement: SlotPlacement) -> Listing {
-    let slots =
-        slots.iter().map(|(id, numa_node)| ((*id).to_owned(), Slot { healthy: true, numa_node: *numa_node }));
+    let slots = slots.iter().map(|(id, numa_node)| (*id, Slot { healthy: true, numa_node: *numa_node }));
     Listing::default().after(&Offer { slots: slots.collect(), placement }).0
 }
 
@@ -32,7 +31,8 @@ const SHARED: [(&str, Option<u32>); 9] = [
 #[track_caller]
 fn check(placement: SlotPlacement, used: &[&str], must: &[&str], size: usize, expected: &[&str]) {
     let listing = listing(&SHARED, placement);
-    let available = listing.slots().keys().filter(|id| !used.contains(&id.as_str())).cloned().collect();
+    let ids_of = listing.slots().keys().filter(|id| !used.contains(&&***id));
+    let available = ids_of.map(ToString::to_string).collect();
     let question = Question { available, must: ids(must), size };
     assert_eq!(prefer(&listing, &question), expected);
 }
@@ -110,7 +110,7 @@ proptest! {
         spread in any::<bool>(),
     ) {
         let placement = if spread { SlotPlacement::Spread } else { SlotPlacement::Packed };
-        let slots = slots.into_iter().map(|(id, numa_node)| (id, Slot { healthy: true, numa_node }));
+        let slots = slots.iter().map(|(id, node)| (id.as_str(), Slot { healthy: true, numa_node: *node }));
         let (listing, _) = Listing::default().after(&Offer { slots: slots.collect(), placement });
         let question = Question { available, must, size };
         let answer = prefer(&listing, &question);
@@ -128,7 +128,7 @@ proptest! {
         nodes in proptest::collection::btree_map(slot(), 0..3_u32, 1..12),
         size in 1..6_usize,
     ) {
-        let slots = nodes.iter().map(|(id, node)| (id.clone(), Slot { healthy: true, numa_node: Some(*node) }));
+        let slots = nodes.iter().map(|(id, node)| (id.as_str(), Slot { healthy: true, numa_node: Some(*node) }));
         let (listing, _) = Listing::default().after(&Offer { slots: slots.collect(), ..Offer::default() });
         let question = Question { available: nodes.keys().cloned().collect(), must: BTreeSet::new(), size };
         let answer = prefer(&listing, &question);

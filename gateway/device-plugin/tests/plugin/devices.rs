@@ -18,11 +18,9 @@ async fn slots_have_health_and_memory_nodes() {
         ("acme-com-tpu-001::1", 1),
     ];
     assert_eq!(kubelet.devices(TPU), expected.map(|(id, node)| (id.to_owned(), seen(node))).into());
-    node.change(|inventory| {
-        inventory.groups[0].devices[0].health = Health::Unhealthy("it burns".to_owned());
-    });
+    node.change_group(|group| group.devices[0].health = Health::Unhealthy("it burns".to_owned()));
     kubelet.until("both slots are unhealthy", |kubelet| kubelet.capacity(TPU) == (4, 2)).await;
-    node.change(|inventory| inventory.groups[0].devices[0].health = Health::Healthy);
+    node.change_group(|group| group.devices[0].health = Health::Healthy);
     kubelet.until("both slots are healthy again", |kubelet| kubelet.capacity(TPU) == (4, 4)).await;
 }
 
@@ -33,14 +31,14 @@ async fn a_device_that_vanishes_stays_unhealthy_and_the_kubelet_lives() {
     for _ in 0..20 {
         let admitted = kubelet.admit("pod", "app", &[(TPU, 3)]);
         let vanished = async {
-            node.change(|inventory| inventory.groups[0].devices.clear());
+            node.change_group(|group| group.devices.clear());
             kubelet.until("they are unhealthy", |kubelet| kubelet.capacity(TPU) == (3, 0)).await;
         };
         // Given or not: a device may have gone before it was asked for.
         let (_, ()) = tokio::join!(admitted, vanished);
         assert_eq!(kubelet.crash(), None);
         kubelet.remove_pod("pod");
-        node.change(|inventory| inventory.groups[0] = group(TPU, 3, 1));
+        node.change_group(|known| *known = group(TPU, 3, 1));
         kubelet.until("they are there again", |kubelet| kubelet.capacity(TPU) == (3, 3)).await;
     }
 }

@@ -103,7 +103,7 @@ async fn connections_without_end_keep_no_kubelet_out() {
     for _ in 0..200 {
         idle.push(UnixStream::connect(&socket).await.unwrap());
     }
-    node.change(|inventory| inventory.groups[0].devices.truncate(1));
+    node.change_group(|group| group.devices.truncate(1));
     kubelet.until("its stream goes on", |kubelet| kubelet.capacity(TPU) == (2, 1)).await;
     // The next registration has a socket of its own.
     let again = node.followed(1).await;

@@ -110,6 +110,11 @@ impl Node {
         });
     }
 
+    /// Changes the first group of them.
+    pub(crate) fn change_group(&self, change: impl FnOnce(&mut DeviceGroup)) {
+        self.change(|inventory| change(Arc::make_mut(&mut inventory.groups[0])));
+    }
+
     /// Ends the frontend, as the daemon does.
     pub(crate) async fn stop(mut self) {
         self.stop.cancel();
@@ -146,15 +151,17 @@ pub(crate) fn group(resource: &str, devices: usize, shares: u16) -> DeviceGroup 
         numa_node: u32::try_from(number % 2).ok(),
         ..Device::new(&format!("{name}-{number:03}"), node(format!("/dev/{name}{number}").into(), "rw"))
     };
+    let mut devices: Vec<Device> = (0..devices).map(device).collect();
+    devices.sort_by(|one, other| one.id.cmp(&other.id));
     DeviceGroup {
         resource: resource.to_owned(),
         shares,
-        devices: (0..devices).map(device).collect(),
+        devices,
         variable: "DEVICES".to_owned(),
         ..DeviceGroup::new("acme", "tpu", &name)
     }
 }
 
 pub(crate) fn inventory(groups: impl IntoIterator<Item = DeviceGroup>) -> Inventory {
-    Inventory { groups: groups.into_iter().collect() }
+    Inventory::of(groups)
 }

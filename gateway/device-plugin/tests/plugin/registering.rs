@@ -95,7 +95,7 @@ async fn sockets_that_somebody_deletes_are_no_end_of_a_registration() {
     let node = Node::with(inventory([group(TPU, 4, 1)])).await;
     let kubelet = node.followed(1).await;
     remove_sockets(node.directory());
-    node.change(|inventory| inventory.groups[0].devices.truncate(3));
+    node.change_group(|group| group.devices.truncate(3));
     kubelet.until("a change is seen", |kubelet| kubelet.capacity(TPU) == (4, 3)).await;
 }
 

@@ -35,7 +35,7 @@ async fn plugin() -> (Gateway, Tell, DeviceService) {
 /// Two devices, of which the second is so, and a group without any.
 fn inventory(health: Health) -> Inventory {
     let mut inventory = devices(&["acme0", "acme1"], 1);
-    let full = &mut inventory.groups[0];
+    let full = Arc::make_mut(&mut inventory.groups[0]);
     let facts = [
         ("memory", Fact::Whole(16, "GiB".to_owned())),
         ("clock", Fact::Number(1.5, "GHz".to_owned())),
@@ -47,7 +47,7 @@ fn inventory(health: Health) -> Inventory {
     full.devices[1].health = health;
     let mut empty = full.clone();
     (empty.name, empty.devices) = ("v1".to_owned(), Vec::new());
-    inventory.groups.push(empty);
+    inventory.groups.push(Arc::new(empty));
     inventory
 }
 
@@ -97,7 +97,7 @@ async fn the_first_answer_comes_although_nothing_is_known_and_then_each_change()
     assert_eq!((group.attributes.len(), &*group.attributes["memory"].unit), (4, "GiB"));
     // What an agent does not see is no news to it.
     let mut same = inventory(Health::Healthy);
-    same.groups[0].devices[0].traffic = None;
+    Arc::make_mut(&mut same.groups[0]).devices[0].traffic = None;
     tell.send_replace(Some(Arc::new(same)));
     let quiet = tokio::time::timeout(MINUTE, stream.next()).await;
     assert!(quiet.is_err(), "{quiet:?}");

@@ -1,6 +1,7 @@
 //! From devices in the gateway's words to Nomad's. Agents drop all devices for good over a field that is empty or a unit they do not know.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::time::SystemTime;
 
 use switchyard_core::device::{Device, DeviceGroup, Fact, Health, Inventory, Reservation, Traffic};
@@ -18,7 +19,7 @@ const KIB: u64 = 1 << 10;
 pub(super) fn fingerprint(inventory: Option<&Inventory>) -> nomad::FingerprintResponse {
     let groups = inventory.into_iter().flat_map(|inventory| &inventory.groups);
     // A group without devices has nothing to say, and no agent wants to hear it.
-    let device_group = groups.filter(|group| !group.devices.is_empty()).map(group).collect();
+    let device_group = groups.filter(|group| !group.devices.is_empty()).map(|one| group(one)).collect();
     nomad::FingerprintResponse { device_group }
 }
 
@@ -96,7 +97,7 @@ fn variable(token: LeaseToken) -> String {
 /// How the devices are at this time.
 pub(super) fn stats(inventory: Option<&Inventory>, now: SystemTime) -> nomad::StatsResponse {
     let groups = inventory.into_iter().flat_map(|inventory| &inventory.groups);
-    let one = |group: &DeviceGroup| nomad::DeviceGroupStats {
+    let one = |group: &Arc<DeviceGroup>| nomad::DeviceGroupStats {
         vendor: group.vendor.clone(),
         r#type: group.kind.clone(),
         name: group.name.clone(),

@@ -3,11 +3,12 @@
 use std::collections::BTreeMap;
 use std::path::{Component, Path, PathBuf};
 
-use switchyard_core::spec::{CgroupPlacement, Resources, Rlimit, is_number_list};
+use switchyard_core::spec::{CgroupPlacement, ComputeClaim, Reserved, Resources, Rlimit, is_number_list};
 use switchyard_core::{Error, Result};
 use switchyard_proto::nomad::drivers::proto as nomad;
 
 use super::{Asked, absolute};
+use crate::session::Processors;
 
 /// The most and the least shares of the kernel. Nomad counts shares in MHz.
 const MOST_SHARES: u64 = 262_144;
@@ -71,6 +72,31 @@ pub(super) fn limits(asked: &Asked<'_>) -> Result<Resources> {
     })
 }
 
+/// What an agent keeps for a task. The processors that it names are the task's own: tasks that share theirs have no list.
+pub(super) fn compute(asked: &Asked<'_>) -> ComputeClaim {
+    let wire = asked.task.resources.clone().unwrap_or_default();
+    let linux = wire.linux_resources.unwrap_or_default();
+    let allocated = wire.allocated_resources.unwrap_or_default();
+    let mhz = allocated.cpu.map(|cpu| cpu.cpu_shares).filter(|mhz| *mhz > 0).unwrap_or(linux.cpu_shares);
+    let memory_mb = allocated.memory.map(|memory| memory.memory_mb).unwrap_or_default();
+    let bytes =
+        Some(memory_mb.saturating_mul(MIB)).filter(|bytes| *bytes > 0).unwrap_or(linux.memory_limit_bytes);
+    let reserved = Reserved {
+        cpu_milli: cpu_milli(mhz, asked.session.processors),
+        memory_bytes: u64::try_from(bytes).unwrap_or_default(),
+    };
+    ComputeClaim { reserved, exclusive_cpus: !linux.cpuset_cpus.is_empty() }
+}
+
+/// Thousandths of a processor for MHz; 0 if the agent has not said how fast the node's processors are.
+fn cpu_milli(mhz: i64, node: Processors) -> u64 {
+    let milli = u128::try_from(mhz).unwrap_or_default() * u128::from(node.cores) * 1000;
+    milli
+        .checked_div(u128::from(node.total_mhz))
+        .and_then(|milli| u64::try_from(milli).ok())
+        .unwrap_or_default()
+}
+
 /// The processors that a task has for itself; `None` if it has none.
 fn processors(list: String, group: &str) -> Result<Option<String>> {
     let field = "task.resources.linux_resources.cpuset_cpus";
@@ -108,7 +134,7 @@ fn quota(asked: &Asked<'_>, mhz: i64, percent_ticks: f64) -> Result<(Option<i64>
     if !asked.options.cpu_hard_limit {
         return Ok((None, None));
     }
-    let crate::session::Processors { cores, total_mhz } = asked.session.processors;
+    let Processors { cores, total_mhz } = asked.session.processors;
     if cores == 0 || total_mhz == 0 {
         let why = "the agent has not said how many processors the node has";
         return Err(Error::invalid("cpu_hard_limit", why));

@@ -1,10 +1,10 @@
 //! What there is: the newest look at the hardware, with what earlier looks saw.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::Devices;
-use crate::device::{Device, DeviceGroup, Health, Inventory, Reservation, device_of};
+use crate::device::{Device, DeviceGroup, Health, Inventory, Reservation, device_of, shared};
 use crate::error::{Error, ErrorKind, Result};
 
 /// As many devices of a group as are remembered that are there no more.
@@ -13,18 +13,22 @@ const GONE_MAX: usize = 1024;
 impl Devices {
     /// Puts down what there is. A device that was there before stays, as one that is gone: a kubelet that is told of one less while it gives it out
     /// crashes.
+    ///
+    /// A group that is as it was before is shared with what was known before.
     pub fn set_inventory(&mut self, seen: &Inventory) {
-        let groups: Vec<DeviceGroup> = seen
-            .groups
-            .iter()
-            .map(|group| {
-                let before =
-                    self.known.iter().flat_map(|known| &known.groups).find(|known| known.is_same(group));
-                with_gone(group, before.map_or(&[], |before| &before.devices))
-            })
-            .collect();
-        self.places = Arc::new(places(&groups));
-        self.known = Some(Arc::new(Inventory { groups }));
+        let before = self.known.clone().unwrap_or_default();
+        let groups = seen.groups.iter().map(|group| {
+            let before = before.groups.iter().find(|known| known.is_same(group));
+            with_gone(group, before)
+        });
+        let known = Inventory { groups: groups.collect() };
+        if self.known.is_some() && known.is_shared_with(&before) {
+            return;
+        }
+        if !has_slots_of(&known, &before) {
+            self.places = Arc::new(places(&known.groups));
+        }
+        self.known = Some(Arc::new(known));
         self.rename_slots();
     }
 
@@ -37,13 +41,21 @@ impl Devices {
         let known = self.known.as_ref();
         let known =
             known.ok_or_else(|| Error::unavailable("the devices of the node are still being looked for"))?;
-        known.reserve(slots).map_err(|error| {
-            if error.kind() == ErrorKind::NotFound {
-                Error::failed_precondition(error.report())
-            } else {
-                error
+        let mut places: BTreeMap<usize, BTreeSet<usize>> = BTreeMap::new();
+        for slot in slots {
+            match self.places.get(slot) {
+                Some((group, device)) => drop(places.entry(*group).or_default().insert(*device)),
+                // A name of before: only a look at all devices tells whose it is.
+                None => return by_name(known, slots),
             }
-        })
+        }
+        let mut given = Reservation::default();
+        for (group, devices) in places {
+            let group = &known.groups[group];
+            let devices: Vec<&Device> = devices.into_iter().map(|device| &group.devices[device]).collect();
+            given.give(group, &devices)?;
+        }
+        Ok(given)
     }
 
     /// The resource of the group that a slot is in, empty if it has none; `None` for a slot that is not known.
@@ -77,7 +89,7 @@ impl Devices {
         };
         let id = device_of(slot);
         let number = slot.strip_prefix(id).unwrap_or_default();
-        let of = |(group, device): (&DeviceGroup, &Device)| -> Vec<String> {
+        let of = |(group, device): (&Arc<DeviceGroup>, &Device)| -> Vec<String> {
             let same = format!("{}{number}", device.id);
             let slots: Vec<String> = device.slots(group.shares).collect();
             if slots.contains(&same) { vec![same] } else { slots }
@@ -131,21 +143,52 @@ fn succeeds(device: &Device, gone: &Device) -> bool {
             || by_path(gone))
 }
 
-/// A group with those devices that it has no more, as ones that are gone.
-fn with_gone(group: &DeviceGroup, before: &[Device]) -> DeviceGroup {
-    let mut devices: BTreeMap<&str, Device> =
-        group.devices.iter().map(|device| (device.id.as_str(), device.clone())).collect();
-    let gone: Vec<&Device> =
-        before.iter().filter(|device| !devices.contains_key(device.id.as_str())).take(GONE_MAX).collect();
-    for device in gone {
-        devices.insert(&device.id, Device { health: Health::Gone, traffic: None, ..device.clone() });
+/// What a task gets that has these devices, of which some are called as an earlier version did.
+fn by_name(known: &Inventory, slots: &[String]) -> Result<Reservation> {
+    known.reserve(slots).map_err(|error| {
+        if error.kind() == ErrorKind::NotFound { Error::failed_precondition(error.report()) } else { error }
+    })
+}
+
+/// A group with those devices that it has no more, as ones that are gone. It is shared with what was seen, or with what was known before,
+/// where it is the same.
+fn with_gone(group: &Arc<DeviceGroup>, before: Option<&Arc<DeviceGroup>>) -> Arc<DeviceGroup> {
+    let is_sorted = group.devices.is_sorted_by(|one, next| one.id < next.id);
+    if is_sorted && before.is_none_or(|before| has_ids_of(before, group)) {
+        return shared(Arc::clone(group), before);
     }
+    let seen: BTreeSet<&str> = group.devices.iter().map(|device| device.id.as_str()).collect();
+    let known = before.iter().flat_map(|before| &before.devices);
+    let gone: Vec<&Device> =
+        known.filter(|device| !seen.contains(device.id.as_str())).take(GONE_MAX).collect();
+    if is_sorted && gone.is_empty() {
+        return shared(Arc::clone(group), before);
+    }
+    let gone =
+        gone.into_iter().map(|device| Device { health: Health::Gone, traffic: None, ..device.clone() });
+    let all = group.devices.iter().cloned().chain(gone);
+    let devices: BTreeMap<String, Device> = all.map(|device| (device.id.clone(), device)).collect();
     let devices = devices.into_values().collect();
-    DeviceGroup { devices, ..group.clone() }
+    shared(Arc::new(DeviceGroup { devices, ..DeviceGroup::clone(group) }), before)
+}
+
+/// Whether both have the same slots at the same places.
+fn has_slots_of(one: &Inventory, other: &Inventory) -> bool {
+    let same = |(one, other): (&Arc<DeviceGroup>, &Arc<DeviceGroup>)| {
+        one.shares == other.shares && has_ids_of(one, other)
+    };
+    one.groups.len() == other.groups.len() && one.groups.iter().zip(&other.groups).all(same)
+}
+
+/// Whether both have devices of the same ids, in the same order.
+fn has_ids_of(one: &Arc<DeviceGroup>, other: &Arc<DeviceGroup>) -> bool {
+    let same = |(one, other): (&Device, &Device)| one.id == other.id;
+    Arc::ptr_eq(one, other)
+        || one.devices.len() == other.devices.len() && one.devices.iter().zip(&other.devices).all(same)
 }
 
 /// Where each slot is found.
-fn places(groups: &[DeviceGroup]) -> BTreeMap<String, (usize, usize)> {
+fn places(groups: &[Arc<DeviceGroup>]) -> BTreeMap<String, (usize, usize)> {
     let mut places = BTreeMap::new();
     for (number, group) in groups.iter().enumerate() {
         for (at, device) in group.devices.iter().enumerate() {

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::sync::Arc;
 
 use super::{Devices, Lease, LeaseState, Reason, Refusal};
 use crate::device::{Device, DeviceGroup, Health};
@@ -84,7 +85,7 @@ impl Devices {
     /// The slots of each device that is named, once.
     fn slots_of_named(&self, named: Named<'_>) -> Vec<Vec<String>> {
         let groups = || self.known.iter().flat_map(|known| &known.groups);
-        let there: Vec<(&DeviceGroup, &Device)> = groups()
+        let there: Vec<(&Arc<DeviceGroup>, &Device)> = groups()
             .flat_map(|group| group.devices.iter().map(move |device| (group, device)))
             .filter(|(_, device)| device.health != Health::Gone)
             .collect();

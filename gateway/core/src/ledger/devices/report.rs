@@ -1,6 +1,7 @@
 //! What an operator is shown: each group with its numbers, and each slot with whoever has a lease of it.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use super::{Devices, Lease, LeaseState};
 use crate::device::{DeviceGroup, Health, device_of};
@@ -73,7 +74,7 @@ impl Devices {
     /// All devices and who has them. Leases that hold nothing any more are left out.
     #[must_use]
     pub fn report(&self) -> DeviceReport {
-        let known: &[DeviceGroup] = self.known.as_ref().map_or(&[], |known| &known.groups);
+        let known: &[Arc<DeviceGroup>] = self.known.as_ref().map_or(&[], |known| &known.groups);
         let mut slots: Vec<SlotReport> = known.iter().flat_map(|group| self.slots_of(group)).collect();
         let shown: BTreeSet<&String> = self.places.keys().collect();
         let elsewhere = self.of_slot.keys().filter(|slot| !shown.contains(slot)).map(|slot| {

@@ -31,7 +31,7 @@ fn group(name: &str, ids: &[&str]) -> DeviceGroup {
 
 fn devices(groups: Vec<DeviceGroup>) -> Devices {
     let mut devices = Devices::default();
-    devices.set_inventory(&Inventory { groups });
+    devices.set_inventory(&Inventory::of(groups));
     devices.set_whole();
     devices
 }
@@ -186,12 +186,12 @@ fn a_device_that_goes_stays_known_and_an_old_id_is_understood() {
     let mut devices = devices(vec![group("v2", &["a", "b"])]);
     devices.hold(token(1), Lease::new(N, ids(&["/dev/b"])));
     assert_eq!(healthy(&devices, K), ["a"]);
-    devices.set_inventory(&Inventory { groups: vec![group("v2", &["a"])] });
+    devices.set_inventory(&Inventory::of([group("v2", &["a"])]));
     let view = devices.view(N).unwrap();
     let vanished = &view.groups[0].devices[1];
     assert_eq!((vanished.id.as_str(), &vanished.health), ("b", &Health::Gone));
     assert!(matches!(devices.lease(N, &ids(&["b"]), token(2)).unwrap_err().reason, Reason::Unhealthy(_)));
-    devices.set_inventory(&Inventory { groups: vec![group("v2", &["a", "b"])] });
+    devices.set_inventory(&Inventory::of([group("v2", &["a", "b"])]));
     assert_eq!(healthy(&devices, N), ["a", "b"]);
 }
 
@@ -199,7 +199,7 @@ fn a_device_that_goes_stays_known_and_an_old_id_is_understood() {
 fn a_lease_from_before_the_first_look_is_known_by_its_old_id() {
     let mut devices = Devices::default();
     devices.hold(token(1), Lease::new(N, ids(&["/dev/b"])));
-    devices.set_inventory(&Inventory { groups: vec![group("v2", &["a", "b"])] });
+    devices.set_inventory(&Inventory::of([group("v2", &["a", "b"])]));
     assert_eq!(healthy(&devices, N), Vec::<String>::new(), "nothing is given out before all is known");
     assert_eq!(devices.lease(K, &ids(&["a"]), token(2)).unwrap_err().reason, Reason::Recovering);
     devices.set_whole();
@@ -238,7 +238,7 @@ fn a_report_shows_each_slot_with_all_who_have_it_and_what_is_of_no_group() {
     devices.lease(K, &ids(&["c"]), token(2)).unwrap();
     devices.hold(token(3), Lease::bound(K, ids(&["a"]), sandbox(2), "pod".to_owned()));
     devices.hold(token(4), Lease::new(Owner::Swarm, ids(&["elsewhere"])));
-    devices.set_inventory(&Inventory { groups: vec![group("one", &["a"]), shared] });
+    devices.set_inventory(&Inventory::of([group("one", &["a"]), shared]));
     let report = devices.report();
     let shown: Vec<_> = report
         .slots
@@ -337,8 +337,10 @@ proptest! {
     #[test]
     fn never_do_two_owners_or_two_sandboxes_have_one_slot(ops in ops()) {
         let shared = DeviceGroup { shares: 2, ..group("two", &["b"]) };
-        let all = vec![group("one", &["a", "c"]), shared];
+        let quota = BTreeMap::from([(N, 1)]);
+        let all = vec![group("one", &["a", "c"]), DeviceGroup { quota, ..shared }];
         let mut devices = devices(all.clone());
+        let mut views = [K, N].map(|owner| (owner, View::default()));
         for (number, op) in ops.into_iter().enumerate() {
             let fresh = LeaseToken::from_bytes([u8::try_from(number % 20).unwrap(); 16]);
             match op {
@@ -373,10 +375,15 @@ proptest! {
                 Op::Drop(lease) => drop(devices.drop_unused(token(lease))),
                 Op::Vanish(gone) => {
                     let groups = if gone { vec![group("one", &["a"])] } else { all.clone() };
-                    devices.set_inventory(&Inventory { groups });
+                    devices.set_inventory(&Inventory::of(groups));
                 }
             }
             check(&devices)?;
+            let outlook = Arc::new(devices.outlook());
+            for (owner, view) in &mut views {
+                *view = outlook.view(*owner, view);
+                prop_assert_eq!(&view.inventory, &devices.view(*owner), "a view that is kept up is the one that is made anew");
+            }
         }
     }
 }

@@ -1,9 +1,13 @@
 //! How an owner sees the devices: its own slots as they are, those of others as unhealthy.
+//!
+//! A view is made from an [`Outlook`], a small copy of what it depends on, so that nobody who asks for a lease waits for it. A group of which
+//! nothing has changed that counts for the owner is shared with the view of before.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::Devices;
-use crate::device::{Device, DeviceGroup, Health, Inventory};
+use crate::device::{Device, DeviceGroup, Health, Inventory, shared};
 use crate::id::Owner;
 
 /// What is told while it is not known what was given out before. The same each time: whoever is told something else takes it for news.
@@ -12,32 +16,112 @@ const RECOVERING: &str = "the gateway is still recovering what its predecessor l
 /// What is told of a slot beyond what an owner may have.
 const QUOTA: &str = "its owner may not have more of them";
 
+/// Who has the slots of a group, by slot; of those alone that somebody has.
+type Held = BTreeMap<String, BTreeSet<Owner>>;
+
+/// What the views of all owners are made from, as it was at one moment.
+#[derive(Debug, Clone, Default)]
+pub struct Outlook {
+    /// The groups, and who has what of each; `None` until the hardware was looked at.
+    groups: Option<Vec<(Arc<DeviceGroup>, Held)>>,
+    whole: bool,
+}
+
+/// How an owner sees the devices, and what that was made from.
+#[derive(Debug, Clone, Default)]
+pub struct View {
+    from: Arc<Outlook>,
+    /// The slots, each as a device of its own; `None` until the hardware was looked at.
+    pub inventory: Option<Arc<Inventory>>,
+}
+
+// === impl Devices ===
+
 impl Devices {
-    /// The slots as an owner sees them, each as a device of its own; `None` until the hardware was looked at.
+    /// What the views of all owners are made from.
+    #[must_use]
+    pub fn outlook(&self) -> Outlook {
+        let known = self.known.iter().flat_map(|known| &known.groups);
+        let mut groups: Vec<_> = known.map(|group| (Arc::clone(group), Held::new())).collect();
+        for slot in self.of_slot.keys() {
+            let holding = self.on_slot(slot).filter(|(_, lease)| lease.holds());
+            let owners: BTreeSet<Owner> = holding.map(|(_, lease)| lease.owner).collect();
+            if let Some((group, _)) = self.places.get(slot).filter(|_| !owners.is_empty()) {
+                groups[*group].1.insert(slot.clone(), owners);
+            }
+        }
+        Outlook { groups: self.known.as_ref().map(|_| groups), whole: self.whole }
+    }
+
+    /// The slots as an owner sees them, made anew: see [`Outlook::view`].
+    #[must_use]
+    pub fn view(&self, owner: Owner) -> Option<Arc<Inventory>> {
+        Arc::new(self.outlook()).view(owner, &View::default()).inventory
+    }
+}
+
+// === impl Outlook ===
+
+impl Outlook {
+    /// The slots as an owner sees them. What is as it was `before`, in an earlier view of the same owner, is shared with that, all of it if
+    /// nothing is another.
     ///
     /// An owner with a quota sees as many free slots as it may still have: the first ones, or, if it is not Kubernetes, the last, so that
     /// two owners seldom go for the same one.
     #[must_use]
-    pub fn view(&self, owner: Owner) -> Option<Arc<Inventory>> {
-        let known = self.known.as_ref()?;
-        let groups = known.groups.iter().map(|group| self.view_of(owner, group)).collect();
-        Some(Arc::new(Inventory { groups }))
+    pub fn view(self: &Arc<Self>, owner: Owner, before: &View) -> View {
+        let from = Arc::clone(self);
+        let Some(groups) = &self.groups else { return View { from, inventory: None } };
+        let group = |(at, (group, held)): (usize, &(Arc<DeviceGroup>, Held))| {
+            let told = before.inventory.as_ref().and_then(|told| told.groups.get(at));
+            match told {
+                Some(told) if self.is_as_before(owner, at, &before.from) => Arc::clone(told),
+                Some(_) | None => shared(self.group(owner, group, held), told),
+            }
+        };
+        let now = Inventory { groups: groups.iter().enumerate().map(group).collect() };
+        let same = before.inventory.as_ref().filter(|before| now.is_shared_with(before)).cloned();
+        View { from, inventory: Some(same.unwrap_or_else(|| Arc::new(now))) }
     }
 
-    fn view_of(&self, owner: Owner, group: &DeviceGroup) -> DeviceGroup {
-        let mut left = group.quota.get(&owner).map(|quota| quota.saturating_sub(self.held_of(owner, group)));
+    /// Whether all that counts for an owner's view of a group is as it was.
+    fn is_as_before(&self, owner: Owner, at: usize, before: &Self) -> bool {
+        let (Some((group, held)), Some((last, had))) = (self.at(at), before.at(at)) else { return false };
+        // What the owner has itself makes a difference by its quota alone.
+        let counts = |(_, owners): &(&String, &BTreeSet<Owner>)| {
+            group.quota.contains_key(&owner) || is_foreign(owner, owners)
+        };
+        Arc::ptr_eq(group, last)
+            && self.whole == before.whole
+            && held.iter().filter(counts).eq(had.iter().filter(counts))
+    }
+
+    fn at(&self, at: usize) -> Option<&(Arc<DeviceGroup>, Held)> {
+        self.groups.as_ref()?.get(at)
+    }
+
+    /// A group as an owner sees it.
+    fn group(&self, owner: Owner, group: &Arc<DeviceGroup>, held: &Held) -> Arc<DeviceGroup> {
+        let quota = group.quota.get(&owner);
+        let is_all_its_own = !held.values().any(|owners| is_foreign(owner, owners));
+        if self.whole && group.shares <= 1 && quota.is_none() && is_all_its_own {
+            return Arc::clone(group);
+        }
+        let is_own = |slot: &str| held.get(slot).is_some_and(|owners| owners.contains(&owner));
         let mut devices: Vec<Device> = group
             .devices
             .iter()
             .flat_map(|device| device.slots(group.shares).map(move |slot| (device, slot)))
             .map(|(device, slot)| {
-                let health = self.health(owner, device, &slot);
+                let health = self.health(owner, device, held.get(&slot));
                 let aliases = if group.shares <= 1 { device.aliases.clone() } else { Vec::new() };
                 Device { id: slot, aliases, health, ..device.clone() }
             })
             .collect();
+        let own = held.values().filter(|owners| owners.contains(&owner)).count();
+        let mut left = quota.map(|quota| quota.saturating_sub(own));
         let mut limit = |device: &mut Device| {
-            let free = device.health == Health::Healthy && !self.is_held_by(owner, &device.id);
+            let free = device.health == Health::Healthy && !is_own(&device.id);
             let Some(left) = left.as_mut().filter(|_| free) else { return };
             match left.checked_sub(1) {
                 Some(less) => *left = less,
@@ -49,17 +133,23 @@ impl Devices {
         } else {
             devices.iter_mut().rev().for_each(&mut limit);
         }
-        DeviceGroup { devices, ..group.clone() }
+        Arc::new(DeviceGroup { devices, ..DeviceGroup::clone(group) })
     }
 
-    fn health(&self, owner: Owner, device: &Device, slot: &str) -> Health {
+    fn health(&self, owner: Owner, device: &Device, owners: Option<&BTreeSet<Owner>>) -> Health {
         if !self.whole {
             return Health::Unhealthy(RECOVERING.to_owned());
         }
-        match (&device.health, self.foreign_holder(owner, slot)) {
+        let foreign = owners.into_iter().flatten().find(|other| **other != owner);
+        match (&device.health, foreign) {
             (health @ (Health::Unhealthy(_) | Health::Gone), _) => health.clone(),
-            (Health::Healthy, Some(holder)) => Health::Unhealthy(format!("it is held by {}", holder.owner)),
+            (Health::Healthy, Some(holder)) => Health::Unhealthy(format!("it is held by {holder}")),
             (Health::Healthy, None) => Health::Healthy,
         }
     }
+}
+
+/// Whether any of these is another than this owner.
+fn is_foreign(owner: Owner, owners: &BTreeSet<Owner>) -> bool {
+    owners.iter().any(|other| *other != owner)
 }

@@ -1,5 +1,7 @@
 //! Containers.
 
+use switchyard_core::device::node;
+
 use super::*;
 
 /// A container with something in nearly every field.
@@ -97,13 +99,10 @@ fn rich_task(config: &cri::ContainerConfig) -> TaskSpec {
             selinux_relabel: true,
             options: Vec::new(),
         }],
-        devices: vec![DeviceNode {
-            host_path: "/dev/b".into(),
-            container_path: "/dev/a".into(),
-            permissions: "rw".into(),
-        }],
+        devices: vec![DeviceNode { container_path: "/dev/a".into(), ..node("/dev/b".into(), "rw") }],
         cdi_devices: Vec::new(),
         leases: Vec::new(),
+        compute: ComputeClaim::default(),
         security: Security {
             privileged: false,
             capabilities: CapabilityChanges {

@@ -2,7 +2,8 @@
 
 use http::{Method, StatusCode};
 use switchyard::status::{
-    Devices, GroupView, HeldView, HolderView, PortView, RefusalView, SlotView, Source as _,
+    AmountView, ComputeView, Devices, ExclusiveView, GroupView, HeldView, HolderView, PortView, RefusalView,
+    ReservedView, SlotView, Source as _,
 };
 use switchyard_core::id::LeaseToken;
 
@@ -54,6 +55,21 @@ pub(super) fn shown() -> Devices {
             name: "web".into(),
             group: "uid".into(),
         }],
+        compute: ComputeView {
+            capacity: Some(AmountView { cpu_milli: 8000, memory_bytes: 16 << 30 }),
+            reserved: vec![ReservedView {
+                owner: "nomad".into(),
+                amount: AmountView { cpu_milli: 2550, memory_bytes: 256 << 20 },
+            }],
+            exclusive: vec![ExclusiveView {
+                cpus: "2-3".into(),
+                count: 2,
+                owner: "nomad".into(),
+                task: "ef".repeat(32),
+                sandbox: "cd".repeat(32),
+                name: "train".into(),
+            }],
+        },
         refusals: vec![RefusalView {
             owner: "kubernetes".into(),
             resource: "device".into(),
@@ -74,6 +90,7 @@ async fn who_has_which_device_and_port_is_told_on_the_unix_socket_only() {
     assert_eq!(json["groups"][0]["type"], "tpu");
     assert_eq!(json["slots"][0]["holders"][0]["state"], "bound");
     assert_eq!(json["ports"][0]["address"], serde_json::Value::Null);
+    assert_eq!(json["compute"]["reserved"][0]["cpu_milli"], 2550);
     assert!(pages.get_tcp("/v1/devices").await.starts_with("HTTP/1.1 404"));
 }
 
@@ -111,6 +128,13 @@ async fn the_command_line_shows_devices_and_ports_and_ends_leases() {
          \n\
          HOST PORT  ADDRESS  OWNER       SANDBOX        NAME\n\
          8080/tcp   all      kubernetes  ababababababa  web\n\
+         \n\
+         RESERVED BY  PROCESSORS  MEMORY\n\
+         nomad        2.5         256 MiB\n\
+         (the node)   8.0         16384 MiB\n\
+         \n\
+         EXCLUSIVE CORES  OWNER  SANDBOX        NAME\n\
+         2-3              nomad  cdcdcdcdcdcdc  train\n\
          \n\
          UNHEALTHY DEVICE  REASON\n\
          acme-2            it is not there any more\n"

@@ -56,7 +56,7 @@ impl Lab {
 
     fn kubelet(&self) -> Kubelet {
         let scope = self.gateway.scope(Owner::Kubernetes);
-        let services = switchyard_cri::services(scope, switchyard_cri::Config::default(), None);
+        let services = switchyard_cri::services(scope, switchyard_cri::Config::default(), None, None);
         RuntimeServiceClient::new(Routes::new(services.runtime))
     }
 }

@@ -56,6 +56,29 @@ fn without_a_word_about_memory_the_kernels_form_of_it_counts() {
 }
 
 #[test]
+fn what_an_agent_reserves_is_counted_in_thousandths_of_a_processor_and_bytes() {
+    let of = |task: &nomad::TaskConfig, cores, total_mhz| {
+        let session =
+            Session { processors: Processors { cores, total_mhz }, ..session(PluginConfig::default()) };
+        plan(task, &session).unwrap().task.compute
+    };
+    let claim = |cpu_milli, mib: u64, exclusive_cpus| ComputeClaim {
+        reserved: Reserved { cpu_milli, memory_bytes: mib << 20 },
+        exclusive_cpus,
+    };
+    assert_eq!(of(&request(256, 512, 500), 4, 8000), claim(250, 256, false));
+    assert_eq!(of(&request(256, -1, 500), 0, 0), claim(0, 256, false), "the agent has not said");
+    assert_eq!(of(&request(-1, 0, -1), 4, 8000), claim(0, 0, false));
+    let most = of(&request(i64::MAX, 0, i64::MAX), u32::MAX, 1).reserved;
+    assert_eq!(most.memory_bytes, u64::try_from(i64::MAX).unwrap());
+    let mut own = request(256, 0, 4000);
+    own.resources.get_or_insert_default().linux_resources =
+        Some(nomad::LinuxResources { cpuset_cpus: "2,3".to_owned(), ..nomad::LinuxResources::default() });
+    assert_eq!(of(&own, 4, 8000), claim(2000, 256, true));
+    assert_eq!(of(&task([]), 4, 8000), claim(0, 0, false));
+}
+
+#[test]
 fn shares_are_mhz_and_fit_into_the_kernels_range() {
     let of = |mhz, total_mhz| {
         let session =

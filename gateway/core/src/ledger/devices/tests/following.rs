@@ -47,7 +47,7 @@ fn a_node_that_several_devices_have_is_no_devices_alone_and_one_that_is_gone_has
     assert_eq!(slots(&mut devices, &[a, ctl], &[], 1).unwrap(), ["a"]);
     assert_eq!(slots(&mut devices, &[ctl], &["acme.com/tpu=GPU-b"], 2).unwrap(), ["b"]);
     slots(&mut devices, &[], &["acme.com/tpu=all"], 3).unwrap_err();
-    devices.set_inventory(&Inventory { groups: vec![group_of(&["b", "c"])] });
+    devices.set_inventory(&Inventory::of([group_of(&["b", "c"])]));
     assert_eq!(
         slots(&mut devices, &[a], &[], 4).unwrap(),
         Vec::<String>::new(),
@@ -93,13 +93,45 @@ fn a_lease_follows_its_device_when_the_id_changes() {
     };
     // Its twin comes, and both are told apart.
     let twins = vec![named("a-1111", "/dev/a"), named("a-2222", "/dev/b")];
-    devices.set_inventory(&Inventory { groups: vec![DeviceGroup { devices: twins, ..group("v2", &[]) }] });
+    devices.set_inventory(&Inventory::of([DeviceGroup { devices: twins, ..group("v2", &[]) }]));
     assert_eq!(healthy(&devices, K), ["a-2222"]);
     assert_eq!(devices.get(token(1)).unwrap().slots, ["a-1111"]);
     // Another device at the path of one that is gone is another device.
     let other = vec![named("c", "/dev/a")];
-    devices.set_inventory(&Inventory { groups: vec![DeviceGroup { devices: other, ..group("v2", &[]) }] });
+    devices.set_inventory(&Inventory::of([DeviceGroup { devices: other, ..group("v2", &[]) }]));
     assert_eq!(healthy(&devices, K), ["c"]);
+}
+
+#[test]
+fn what_has_not_changed_for_an_owner_is_shared_with_what_it_was_told_before() {
+    let quota = BTreeMap::from([(N, 1)]);
+    let all =
+        || [group("one", &["a", "b"]), DeviceGroup { quota: quota.clone(), ..group("two", &["c", "d"]) }];
+    let mut devices = devices(all().into());
+    let mut views = [K, N].map(|owner| (owner, View::default()));
+    // Which groups are others than they were: those of Kubernetes, and those of Nomad.
+    let mut changed = |devices: &Devices| {
+        let outlook = Arc::new(devices.outlook());
+        views.each_mut().map(|(owner, view)| {
+            let before = std::mem::replace(view, outlook.view(*owner, view));
+            let groups = |view: &View| view.inventory.clone().map_or_else(Vec::new, |all| all.groups.clone());
+            let (now, before) = (groups(view), groups(&before));
+            let is_new = |at: &usize| before.get(*at).is_none_or(|group| !Arc::ptr_eq(group, &now[*at]));
+            (0..now.len()).filter(is_new).collect::<Vec<_>>()
+        })
+    };
+    assert_eq!(changed(&devices), [[0, 1], [0, 1]]);
+    devices.set_inventory(&Inventory::of(all()));
+    assert_eq!(changed(&devices), [[0_usize; 0]; 2], "an equal inventory changes nothing");
+    devices.lease(K, &ids(&["a"]), token(1)).unwrap();
+    assert_eq!(changed(&devices), [vec![], vec![0]], "its owner sees it as before");
+    devices.lease(N, &ids(&["d"]), token(2)).unwrap();
+    assert_eq!(changed(&devices), [vec![1], vec![]], "a quota of one is used up by the one that was shown");
+    let [one, mut two] = all();
+    two.devices[0].health = Health::Unhealthy("it burns".to_owned());
+    devices.set_inventory(&Inventory::of([one, two]));
+    assert_eq!(changed(&devices), [vec![1], vec![1]]);
+    assert_eq!((healthy(&devices, K), healthy(&devices, N)), (ids(&["a", "b"]), ids(&["b", "d"])));
 }
 
 #[test]
@@ -108,7 +140,7 @@ fn a_lease_of_before_holds_all_that_it_may_be_of() {
     devices.hold(token(1), Lease::new(N, ids(&["a"])));
     devices.hold(token(2), Lease::new(N, ids(&["b::1"])));
     let shared = DeviceGroup { shares: 2, ..group("v2", &["a", "c"]) };
-    devices.set_inventory(&Inventory { groups: vec![shared, group("v3", &["b-1", "b-2", "d"])] });
+    devices.set_inventory(&Inventory::of([shared, group("v3", &["b-1", "b-2", "d"])]));
     devices.set_whole();
     assert_eq!(healthy(&devices, K), ["c::0", "c::1", "d"]);
 }

@@ -1,0 +1,176 @@
+//! Cores and amounts of processors and memory: claimed before a task is made, and given back when it is over.
+
+use std::sync::Arc;
+
+use switchyard_contract::specs;
+use switchyard_core::gateway::Limits;
+use switchyard_core::id::Owner;
+use switchyard_core::ledger::Overcommit;
+use switchyard_core::spec::{ComputeClaim, Reserved, Resources, TaskSpec, TaskUpdate};
+use switchyard_core::table::Task;
+use switchyard_core::{Error, ErrorKind, Result};
+use switchyard_fake::{BUSYBOX, Method};
+
+use crate::node::{ENDLESS, Node, limits, refused, until};
+
+const MIB: u64 = 1 << 20;
+
+/// A node of four processors and 100 MiB, on which no more than that is given out.
+async fn node() -> Node {
+    let fake = Node::new().await.fake;
+    let node = Node::within(fake, enforced());
+    node.gateway.recover().await.unwrap();
+    node
+}
+
+fn enforced() -> Limits {
+    let capacity = Some(Reserved { cpu_milli: 4000, memory_bytes: 100 * MIB });
+    Limits { capacity, overcommit: Overcommit::Enforce, ..limits() }
+}
+
+fn spec(owner: Owner, cores: Option<&str>, mebibytes: u64) -> TaskSpec {
+    let reserved = Reserved { cpu_milli: 500, memory_bytes: mebibytes * MIB };
+    TaskSpec {
+        resources: Resources { cpuset_cpus: cores.map(str::to_owned), ..Resources::default() },
+        compute: ComputeClaim { reserved, exclusive_cpus: cores.is_some() },
+        ..specs::task(owner, &format!("task of {owner}"), BUSYBOX, ENDLESS)
+    }
+}
+
+/// A task in a sandbox of its own.
+async fn make(node: &Node, spec: TaskSpec) -> Result<Arc<Task>> {
+    let scope = node.gateway.scope(spec.meta.owner);
+    let name = format!("sandbox of {}", spec.meta.owner);
+    let sandbox = scope.create_sandbox(specs::sandbox(spec.meta.owner, &name)).await.unwrap();
+    scope.create_task(&sandbox.id.to_string(), spec).await
+}
+
+/// What all have reserved, in MiB.
+fn memory(node: &Node) -> u64 {
+    let report = node.gateway.ledger_report();
+    report.compute.reserved().values().map(|reserved| reserved.memory_bytes / MIB).sum()
+}
+
+#[tokio::test]
+async fn cores_of_a_task_are_refused_to_another_owner_until_its_sandbox_has_stopped() {
+    let node = node().await;
+    let task = make(&node, spec(Owner::Nomad, Some("2-3"), 1)).await.unwrap();
+    let scope = node.gateway.scope(Owner::Nomad);
+    scope.start_task(&task.id.to_string()).await.unwrap();
+    let error = make(&node, spec(Owner::Kubernetes, Some("1-2"), 1)).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::FailedPrecondition);
+    let text = error.report();
+    assert!(text.contains("the set 2 of processors") && text.contains("sandbox of nomad of nomad"), "{text}");
+    assert_eq!(node.fake.count(Method::CreateTask), 1, "nothing is made of what is refused");
+    node.fake.exit(task.id, 1).unwrap();
+    scope.wait_task(&task.id.to_string()).await.unwrap();
+    refused(make(&node, spec(Owner::Kubernetes, Some("1-2"), 1)).await);
+    scope.stop_sandbox(&task.sandbox.to_string()).await.unwrap();
+    let pod = make(&node, spec(Owner::Kubernetes, Some("1-2"), 1)).await.unwrap();
+    node.scope.start_task(&pod.id.to_string()).await.unwrap();
+    node.agrees().await;
+}
+
+#[tokio::test]
+async fn amounts_are_kept_from_the_making_of_a_task_to_its_end() {
+    let node = node().await;
+    let task = make(&node, spec(Owner::Nomad, None, 60)).await.unwrap();
+    assert_eq!(memory(&node), 60);
+    let error = make(&node, spec(Owner::Kubernetes, None, 50)).await.unwrap_err();
+    let text = error.report();
+    assert!(
+        text.contains(
+            "50 MiB of memory is more than is left of 100 MiB of memory: nomad has reserved 60 MiB"
+        ),
+        "{text}"
+    );
+    let scope = node.gateway.scope(Owner::Nomad);
+    scope.start_task(&task.id.to_string()).await.unwrap();
+    assert_eq!(memory(&node), 60);
+    node.fake.exit(task.id, 0).unwrap();
+    scope.wait_task(&task.id.to_string()).await.unwrap();
+    until(|| memory(&node) == 0).await;
+    make(&node, spec(Owner::Kubernetes, None, 100)).await.unwrap();
+    assert_eq!(memory(&node), 100);
+}
+
+#[tokio::test]
+async fn what_could_not_be_made_or_started_keeps_nothing() {
+    let node = node().await;
+    node.fake.fail_next(Method::CreateTask, Error::internal("no"));
+    assert_eq!(refused(make(&node, spec(Owner::Nomad, Some("0-3"), 100)).await), ErrorKind::Internal);
+    let task = make(&node, spec(Owner::Kubernetes, Some("0-3"), 100)).await.unwrap();
+    node.fake.fail_next(Method::StartTask, Error::internal("no"));
+    assert_eq!(refused(node.scope.start_task(&task.id.to_string()).await), ErrorKind::Internal);
+    assert_eq!(memory(&node), 0);
+    node.scope.remove_task(&task.id.to_string()).await.unwrap();
+    make(&node, spec(Owner::Nomad, Some("0-3"), 100)).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_change_of_limits_changes_what_is_kept_and_one_that_fails_does_not() {
+    let node = node().await;
+    let task = make(&node, spec(Owner::Kubernetes, Some("0"), 40)).await.unwrap();
+    let id = task.id.to_string();
+    node.scope.start_task(&id).await.unwrap();
+    let update = |cores: &str, mebibytes: u64| {
+        let TaskSpec { resources, compute, .. } = spec(Owner::Kubernetes, Some(cores), mebibytes);
+        TaskUpdate { resources, compute: Some(compute), ..TaskUpdate::default() }
+    };
+    refused(node.scope.update_task(&id, update("0", 101)).await);
+    node.fake.fail_next(Method::UpdateTask, Error::internal("no"));
+    refused(node.scope.update_task(&id, update("1", 90)).await);
+    assert_eq!(memory(&node), 40);
+    node.scope.update_task(&id, update("1", 90)).await.unwrap();
+    assert_eq!(memory(&node), 90);
+    refused(make(&node, spec(Owner::Nomad, Some("1"), 1)).await);
+    // What a kubelet gives to a running container is told, and not refused.
+    make(&node, spec(Owner::Nomad, Some("2"), 1)).await.unwrap();
+    node.scope.update_task(&id, update("1-2", 90)).await.unwrap();
+    assert_eq!(node.gateway.ledger_report().compute.conflicts().len(), 1);
+    // A change that says nothing of it leaves all.
+    node.scope.update_task(&id, TaskUpdate::default()).await.unwrap();
+    assert_eq!(memory(&node), 91);
+}
+
+#[tokio::test]
+async fn a_restart_of_the_daemon_knows_who_has_what() {
+    let node = node().await;
+    let running = make(&node, spec(Owner::Nomad, Some("0"), 30)).await.unwrap();
+    let scope = node.gateway.scope(Owner::Nomad);
+    scope.start_task(&running.id.to_string()).await.unwrap();
+    let ended = make(&node, spec(Owner::Kubernetes, Some("1"), 50)).await.unwrap();
+    node.scope.start_task(&ended.id.to_string()).await.unwrap();
+    node.fake.exit(ended.id, 0).unwrap();
+    node.scope.wait_task(&ended.id.to_string()).await.unwrap();
+    let fake = node.fake.reopen();
+    drop(node);
+    let node = Node::within(fake, enforced());
+    node.gateway.recover().await.unwrap();
+    assert_eq!(memory(&node), 30);
+    let report = node.gateway.ledger_report();
+    let own: Vec<_> = report.compute.exclusive().map(|(id, _, cores)| (id, cores.to_string())).collect();
+    let mut expected = vec![(running.id, "0".to_owned()), (ended.id, "1".to_owned())];
+    expected.sort();
+    assert_eq!(own, expected);
+}
+
+#[tokio::test]
+async fn two_owners_that_race_for_a_core_never_both_have_it() {
+    let node = node().await;
+    for _ in 0..200 {
+        let (one, other) = tokio::join!(
+            make(&node, spec(Owner::Nomad, Some("3"), 60)),
+            make(&node, spec(Owner::Kubernetes, Some("3"), 60))
+        );
+        assert!(one.is_ok() != other.is_ok(), "{one:?} {other:?}");
+        for owner in [Owner::Nomad, Owner::Kubernetes] {
+            let scope = node.gateway.scope(owner);
+            for sandbox in scope.sandboxes().unwrap() {
+                scope.remove_sandbox(&sandbox.id.to_string()).await.unwrap();
+            }
+        }
+        assert_eq!((memory(&node), node.gateway.ledger_report().compute.exclusive().count()), (0, 0));
+    }
+    node.is_sound();
+}

@@ -1,0 +1,91 @@
+//! Which of the processors that containers are bound to are a container's own.
+//!
+//! CRI has one field for both: a kubelet with a static CPU manager binds every container to processors, most of them to a pool that they
+//! have in common. Only its PodResources API says which it has given to single containers.
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use switchyard_core::Result;
+use switchyard_core::spec::CpuSet;
+
+/// Says which processors the kubelet has given to single containers.
+#[tonic::async_trait]
+pub trait ExclusiveCpus: Send + Sync + fmt::Debug {
+    /// All of them together.
+    ///
+    /// # Errors
+    /// Any, if the kubelet does not say.
+    async fn exclusive(&self) -> Result<CpuSet>;
+}
+
+/// Asks for it, and tells once when there is no answer.
+#[derive(Debug, Default)]
+pub(crate) struct CpuOwnership {
+    source: Option<Arc<dyn ExclusiveCpus>>,
+    told: AtomicBool,
+}
+
+// === impl CpuOwnership ===
+
+impl CpuOwnership {
+    pub(crate) fn new(source: Option<Arc<dyn ExclusiveCpus>>) -> Self {
+        Self { source, told: AtomicBool::default() }
+    }
+
+    /// Whether these processors are one container's own; `None` if the kubelet does not say. A pool that containers share has processors
+    /// that are no container's own, so that the list alone tells.
+    pub(crate) async fn are_exclusive(&self, list: Option<&str>) -> Option<bool> {
+        let list: CpuSet = list.unwrap_or_default().parse().ok()?;
+        if list.is_empty() {
+            return Some(false);
+        }
+        match self.source.as_ref()?.exclusive().await {
+            Ok(exclusive) => {
+                self.told.store(false, Ordering::Relaxed);
+                Some(list.is_subset(&exclusive))
+            }
+            Err(error) => {
+                if !self.told.swap(true, Ordering::Relaxed) {
+                    tracing::warn!(
+                        error = error.report(),
+                        "the kubelet does not say which processors it has given to single containers: those that others have for themselves are not kept from them"
+                    );
+                }
+                None
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use switchyard_core::Error;
+
+    use super::*;
+
+    #[derive(Debug)]
+    struct Kubelet(Option<&'static str>);
+
+    #[tonic::async_trait]
+    impl ExclusiveCpus for Kubelet {
+        async fn exclusive(&self) -> Result<CpuSet> {
+            self.0.ok_or_else(|| Error::unavailable("it is away"))?.parse()
+        }
+    }
+
+    #[tokio::test]
+    async fn a_list_is_a_containers_own_if_the_kubelet_has_given_all_of_it_to_single_ones() {
+        let check = async |kubelet: Option<&'static str>, list: Option<&str>, expected: Option<bool>| {
+            let ownership = CpuOwnership::new(Some(Arc::new(Kubelet(kubelet))));
+            assert_eq!(ownership.are_exclusive(list).await, expected, "{kubelet:?} {list:?}");
+        };
+        check(Some("2-3,6"), Some("3"), Some(true)).await;
+        check(Some("2-3,6"), Some("0-1,4-5"), Some(false)).await;
+        check(Some("2-3"), Some("3-4"), Some(false)).await;
+        check(None, Some("3"), None).await;
+        check(None, None, Some(false)).await;
+        assert_eq!(CpuOwnership::default().are_exclusive(Some("3")).await, None);
+    }
+}

@@ -1,0 +1,102 @@
+//! What a container reserves of the node, as far as CRI says so.
+//!
+//! CRI has no field for requests. A kubelet makes other fields of them: the weight of processors, and the score by which the kernel chooses
+//! what it kills when memory is short.
+
+use switchyard_core::spec::{Reserved, Resources};
+
+/// The file of cgroup v2 that a kubelet with memory QoS writes the request into.
+const MEMORY_MIN: &str = "memory.min";
+
+/// The scores that a kubelet makes of requests: 1000 less the thousandths of the node's memory. Those beyond are not made of them.
+const SCORES: std::ops::RangeInclusive<i32> = 3..=998;
+
+/// The least of these scores that means nothing is reserved, or less than a thousandth of the node's memory.
+const NOTHING: i32 = 999;
+
+/// What a container with these limits reserves on a node with so much memory, in bytes; 0 if that is not known.
+pub(crate) fn reserved(limits: &Resources, node_memory: u64) -> Reserved {
+    Reserved { cpu_milli: cpu_milli(limits), memory_bytes: memory_bytes(limits, node_memory) }
+}
+
+/// The weight is 1024 for each processor, rounded down, and at least 2.
+fn cpu_milli(limits: &Resources) -> u64 {
+    match limits.cpu_shares {
+        None | Some(0..=2) => 0,
+        Some(shares) => shares.saturating_mul(1000).div_ceil(1024),
+    }
+}
+
+fn memory_bytes(limits: &Resources, node_memory: u64) -> u64 {
+    if let Some(bytes) = limits.unified.get(MEMORY_MIN).and_then(|text| text.trim().parse().ok()) {
+        return bytes;
+    }
+    let limit = limits.memory_limit_bytes.and_then(|bytes| u64::try_from(bytes).ok());
+    match limits.oom_score_adj {
+        Some(score) if SCORES.contains(&score) => {
+            let thousandths = u64::from(1000_u32.saturating_sub_signed(score));
+            (node_memory / 1000).saturating_mul(thousandths).min(limit.unwrap_or(u64::MAX))
+        }
+        Some(NOTHING..) => 0,
+        // Of a pod whose requests are its limits, and of clients that are no kubelets.
+        Some(_) | None => limit.unwrap_or_default(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GIB: u64 = 1 << 30;
+
+    fn limits(score: Option<i32>, limit: Option<i64>) -> Resources {
+        Resources { oom_score_adj: score, memory_limit_bytes: limit, ..Resources::default() }
+    }
+
+    #[test]
+    fn the_weight_of_processors_is_their_request() {
+        // As kubelets reckon: milli * 1024 / 1000, rounded down.
+        for milli in [0_u64, 1, 2] {
+            let shares = Some((milli * 1024 / 1000).max(2));
+            let limits = Resources { cpu_shares: shares, ..Resources::default() };
+            assert_eq!(reserved(&limits, 0).cpu_milli, 0, "{milli}");
+        }
+        for milli in [3_u64, 10, 100, 250, 999, 1000, 1001, 64_000] {
+            let limits = Resources { cpu_shares: Some(milli * 1024 / 1000), ..Resources::default() };
+            assert_eq!(reserved(&limits, 0).cpu_milli, milli);
+        }
+        assert_eq!(reserved(&Resources::default(), 0).cpu_milli, 0);
+    }
+
+    #[test]
+    fn the_score_of_a_burstable_container_is_its_request_to_a_thousandth_of_the_node() {
+        for request in [GIB / 2, GIB, 5 * GIB, 31 * GIB] {
+            let score = 1000 - i32::try_from(1000 * request / (32 * GIB)).unwrap();
+            let got = reserved(&limits(Some(score), None), 32 * GIB).memory_bytes;
+            assert!(got <= request && request - got <= 32 * GIB / 1000, "{request} {got}");
+        }
+        let bounded = limits(Some(500), Some(1 << 20));
+        assert_eq!(reserved(&bounded, 32 * GIB).memory_bytes, 1 << 20);
+    }
+
+    #[test]
+    fn the_other_scores_say_what_class_a_pod_is_of() {
+        let check = |score, limit, expected| {
+            assert_eq!(
+                reserved(&limits(score, limit), 32 * GIB).memory_bytes,
+                expected,
+                "{score:?} {limit:?}"
+            );
+        };
+        check(Some(1000), Some(1 << 30), 0);
+        check(Some(999), Some(1 << 30), 0);
+        check(Some(-997), Some(1 << 30), GIB);
+        check(Some(-997), None, 0);
+        check(None, Some(1 << 30), GIB);
+        check(None, Some(-1), 0);
+        check(None, None, 0);
+        let mut said = limits(Some(500), None);
+        said.unified.insert("memory.min".to_owned(), "12345".to_owned());
+        assert_eq!(reserved(&said, 32 * GIB).memory_bytes, 12345);
+    }
+}

@@ -1,0 +1,49 @@
+//! How many processors and how much memory the node has.
+
+use std::fs;
+
+use switchyard_core::spec::{CpuSet, Reserved};
+
+/// The processors that the kernel uses.
+const ONLINE: &str = "/sys/devices/system/cpu/online";
+
+const MEMORY: &str = "/proc/meminfo";
+
+/// All processors and memory of the node; `None`, and a line in the log, if the kernel does not say.
+pub(crate) fn of_node() -> Option<Reserved> {
+    let read = |path: &str| {
+        fs::read_to_string(path)
+            .inspect_err(|error| tracing::warn!(path, %error, "what the node has is not known: over-commit is not told"))
+            .ok()
+    };
+    let (online, memory) = (read(ONLINE)?, read(MEMORY)?);
+    let found = parse(&online, &memory);
+    if found.is_none() {
+        tracing::warn!("{ONLINE} and {MEMORY} do not say what the node has: over-commit is not told");
+    }
+    found
+}
+
+fn parse(online: &str, meminfo: &str) -> Option<Reserved> {
+    let processors = online.parse::<CpuSet>().ok()?.count();
+    let total = meminfo.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
+    let kibibytes: u64 = total.trim().strip_suffix("kB")?.trim().parse().ok()?;
+    let found =
+        Reserved { cpu_milli: processors.checked_mul(1000)?, memory_bytes: kibibytes.checked_mul(1024)? };
+    (found.cpu_milli > 0 && found.memory_bytes > 0).then_some(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_kernels_words_are_understood() {
+        let meminfo = "MemTotal:       24619552 kB\nMemFree:        17305044 kB\n";
+        let expected = Reserved { cpu_milli: 5000, memory_bytes: 24_619_552 * 1024 };
+        assert_eq!(parse("0-3,6\n", meminfo), Some(expected));
+        for (online, meminfo) in [("", meminfo), ("x", meminfo), ("0", ""), ("0", "MemTotal: 1 MB\n")] {
+            assert_eq!(parse(online, meminfo), None, "{online:?} {meminfo:?}");
+        }
+    }
+}

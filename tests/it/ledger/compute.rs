@@ -1,0 +1,173 @@
+//! Processors and memory: a kubelet with a static CPU manager and a Nomad agent that reserve more than one node has.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use switchyard_kubelet::{Kubelet, Options};
+use switchyard_proto::cri::v1 as cri;
+use switchyard_proto::nomad::drivers::proto as nomad;
+use switchyard_tests::node::{Node, Pod};
+use switchyard_tests::nomad::{Agent, Setup};
+use tokio::runtime::Runtime;
+use tonic::{Code, Status};
+
+/// A processor that every node has.
+const CPU: &str = "0";
+const MIB: i64 = 1 << 20;
+
+/// A node on which no more is given out than it has, and a kubelet that has given a processor to a single container.
+struct Lab {
+    node: Node,
+    _runtime: Runtime,
+    _kubelet: Kubelet,
+}
+
+impl Lab {
+    fn start() -> Self {
+        let node = Node::start_configured(|root| {
+            let kubelet = root.path().join("kubelet");
+            format!(
+                "[ledger]\novercommit = \"enforce\"\n[devices.kubelet]\ndirectory = \"{0}/device-plugins\"\n\
+                 pod_resources_socket = \"{0}/pod-resources/kubelet.sock\"\n",
+                kubelet.display()
+            )
+        });
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
+        let runtime = runtime.expect("a runtime can be made");
+        let kubelet = {
+            let _runtime = runtime.enter();
+            let dir = node.root().path().join("kubelet");
+            let options = Options {
+                pod_resources_socket: Some(dir.join("pod-resources/kubelet.sock")),
+                exclusive_cpus: vec![CPU.parse().expect("it is a number")],
+                ..Options::default()
+            };
+            Kubelet::start(&dir.join("device-plugins"), options)
+        };
+        Self { node, _runtime: runtime, _kubelet: kubelet }
+    }
+
+    /// A container as a kubelet asks for it that has given it the processor.
+    fn pinned(&self, pod: &Pod) -> Result<String, Status> {
+        self.container(pod, |limits| {
+            limits.cpuset_cpus = CPU.to_owned();
+            limits.cpu_shares = 102;
+        })
+    }
+
+    fn container(
+        &self,
+        pod: &Pod,
+        change: impl FnOnce(&mut cri::LinuxContainerResources),
+    ) -> Result<String, Status> {
+        let mut config = self.node.container("main", &["sleep", "1000"]);
+        change(config.linux.get_or_insert_default().resources.get_or_insert_default());
+        pod.try_create(&config)
+    }
+
+    /// What `switchyard devices` shows of processors and memory.
+    fn compute(&self) -> Value {
+        let (_, body) = self.node.daemon().get("/v1/devices");
+        let report: Value = serde_json::from_str(&body).unwrap_or_else(|error| panic!("{error}: {body}"));
+        report["compute"].clone()
+    }
+
+    #[track_caller]
+    fn is_held_by(&self, owner: &str) {
+        let compute = self.compute();
+        let own = compute["exclusive"].as_array().expect("it is a list");
+        assert_eq!(own.len(), 1, "{compute:#}");
+        assert_eq!((&own[0]["cpus"], &own[0]["owner"]), (&json!(CPU), &json!(owner)));
+    }
+}
+
+/// A task to which its agent has given the processor, and 64 MiB.
+fn task(node: &Node, agent: &Agent) -> Setup {
+    let config = json!({ "image": node.image(), "command": "sleep", "args": ["1000"] });
+    let mut task = Setup::new(node.root(), agent, "web", &config);
+    let resources = task.config.resources.as_mut().expect("it has some");
+    let linux = resources.linux_resources.get_or_insert_default();
+    linux.cpuset_cpus = CPU.to_owned();
+    linux.cpuset_cgroup = String::new();
+    let allocated = resources.allocated_resources.get_or_insert_default();
+    allocated.memory = Some(nomad::AllocatedMemoryResources { memory_mb: 64, memory_max_mb: 0 });
+    task
+}
+
+fn end(agent: &Agent, mut task: Setup) {
+    let _ = agent.driver().stop(task.id(), Duration::ZERO, "");
+    let _ = agent.driver().destroy(task.id(), true);
+    task.remove_leaf();
+}
+
+#[track_caller]
+fn says(refused: &Status, words: &[&str]) {
+    assert_eq!(refused.code(), Code::FailedPrecondition, "{refused:?}");
+    for word in words {
+        assert!(refused.message().contains(word), "{word:?} is not in {:?}", refused.message());
+    }
+}
+
+#[test]
+fn a_processor_is_a_containers_or_a_tasks_own_also_after_a_kill_of_the_daemon() {
+    let lab = Lab::start();
+    let agent = Agent::start(lab.node.root(), &json!({}));
+    let own = task(&lab.node, &agent);
+    agent.driver().start(&own.config).expect("it is free");
+    lab.is_held_by("nomad");
+    let pod = lab.node.pod("pod");
+    let held = ["the set 0 of processors is held by", own.id(), "of nomad"];
+    says(&lab.pinned(&pod).expect_err("it is held"), &held);
+    lab.node.daemon().kill9();
+    lab.node.daemon().restart();
+    lab.is_held_by("nomad");
+    says(&lab.pinned(&pod).expect_err("it is held"), &held);
+    let agent = Agent::start(lab.node.root(), &json!({}));
+    end(&agent, own);
+    let container = lab.pinned(&pod).expect("it is free");
+    lab.node.cri().start(&container).expect("it can be started");
+    lab.is_held_by("kubernetes");
+    let own = task(&lab.node, &agent);
+    says(&agent.driver().start(&own.config).expect_err("it is held"), &["of kubernetes (sandbox"]);
+    drop(pod);
+    agent.driver().start(&own.config).expect("it is free, and a start that was refused may be tried again");
+    lab.is_held_by("nomad");
+    end(&agent, own);
+    assert_eq!(lab.compute()["exclusive"], json!([]));
+}
+
+#[test]
+fn no_more_is_given_out_than_the_node_has_where_that_is_enforced() {
+    let lab = Lab::start();
+    let agent = Agent::start(lab.node.root(), &json!({}));
+    let capacity = lab.compute()["capacity"].clone();
+    let bytes = capacity["memory_bytes"].as_i64().expect("it is known");
+    let pod = lab.node.pod("pod");
+    let too_much = lab.container(&pod, |limits| limits.memory_limit_in_bytes = bytes + MIB);
+    says(
+        &too_much.expect_err("there is not so much"),
+        &["MiB of memory is more than is left of", "nothing is reserved"],
+    );
+    let most = lab.container(&pod, |limits| limits.memory_limit_in_bytes = bytes - 32 * MIB);
+    most.expect("there is so much");
+    let own = task(&lab.node, &agent);
+    says(
+        &agent.driver().start(&own.config).expect_err("64 MiB are too much now"),
+        &["64 MiB of memory is more than is left of", "kubernetes has reserved"],
+    );
+    drop(pod);
+    agent.driver().start(&own.config).expect("there is enough");
+    let reserved = lab.compute()["reserved"].clone();
+    assert_eq!(reserved[0]["owner"], "nomad");
+    assert_eq!(reserved[0]["memory_bytes"], json!(64 * MIB));
+    end(&agent, own);
+    assert_eq!(lab.compute()["reserved"], json!([]));
+    let (_, metrics) = lab.node.daemon().get("/metrics");
+    for line in [
+        format!("switchyard_ledger_capacity{{resource=\"memory_bytes\"}} {bytes}"),
+        "switchyard_ledger_refusals_total{owner=\"nomad\",reason=\"overcommitted\",resource=\"memory\"} 1"
+            .to_owned(),
+    ] {
+        assert!(metrics.lines().any(|found| found == line), "{line:?} is not in\n{metrics}");
+    }
+}
