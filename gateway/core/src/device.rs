@@ -92,6 +92,9 @@ pub struct Device {
 /// The longest id of a device, in bytes: that of a slot, of which kubelets take 63, has up to 7 more.
 pub const DEVICE_ID_MAX: usize = 56;
 
+/// The attribute of a group by which an agent is told how many of its slots are healthy. The configuration cannot set it.
+pub const HEALTHY_SLOTS: &str = "healthy_slots";
+
 /// Whether a device can be given to a task.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Health {

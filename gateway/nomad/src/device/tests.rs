@@ -3,10 +3,11 @@
 use std::sync::Arc;
 
 use futures::StreamExt;
-use switchyard_core::device::{Fact, Health, Inventory, Traffic};
+use switchyard_core::device::{Fact, HEALTHY_SLOTS, Health, Inventory, Traffic};
 use switchyard_core::gateway::{Gateway, Limits};
 use switchyard_core::id::{LeaseToken, Owner};
 use switchyard_fake::Fake;
+use switchyard_proto::nomad::shared::structs::attribute;
 use tokio::sync::watch;
 use tonic::Code;
 
@@ -30,6 +31,11 @@ async fn plugin() -> (Gateway, Tell, DeviceService) {
     let (gateway, tell, service) = unrecovered();
     gateway.recover().await.unwrap();
     (gateway, tell, service)
+}
+
+/// By this the class of a node changes with the health of its devices, so that servers look again at jobs that wait for one.
+fn healthy_slots(group: &nomad::DeviceGroup) -> Option<attribute::Value> {
+    group.attributes[HEALTHY_SLOTS].value.clone()
 }
 
 /// Two devices, of which the second is so, and a group without any.
@@ -81,6 +87,17 @@ fn health(told: &nomad::FingerprintResponse) -> Vec<(&str, &str)> {
     health.collect()
 }
 
+#[test]
+fn the_count_of_healthy_slots_changes_with_their_health() {
+    let of = |health: Health| to_proto::fingerprint(Some(&inventory(health))).device_group.remove(0);
+    assert_eq!(healthy_slots(&of(Health::Healthy)), Some(attribute::Value::IntVal(2)));
+    assert_eq!(
+        healthy_slots(&of(Health::Unhealthy("it burns".to_owned()))),
+        Some(attribute::Value::IntVal(1))
+    );
+    assert_eq!(healthy_slots(&of(Health::Gone)), Some(attribute::Value::IntVal(1)));
+}
+
 #[tokio::test(start_paused = true)]
 async fn the_first_answer_comes_although_nothing_is_known_and_then_each_change() {
     let (_gateway, tell, plugin) = plugin().await;
@@ -94,7 +111,8 @@ async fn the_first_answer_comes_although_nothing_is_known_and_then_each_change()
     assert_eq!((&*group.vendor, &*group.device_type, &*group.device_name), ("acme", "tpu", "v2"));
     assert_eq!(health(&known), [("acme0", ""), ("acme1", "")], "names of earlier versions are not told");
     assert_eq!(group.devices[0].hw_locality.as_ref().unwrap().pci_bus_id, "0000:3b:00.0");
-    assert_eq!((group.attributes.len(), &*group.attributes["memory"].unit), (4, "GiB"));
+    assert_eq!((group.attributes.len(), &*group.attributes["memory"].unit), (5, "GiB"));
+    assert_eq!(healthy_slots(group), Some(attribute::Value::IntVal(2)));
     // What an agent does not see is no news to it.
     let mut same = inventory(Health::Healthy);
     Arc::make_mut(&mut same.groups[0]).devices[0].traffic = None;

@@ -4,7 +4,9 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use switchyard_core::device::{Device, DeviceGroup, Fact, Health, Inventory, Reservation, Traffic};
+use switchyard_core::device::{
+    Device, DeviceGroup, Fact, HEALTHY_SLOTS, Health, Inventory, Reservation, Traffic,
+};
 use switchyard_core::gateway::Leased;
 use switchyard_core::id::LeaseToken;
 use switchyard_core::spec::DeviceNode;
@@ -21,6 +23,14 @@ pub(super) fn fingerprint(inventory: Option<&Inventory>) -> nomad::FingerprintRe
     // A group without devices has nothing to say, and no agent wants to hear it.
     let device_group = groups.filter(|group| !group.devices.is_empty()).map(|one| group(one)).collect();
     nomad::FingerprintResponse { device_group }
+}
+
+/// How many devices of a group can be given to tasks. A server that has no healthy device for a job looks again when the class of the node
+/// changes, which is made of the attributes of its devices and not of their health: without this a job that came while another owner had the
+/// devices would wait after these are free.
+fn healthy_slots(devices: &[Device]) -> Attribute {
+    let healthy = devices.iter().filter(|device| device.health == Health::Healthy).count();
+    attribute(&Fact::Whole(i64::try_from(healthy).unwrap_or(i64::MAX), String::new()))
 }
 
 fn group(group: &DeviceGroup) -> nomad::DeviceGroup {
@@ -42,12 +52,13 @@ fn group(group: &DeviceGroup) -> nomad::DeviceGroup {
         shared: _,
         mounts: _,
     } = group;
+    let facts = attributes.iter().map(|(key, fact)| (key.clone(), attribute(fact)));
     nomad::DeviceGroup {
         vendor: vendor.clone(),
         device_type: kind.clone(),
         device_name: name.clone(),
         devices: devices.iter().map(device).collect(),
-        attributes: attributes.iter().map(|(key, fact)| (key.clone(), attribute(fact))).collect(),
+        attributes: facts.chain([(HEALTHY_SLOTS.to_owned(), healthy_slots(devices))]).collect(),
     }
 }
 
