@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use glob::Pattern;
 use serde::Deserialize;
-use switchyard_core::device::{HEALTHY_SLOTS, SlotPlacement, resource};
+use switchyard_core::device::{SlotPlacement, resource};
 use switchyard_core::id::Owner;
 use switchyard_core::{Error, Result};
 use switchyard_runtime_spec::cdi::is_kind;
@@ -234,11 +234,6 @@ impl Group {
         }
         match self.attributes.keys().find(|key| key.is_empty()) {
             Some(_) => Err(Error::invalid("attributes", "one has no name")),
-            None if self.attributes.contains_key(HEALTHY_SLOTS) => {
-                let why =
-                    format!("{HEALTHY_SLOTS:?} is the gateway's own: it says how many slots are healthy");
-                Err(Error::invalid("attributes", why))
-            }
             None => Ok(()),
         }
     }

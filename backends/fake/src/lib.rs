@@ -20,9 +20,9 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
-use switchyard_core::backend::{BackendStatus, CgroupDriver, Condition, Handler};
+use switchyard_core::backend::{Backend as _, BackendStatus, CgroupDriver, Condition, Handler};
 use switchyard_core::id::{Owner, SandboxId, TaskId};
-use switchyard_core::image::PullProgress;
+use switchyard_core::image::{Credentials, PullProgress, PullRequest};
 use switchyard_core::spec::{DeviceNode, Signal, Subnet, TaskSpec};
 use switchyard_core::state::{Exit, ExitCause};
 use switchyard_core::{Error, Result};
@@ -106,6 +106,19 @@ impl Fake {
     #[must_use]
     pub fn with_busybox() -> Self {
         Self::new().with_image(BUSYBOX, FakeImage { command: vec!["sh".into()], ..FakeImage::default() })
+    }
+
+    /// The same, which has pulled it.
+    pub async fn with_local_busybox() -> Self {
+        let fake = Self::with_busybox();
+        let request = PullRequest {
+            reference: BUSYBOX.into(),
+            credentials: Credentials::Anonymous,
+            handler: String::new(),
+            owner: Owner::Host,
+        };
+        fake.images().pull(&request).await.expect("the registry has it");
+        fake
     }
 
     /// Puts an image into the registry; it must be pulled before a task can use it.

@@ -8,7 +8,7 @@ use tokio::sync::watch;
 
 use crate::error::{Error, Result};
 use crate::id::Owner;
-use crate::spec::{DeviceNode, Mount};
+use crate::spec::{DeviceNode, EnvVar, Mount, TaskSpec};
 
 mod provider;
 pub mod resource;
@@ -91,9 +91,6 @@ pub struct Device {
 
 /// The longest id of a device, in bytes: that of a slot, of which kubelets take 63, has up to 7 more.
 pub const DEVICE_ID_MAX: usize = 56;
-
-/// The attribute of a group by which an agent is told how many of its slots are healthy. The configuration cannot set it.
-pub const HEALTHY_SLOTS: &str = "healthy_slots";
 
 /// Whether a device can be given to a task.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -246,10 +243,16 @@ impl Device {
     /// A healthy device of one node.
     #[must_use]
     pub fn new(id: &str, node: DeviceNode) -> Self {
+        Self { nodes: vec![node], ..Self::without_nodes(id.to_owned()) }
+    }
+
+    /// A healthy device of which somebody else knows what a task gets that has it.
+    #[must_use]
+    pub const fn without_nodes(id: String) -> Self {
         Self {
-            id: id.to_owned(),
+            id,
             aliases: Vec::new(),
-            nodes: vec![node],
+            nodes: Vec::new(),
             cdi: Vec::new(),
             health: Health::Healthy,
             pci_bus_id: None,
@@ -298,6 +301,31 @@ impl Reservation {
             self.add(group, devices);
         }
         Ok(())
+    }
+
+    /// Gives it to a task. What the task has at the same place by itself stays. Idempotent.
+    pub fn add_to(self, task: &mut TaskSpec) {
+        let Self { env, nodes, mounts, cdi } = self;
+        for (name, value) in env {
+            if !task.env.iter().any(|own| own.name == name) {
+                task.env.push(EnvVar { name, value: value.into_bytes() });
+            }
+        }
+        for node in nodes {
+            if !task.devices.iter().any(|own| own.container_path == node.container_path) {
+                task.devices.push(node);
+            }
+        }
+        for mount in mounts {
+            if !task.mounts.iter().any(|own| own.destination == mount.destination) {
+                task.mounts.push(mount);
+            }
+        }
+        for name in cdi {
+            if !task.cdi_devices.contains(&name) {
+                task.cdi_devices.push(name);
+            }
+        }
     }
 
     /// Adds what a task gets that has these devices of a group.

@@ -123,26 +123,13 @@ pub(crate) fn listed(resource: &str, list: v1beta1::ListAndWatchResponse) -> Lis
             None => {
                 let nodes = topology.into_iter().flat_map(|topology| topology.nodes);
                 let numa_node = nodes.filter_map(|node| u32::try_from(node.id).ok()).min();
-                devices.insert(id.clone(), (vendors, hosted(id, health, numa_node)));
+                let device = Device { health, numa_node, ..Device::without_nodes(id.clone()) };
+                devices.insert(id, (vendors, device));
             }
         }
     }
     let vendors = devices.iter().map(|(id, (vendors, _))| (id.clone(), vendors.clone())).collect();
     Listed { vendors, devices: devices.into_values().map(|(_, device)| device).collect(), left_out: wrong }
-}
-
-/// A device of which its plugin says what a task gets.
-fn hosted(id: String, health: Health, numa_node: Option<u32>) -> Device {
-    Device {
-        id,
-        aliases: Vec::new(),
-        nodes: Vec::new(),
-        cdi: Vec::new(),
-        health,
-        pci_bus_id: None,
-        numa_node,
-        traffic: None,
-    }
 }
 
 /// What a container gets, as an answer to the question for one container says.

@@ -24,6 +24,9 @@ mod to_proto;
 /// answers to several reservations of a task are merged.
 pub(crate) const LEASE_VARIABLE: &str = "SWITCHYARD_LEASE_";
 
+/// The attribute of a group that says how many of its slots are healthy: the configuration's groups cannot have one of this name.
+pub const HEALTHY_SLOTS: &str = "healthy_slots";
+
 /// How long the first answer waits for the first look at the node. An agent waits for that answer when it starts.
 const FIRST: Duration = Duration::from_secs(2);
 

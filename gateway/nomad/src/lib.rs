@@ -48,6 +48,7 @@ mod times;
 mod to_proto;
 mod value;
 
+pub use device::HEALTHY_SLOTS;
 pub use plugin_config::PluginConfig;
 pub use services::{AT_ONCE, Launchers, Services, services, tune};
 

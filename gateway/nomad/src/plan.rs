@@ -1,5 +1,6 @@
 //! What a task of Nomad comes to in words of the gateway: a plan, made without touching anything.
 
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -91,23 +92,9 @@ impl Plan {
     /// An agent passes on what the device plugin has answered when it starts a task for the first time; once it was started anew it has
     /// forgotten all but the variables (nomad#9473), and mounts and names of the Container Device Interface have no place in its answers.
     pub(crate) fn with_reservations(mut self, reserved: Vec<Reservation>) -> Self {
-        let task = &mut self.task;
-        for Reservation { env: _, nodes, mounts, cdi } in reserved {
-            for node in nodes {
-                if !task.devices.iter().any(|own| own.container_path == node.container_path) {
-                    task.devices.push(node);
-                }
-            }
-            for mount in mounts {
-                if !task.mounts.iter().any(|own| own.destination == mount.destination) {
-                    task.mounts.push(mount);
-                }
-            }
-            for name in cdi {
-                if !task.cdi_devices.contains(&name) {
-                    task.cdi_devices.push(name);
-                }
-            }
+        for reservation in reserved {
+            // The agent passes the variables on itself.
+            Reservation { env: BTreeMap::new(), ..reservation }.add_to(&mut self.task);
         }
         self
     }

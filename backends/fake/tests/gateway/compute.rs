@@ -155,13 +155,13 @@ async fn a_restart_of_the_daemon_knows_who_has_what() {
     assert_eq!(own, expected);
 }
 
-#[tokio::test]
-async fn two_owners_that_race_for_a_core_never_both_have_it() {
+/// Two owners ask for this at the same time, again and again: one of them has it, and never both.
+async fn race(cores: Option<&str>, mebibytes: u64) {
     let node = node().await;
     for _ in 0..200 {
         let (one, other) = tokio::join!(
-            make(&node, spec(Owner::Nomad, Some("3"), 60)),
-            make(&node, spec(Owner::Kubernetes, Some("3"), 60))
+            make(&node, spec(Owner::Nomad, cores, mebibytes)),
+            make(&node, spec(Owner::Kubernetes, cores, mebibytes))
         );
         assert!(one.is_ok() != other.is_ok(), "{one:?} {other:?}");
         for owner in [Owner::Nomad, Owner::Kubernetes] {
@@ -173,4 +173,14 @@ async fn two_owners_that_race_for_a_core_never_both_have_it() {
         assert_eq!((memory(&node), node.gateway.ledger_report().compute.exclusive().count()), (0, 0));
     }
     node.is_sound();
+}
+
+#[tokio::test]
+async fn two_owners_that_race_for_a_core_never_both_have_it() {
+    race(Some("3"), 1).await;
+}
+
+#[tokio::test]
+async fn two_owners_that_race_for_what_is_left_of_the_memory_never_both_have_it() {
+    race(None, 60).await;
 }

@@ -9,7 +9,6 @@ use switchyard_core::Result;
 use switchyard_core::backend::Backend;
 use switchyard_core::gateway::{Gateway, Limits, Scope};
 use switchyard_core::id::{Owner, TaskId};
-use switchyard_core::image::{Credentials, PullRequest};
 use switchyard_core::spec::{SandboxSpec, TaskSpec};
 use switchyard_core::state::{Exit, TaskState};
 use switchyard_core::table::{Sandbox, Task};
@@ -28,14 +27,7 @@ pub(crate) struct Node {
 impl Node {
     /// A node that has recovered (nothing) and pulled busybox.
     pub(crate) async fn new() -> Self {
-        let fake = Fake::with_busybox();
-        let request = PullRequest {
-            reference: BUSYBOX.into(),
-            credentials: Credentials::Anonymous,
-            handler: String::new(),
-            owner: Owner::Host,
-        };
-        fake.images().pull(&request).await.unwrap();
+        let fake = Fake::with_local_busybox().await;
         Self::over(fake).await
     }
 

@@ -10,7 +10,7 @@ use super::{Gateway, Scope};
 use crate::device::{DeviceProvider, Reservation};
 use crate::error::{Error, Result};
 use crate::id::LeaseToken;
-use crate::spec::{EnvVar, TaskSpec};
+use crate::spec::TaskSpec;
 
 /// What the provider answers, once.
 type Answer = Arc<OnceCell<Reservation>>;
@@ -79,7 +79,7 @@ impl Gateway {
                 let asked = answer.get_or_try_init(|| provider.allocate(&resource, &devices));
                 let given = asked.await?.clone();
                 provider.prepare(&resource, &devices).await?;
-                add(spec, given);
+                given.add_to(spec);
             }
         }
         Ok(())
@@ -106,30 +106,5 @@ impl Gateway {
             }
         }
         Ok(provided)
-    }
-}
-
-/// Adds what a task is given beside what it has.
-fn add(spec: &mut TaskSpec, given: Reservation) {
-    let Reservation { env, nodes, mounts, cdi } = given;
-    for (name, value) in env {
-        if !spec.env.iter().any(|own| own.name == name) {
-            spec.env.push(EnvVar { name, value: value.into_bytes() });
-        }
-    }
-    for node in nodes {
-        if !spec.devices.iter().any(|own| own.container_path == node.container_path) {
-            spec.devices.push(node);
-        }
-    }
-    for mount in mounts {
-        if !spec.mounts.iter().any(|own| own.destination == mount.destination) {
-            spec.mounts.push(mount);
-        }
-    }
-    for name in cdi {
-        if !spec.cdi_devices.contains(&name) {
-            spec.cdi_devices.push(name);
-        }
     }
 }

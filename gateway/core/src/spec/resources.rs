@@ -3,6 +3,8 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
+use super::CpuSet;
+
 /// Where the cgroup of an object goes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum CgroupPlacement {
@@ -66,12 +68,7 @@ pub struct HugepageLimit {
 /// Whether a text is a list of processors or memory nodes as the kernel reads one: `0-2,7`.
 #[must_use]
 pub fn is_number_list(text: &str) -> bool {
-    let number = |text: &str| text.parse::<u32>().ok().filter(|_| text.bytes().all(|b| b.is_ascii_digit()));
-    let part = |part: &str| match part.split_once('-') {
-        None => number(part).is_some(),
-        Some((from, to)) => matches!((number(from), number(to)), (Some(from), Some(to)) if from <= to),
-    };
-    text.split(',').all(|text| part(text.trim()))
+    text.parse::<CpuSet>().is_ok_and(|set| !set.is_empty())
 }
 
 impl Resources {

@@ -337,4 +337,8 @@ fn a_bridge_or_a_device_that_cannot_be_is_refused_where_it_stands() {
     let told =
         message("version = 1\n[[devices.groups]]\nvendor = \"a/b\"\ntype = \"tpu\"\npaths = [\"/dev/a*\"]\n");
     assert!(told.starts_with("config.toml:2: devices.groups: vendor: "), "{told}");
+    let told = message(
+        "version = 1\n[[devices.groups]]\nvendor = \"a\"\ntype = \"tpu\"\npaths = [\"/dev/a*\"]\nattributes = { healthy_slots = \"9\" }\n",
+    );
+    assert!(told.contains("healthy_slots is set by the gateway"), "{told}");
 }

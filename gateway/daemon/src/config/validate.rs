@@ -4,10 +4,11 @@ use std::ops::RangeInclusive;
 use std::path::Path;
 
 use switchyard_devices::Group;
+use switchyard_nomad::HEALTHY_SLOTS;
 use tracing_subscriber::EnvFilter;
 use url::Url;
 
-use super::{Admin, Config, Images, Mode, Streaming};
+use super::{Admin, Config, Devices, Images, Mode, Streaming};
 
 /// What the head of a request to the admin server may be limited to, in bytes: the HTTP server needs the least.
 const HEADER_BYTES: RangeInclusive<usize> = 8 << 10..=1 << 20;
@@ -72,16 +73,7 @@ pub(super) fn check(config: &Config) -> Result<(), Fault> {
         );
         return fault("containerd.namespace", why);
     }
-    if let Err(error) = Group::check(&config.devices.groups) {
-        return fault("devices.groups", error.to_string());
-    }
-    if let Err((key, why)) = config.devices.kubelet.check() {
-        return fault(&format!("devices.kubelet.{key}"), why);
-    }
-    let kubelets: Vec<&Path> = config.devices.kubelet.paths().map(|(_, path)| path).collect();
-    if let Err((key, why)) = config.devices.host.check(&kubelets) {
-        return fault(&format!("devices.host.{key}"), why);
-    }
+    check_devices(&config.devices)?;
     if let Err(error) = config.network.bridge.check() {
         return fault("network.bridge", error.to_string());
     }
@@ -99,6 +91,28 @@ pub(super) fn check(config: &Config) -> Result<(), Fault> {
     check_streaming(&config.cri.streaming)?;
     if config.logkeeper.mode == Mode::External && config.logkeeper.state_dir.is_some() {
         return fault("logkeeper.state_dir", "is only used with logkeeper.mode = \"managed\"".into());
+    }
+    Ok(())
+}
+
+/// Checks `[devices]`.
+fn check_devices(devices: &Devices) -> Result<(), Fault> {
+    let fault = |key: &str, why: String| Err((key.to_owned(), why));
+    if let Err(error) = Group::check(&devices.groups) {
+        return fault("devices.groups", error.to_string());
+    }
+    if devices.groups.iter().any(|group| group.attributes.contains_key(HEALTHY_SLOTS)) {
+        let why = format!(
+            "attributes: {HEALTHY_SLOTS} is set by the gateway, as the count of healthy slots: use another name"
+        );
+        return fault("devices.groups", why);
+    }
+    if let Err((key, why)) = devices.kubelet.check() {
+        return fault(&format!("devices.kubelet.{key}"), why);
+    }
+    let kubelets: Vec<&Path> = devices.kubelet.paths().map(|(_, path)| path).collect();
+    if let Err((key, why)) = devices.host.check(&kubelets) {
+        return fault(&format!("devices.host.{key}"), why);
     }
     Ok(())
 }

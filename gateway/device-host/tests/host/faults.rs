@@ -1,6 +1,6 @@
 //! Plugins that hang, fail, lie and die while a container is made: the error says so, and the ledger is as before.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use switchyard_core::ErrorKind;
 use switchyard_core::gateway::Leased;
@@ -74,18 +74,19 @@ async fn a_plugin_that_hangs_holds_up_its_own_container_alone_and_not_for_ever()
     let vendor = node.vendor("gpu.sock", &IDS).await;
     let leased = leased(&node).await;
     vendor.behave(|behaviour| behaviour.allocate = Act::Hang);
-    let began = Instant::now();
     let hung = node.run(Owner::Nomad, "hung", leased.token);
     tokio::pin!(hung);
     assert!(tokio::time::timeout(Duration::from_millis(300), &mut hung).await.is_err());
     vendor.behave(|behaviour| behaviour.allocate = Act::Answer);
     let other = node.gateway.scope(Owner::Kubernetes).lease(&[IDS[1].to_owned()]).await.unwrap();
     node.run(Owner::Kubernetes, "other", other.token).await.unwrap();
-    assert!(began.elapsed() < Duration::from_secs(15), "the other one waited for nothing");
+    assert!(
+        tokio::time::timeout(Duration::ZERO, &mut hung).await.is_err(),
+        "the other one waited for nothing"
+    );
     let refused = hung.await.unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::DeadlineExceeded);
     assert!(refused.report().contains("has not answered Allocate within 20s"), "{refused:?}");
-    assert!(began.elapsed() < Duration::from_secs(40));
     assert_eq!(node.failures("late"), 1);
 }
 

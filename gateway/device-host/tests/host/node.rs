@@ -5,11 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use switchyard_contract::specs;
-use switchyard_core::backend::Backend;
 use switchyard_core::device::{Device, Health, Inventory};
 use switchyard_core::gateway::{Gateway, Limits};
 use switchyard_core::id::{LeaseToken, Owner};
-use switchyard_core::image::{Credentials, PullRequest};
 use switchyard_core::spec::{LeaseClaim, TaskSpec};
 use switchyard_core::{Error, Result};
 use switchyard_device_host::{Config, Host, Hosted, Taken, inventory};
@@ -51,14 +49,7 @@ impl Node {
     pub(crate) async fn with(inventory: Inventory) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let stop = CancellationToken::new();
-        let fake = Fake::with_busybox();
-        let request = PullRequest {
-            reference: BUSYBOX.into(),
-            credentials: Credentials::Anonymous,
-            handler: String::new(),
-            owner: Owner::Host,
-        };
-        fake.images().pull(&request).await.unwrap();
+        let fake = Fake::with_local_busybox().await;
         let taken = Taken {
             resources: inventory.groups.iter().map(|group| group.resource.clone()).collect(),
             names: vec![["taken.com".to_owned(), "gpu".to_owned(), "default".to_owned()]],

@@ -4,13 +4,11 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use switchyard_core::backend::Backend;
 use switchyard_core::device::{Device, DeviceGroup, Inventory, node};
 use switchyard_core::gateway::{Gateway, Limits};
 use switchyard_core::id::Owner;
-use switchyard_core::image::{Credentials, PullRequest};
 use switchyard_device_plugin::{Config, Frontend, Registrations};
-use switchyard_fake::{BUSYBOX, Fake};
+use switchyard_fake::Fake;
 use switchyard_kubelet::{Kubelet, Options};
 use tempfile::TempDir;
 use tokio::sync::watch;
@@ -50,14 +48,7 @@ impl Node {
             ..Config::default()
         };
         configure(&mut config, dir.path());
-        let fake = Fake::with_busybox();
-        let request = PullRequest {
-            reference: BUSYBOX.into(),
-            credentials: Credentials::Anonymous,
-            handler: String::new(),
-            owner: Owner::Host,
-        };
-        fake.images().pull(&request).await.unwrap();
+        let fake = Fake::with_local_busybox().await;
         let gateway = Gateway::new(Arc::new(fake.clone()), Limits::default());
         let (hardware, inventories) = watch::channel(Some(Arc::new(inventory)));
         gateway.watch_devices(inventories);

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use futures::StreamExt;
-use switchyard_core::device::{Fact, HEALTHY_SLOTS, Health, Inventory, Traffic};
+use switchyard_core::device::{Fact, Health, Inventory, Traffic};
 use switchyard_core::gateway::{Gateway, Limits};
 use switchyard_core::id::{LeaseToken, Owner};
 use switchyard_fake::Fake;

@@ -4,16 +4,14 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use switchyard_core::device::{
-    Device, DeviceGroup, Fact, HEALTHY_SLOTS, Health, Inventory, Reservation, Traffic,
-};
+use switchyard_core::device::{Device, DeviceGroup, Fact, Health, Inventory, Reservation, Traffic};
 use switchyard_core::gateway::Leased;
 use switchyard_core::id::LeaseToken;
 use switchyard_core::spec::DeviceNode;
 use switchyard_proto::nomad::device as nomad;
 use switchyard_proto::nomad::shared::structs::{Attribute, StatObject, StatValue, attribute};
 
-use super::LEASE_VARIABLE;
+use super::{HEALTHY_SLOTS, LEASE_VARIABLE};
 
 const KIB: u64 = 1 << 10;
 

@@ -56,7 +56,7 @@ pub(super) fn limits(asked: &Asked<'_>) -> Result<Resources> {
     let wire = asked.task.resources.clone().unwrap_or_default();
     let linux = wire.linux_resources.unwrap_or_default();
     let allocated = wire.allocated_resources.unwrap_or_default();
-    let mhz = allocated.cpu.map(|cpu| cpu.cpu_shares).filter(|mhz| *mhz > 0).unwrap_or(linux.cpu_shares);
+    let mhz = mhz(allocated.cpu, &linux);
     let (limit, reservation) = memory(asked, allocated.memory, linux.memory_limit_bytes);
     let (quota, period) = quota(asked, mhz, linux.percent_ticks)?;
     Ok(Resources {
@@ -77,15 +77,18 @@ pub(super) fn compute(asked: &Asked<'_>) -> ComputeClaim {
     let wire = asked.task.resources.clone().unwrap_or_default();
     let linux = wire.linux_resources.unwrap_or_default();
     let allocated = wire.allocated_resources.unwrap_or_default();
-    let mhz = allocated.cpu.map(|cpu| cpu.cpu_shares).filter(|mhz| *mhz > 0).unwrap_or(linux.cpu_shares);
-    let memory_mb = allocated.memory.map(|memory| memory.memory_mb).unwrap_or_default();
-    let bytes =
-        Some(memory_mb.saturating_mul(MIB)).filter(|bytes| *bytes > 0).unwrap_or(linux.memory_limit_bytes);
+    let mhz = mhz(allocated.cpu, &linux);
+    let memory = promised(allocated.memory.unwrap_or_default(), linux.memory_limit_bytes);
     let reserved = Reserved {
         cpu_milli: cpu_milli(mhz, asked.session.processors),
-        memory_bytes: u64::try_from(bytes).unwrap_or_default(),
+        memory_bytes: memory.and_then(|bytes| u64::try_from(bytes).ok()).unwrap_or_default(),
     };
     ComputeClaim { reserved, exclusive_cpus: !linux.cpuset_cpus.is_empty() }
+}
+
+/// The MHz of a task.
+fn mhz(cpu: Option<nomad::AllocatedCpuResources>, linux: &nomad::LinuxResources) -> i64 {
+    cpu.map(|cpu| cpu.cpu_shares).filter(|mhz| *mhz > 0).unwrap_or(linux.cpu_shares)
 }
 
 /// Thousandths of a processor for MHz; 0 if the agent has not said how fast the node's processors are.
@@ -151,15 +154,24 @@ fn quota(asked: &Asked<'_>, mhz: i64, percent_ticks: f64) -> Result<(Option<i64>
     Ok((Some(quota.ok_or_else(wrong)?.max(LEAST_QUOTA_US)), Some(period)))
 }
 
+/// The memory that a task is promised, in bytes; `None` if nothing is said of it.
+fn promised(memory: nomad::AllocatedMemoryResources, limit_bytes: i64) -> Option<i64> {
+    bytes(memory.memory_mb).or(Some(limit_bytes).filter(|bytes| *bytes > 0))
+}
+
+fn bytes(mb: i64) -> Option<i64> {
+    Some(mb.saturating_mul(MIB)).filter(|bytes| *bytes > 0)
+}
+
 /// Limit and reservation of memory, in bytes.
 fn memory(
     asked: &Asked<'_>,
     memory: Option<nomad::AllocatedMemoryResources>,
     limit_bytes: i64,
 ) -> (Option<i64>, Option<i64>) {
-    let nomad::AllocatedMemoryResources { memory_mb, memory_max_mb } = memory.unwrap_or_default();
-    let bytes = |mb: i64| Some(mb.saturating_mul(MIB)).filter(|bytes| *bytes > 0);
-    let soft = bytes(memory_mb).or(Some(limit_bytes).filter(|bytes| *bytes > 0));
+    let memory = memory.unwrap_or_default();
+    let soft = promised(memory, limit_bytes);
+    let nomad::AllocatedMemoryResources { memory_mb: _, memory_max_mb } = memory;
     if memory_max_mb < 0 {
         return (None, soft);
     }

@@ -54,8 +54,8 @@ impl Devices {
     }
 
     /// The slots as an owner sees them, made anew: see [`Outlook::view`].
-    #[must_use]
-    pub fn view(&self, owner: Owner) -> Option<Arc<Inventory>> {
+    #[cfg(test)]
+    pub(crate) fn view(&self, owner: Owner) -> Option<Arc<Inventory>> {
         Arc::new(self.outlook()).view(owner, &View::default()).inventory
     }
 }
