@@ -5,6 +5,7 @@
 mod breakdown;
 mod crowd;
 mod crun;
+mod devices;
 mod footprint;
 mod load;
 mod logs;
@@ -18,6 +19,7 @@ mod requests;
 mod row;
 mod side;
 mod stand;
+mod storm;
 mod streams;
 mod tasks;
 mod timed;
@@ -33,6 +35,7 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use crate::breakdown::Scrape;
 use crate::crun::Crun;
+use crate::devices::lab::Lab;
 use crate::logs::Logs;
 use crate::memory::Memory;
 use crate::pods::Turn;
@@ -68,6 +71,10 @@ enum Part {
     Crun,
     /// Nomad's tasks, beside bare containers.
     Tasks,
+    /// Devices of the ledger.
+    Devices,
+    /// The calls of one orchestrator while another one starts many containers.
+    Storm,
 }
 
 /// Measures Switchyard and containerd's own CRI plugin, in turns, on the same containerd.
@@ -161,6 +168,21 @@ struct Args {
     /// Tasks that run at once, for the memory of each
     #[arg(long, value_name = "N", default_value_t = 200, value_parser = clap::value_parser!(u32).range(1..))]
     tasks_running: u32,
+    /// Leases of each frontend, in hundreds
+    #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..))]
+    leases: u32,
+    /// Restarts of the kubelet, and changes of many devices
+    #[arg(long, value_name = "N", default_value_t = 20)]
+    device_changes: u32,
+    /// Pods and tasks of each side, ours with devices
+    #[arg(long, value_name = "N", default_value_t = 30)]
+    device_starts: u32,
+    /// Storms of each side and kind
+    #[arg(long, value_name = "N", default_value_t = 6)]
+    storms: u32,
+    /// Containers of a storm
+    #[arg(long, value_name = "N", default_value_t = 50)]
+    storm: u32,
     /// Also writes every sample to this file
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
@@ -288,6 +310,27 @@ async fn measure_parts(args: &Args, stand: &mut Stand, report: &mut Report) -> R
             running: args.tasks_running,
         };
         tasks::measure(stand, size, report).await?;
+    }
+    if args.wants(Part::Devices) || args.wants(Part::Storm) {
+        measure_devices(args, stand, report).await?;
+    }
+    Ok(())
+}
+
+async fn measure_devices(args: &Args, stand: &mut Stand, report: &mut Report) -> Result<(), Failure> {
+    let mut lab = Lab::start(stand).await?;
+    if args.wants(Part::Devices) {
+        let size = devices::Size {
+            batches: args.leases,
+            changes: args.device_changes,
+            starts: args.device_starts,
+            warm_up: args.warm_up,
+        };
+        devices::measure(stand, &mut lab, size, report).await?;
+    }
+    if args.wants(Part::Storm) {
+        let size = storm::Size { rounds: args.storms, containers: args.storm };
+        storm::measure(stand, &lab, size, report).await?;
     }
     Ok(())
 }
@@ -428,6 +471,11 @@ impl Args {
             self.task_bursts = self.task_bursts.min(1);
             self.task_burst = self.task_burst.min(10);
             self.tasks_running = self.tasks_running.min(20);
+            self.leases = self.leases.min(1);
+            self.device_changes = self.device_changes.min(3);
+            self.device_starts = self.device_starts.min(3);
+            self.storms = self.storms.min(1);
+            self.storm = self.storm.min(10);
         }
         self
     }

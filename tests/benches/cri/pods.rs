@@ -136,35 +136,50 @@ pub(crate) fn rows(pods: &[Pair<Times>]) -> (Vec<Row>, String) {
 }
 
 /// Takes a pod up.
-pub(crate) async fn up(side: &mut Side, requests: &Requests, name: &str) -> Result<Up, Failure> {
+pub(crate) fn up<'a>(
+    side: &'a mut Side,
+    requests: &Requests,
+    name: &str,
+) -> impl Future<Output = Result<Up, Failure>> + Send + use<'a> {
     let sandbox = requests.sandbox(side, name);
-    let container = requests.container("main");
-    fs::create_dir_all(&sandbox.log_directory)?;
-    let log = format!("{}/{}", sandbox.log_directory, container.log_path);
+    up_with(side, sandbox, requests.container("main"))
+}
 
-    let mut clock = Clock::start();
-    let request = cri::RunPodSandboxRequest { config: Some(sandbox.clone()), ..Default::default() };
-    let answer = side.runtime.run_pod_sandbox(request).await;
-    let run = clock.lap();
-    let pod = answer.map_err(|status| side.failed("RunPodSandbox", &status))?.into_inner().pod_sandbox_id;
+/// Takes a pod up with this container.
+pub(crate) fn up_with(
+    side: &mut Side,
+    sandbox: cri::PodSandboxConfig,
+    container: cri::ContainerConfig,
+) -> impl Future<Output = Result<Up, Failure>> + Send {
+    // Requests are large, and so is what waits for their answers.
+    Box::pin(async move {
+        fs::create_dir_all(&sandbox.log_directory)?;
+        let log = format!("{}/{}", sandbox.log_directory, container.log_path);
 
-    let request = cri::CreateContainerRequest {
-        pod_sandbox_id: pod.clone(),
-        config: Some(container),
-        sandbox_config: Some(sandbox),
-    };
-    clock.lap();
-    let answer = side.runtime.create_container(request).await;
-    let create = clock.lap();
-    let container =
-        answer.map_err(|status| side.failed("CreateContainer", &status))?.into_inner().container_id;
+        let mut clock = Clock::start();
+        let request = cri::RunPodSandboxRequest { config: Some(sandbox.clone()), ..Default::default() };
+        let answer = side.runtime.run_pod_sandbox(request).await;
+        let run = clock.lap();
+        let pod = answer.map_err(|status| side.failed("RunPodSandbox", &status))?.into_inner().pod_sandbox_id;
 
-    let request = cri::StartContainerRequest { container_id: container.clone() };
-    clock.lap();
-    let answer = side.runtime.start_container(request).await;
-    let start = clock.lap();
-    answer.map_err(|status| side.failed("StartContainer", &status))?;
-    Ok(Up { run, create, start, pod, container, log })
+        let request = cri::CreateContainerRequest {
+            pod_sandbox_id: pod.clone(),
+            config: Some(container),
+            sandbox_config: Some(sandbox),
+        };
+        clock.lap();
+        let answer = side.runtime.create_container(request).await;
+        let create = clock.lap();
+        let container =
+            answer.map_err(|status| side.failed("CreateContainer", &status))?.into_inner().container_id;
+
+        let request = cri::StartContainerRequest { container_id: container.clone() };
+        clock.lap();
+        let answer = side.runtime.start_container(request).await;
+        let start = clock.lap();
+        answer.map_err(|status| side.failed("StartContainer", &status))?;
+        Ok(Up { run, create, start, pod, container, log })
+    })
 }
 
 /// Takes a pod down; returns what each of the two calls took.

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use switchyard_proto::cri::v1 as cri;
+use switchyard_tests::root::PrivateRoot;
 
 use crate::side::{Side, image_spec};
 use crate::stand::Stand;
@@ -43,10 +44,15 @@ pub(crate) struct Requests {
 impl Requests {
     /// Those of pods of this stand.
     pub(crate) fn new(stand: &Stand) -> Self {
+        Self::of(&stand.root, &stand.image)
+    }
+
+    /// Those of pods of the daemon of this root, which run this image.
+    pub(crate) fn of(root: &PrivateRoot, image: &str) -> Self {
         Self {
-            logs: stand.root.log_dir(),
-            parent: stand.root.cgroup_parent(),
-            image: stand.image.clone(),
+            logs: root.log_dir(),
+            parent: root.cgroup_parent(),
+            image: image.to_owned(),
             limits: true,
             privileged: false,
         }

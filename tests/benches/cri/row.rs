@@ -33,6 +33,8 @@ pub(crate) enum Goal {
     RatioAtLeast(f64),
     /// Ours is at most this, in the row's unit, whatever theirs is.
     OursAtMost(f64),
+    /// Ours is at most so much more than theirs, in the row's unit.
+    MoreAtMost(f64),
 }
 
 /// Percentiles of one side, in the row's unit.
@@ -93,13 +95,20 @@ impl Row {
         Some(quantile(&ratios, 0.5))
     }
 
+    /// The median of ours - theirs over the samples that belong together.
+    fn more(&self) -> f64 {
+        let more: Vec<f64> = self.theirs.iter().zip(&self.ours).map(|(theirs, ours)| ours - theirs).collect();
+        quantile(&more, 0.5)
+    }
+
     /// Whether the goal is reached; nothing if there is none, or nothing was measured.
     pub(crate) fn reached(&self) -> Option<bool> {
         match self.goal? {
             Goal::RatioAtMost(most) => Some(self.ratio()? <= most),
             Goal::RatioAtLeast(least) => Some(self.ratio()? >= least),
             Goal::OursAtMost(most) if !self.ours.is_empty() => Some(quantile(&self.ours, 0.5) <= most),
-            Goal::OursAtMost(_) => None,
+            Goal::MoreAtMost(most) if !self.ours.is_empty() => Some(self.more() <= most),
+            Goal::OursAtMost(_) | Goal::MoreAtMost(_) => None,
         }
     }
 
@@ -142,6 +151,9 @@ impl fmt::Display for Row {
         let ratio = self.ratio().map_or_else(|| "-".to_owned(), |ratio| format!("{ratio:.2}"));
         write!(f, "{ratio:>8}")?;
         match (self.goal, self.reached()) {
+            (Some(goal @ Goal::MoreAtMost(_)), Some(reached)) => {
+                write!(f, "  {goal}: {:.2}, {}", self.more(), if reached { "reached" } else { "MISSED" })
+            }
             (Some(goal), Some(true)) => write!(f, "  {goal}: reached"),
             (Some(goal), Some(false)) => write!(f, "  {goal}: MISSED"),
             (Some(goal), None) => write!(f, "  {goal}: not measured"),
@@ -158,6 +170,7 @@ impl fmt::Display for Goal {
             Self::RatioAtMost(most) => write!(f, "<= {most:.2}"),
             Self::RatioAtLeast(least) => write!(f, ">= {least:.2}"),
             Self::OursAtMost(most) => write!(f, "ours <= {most}"),
+            Self::MoreAtMost(most) => write!(f, "<= {most} more"),
         }
     }
 }
@@ -171,7 +184,7 @@ impl Spread {
 }
 
 /// The quantile by linear interpolation between the two nearest samples; 0 without samples.
-fn quantile(samples: &[f64], share: f64) -> f64 {
+pub(crate) fn quantile(samples: &[f64], share: f64) -> f64 {
     let mut sorted = samples.to_vec();
     sorted.sort_by(f64::total_cmp);
     let Some(steps) = sorted.len().checked_sub(1) else { return 0.0 };
@@ -185,6 +198,6 @@ fn quantile(samples: &[f64], share: f64) -> f64 {
     sorted[steps]
 }
 
-fn milliseconds(time: Duration) -> f64 {
+pub(crate) fn milliseconds(time: Duration) -> f64 {
     time.as_secs_f64() * 1e3
 }

@@ -3,11 +3,12 @@
 
 mod bare;
 mod cni;
-mod nomad;
+pub(crate) mod nomad;
 
 use std::time::{Duration, Instant};
 
 use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
 
 use crate::Failure;
 use crate::breakdown::Scrape;
@@ -25,9 +26,9 @@ const NAMES: Pair<&str> = Pair { theirs: "bare containerd", ours: "Switchyard" }
 /// What bounds a start.
 const BOUND: &str = "Beside the bare work: the record of the sandbox, the files that it gives, and its namespaces, all before the task.";
 /// Tasks that are started, or removed, at once where nothing is measured.
-const AT_ONCE: usize = 8;
+pub(crate) const AT_ONCE: usize = 8;
 /// After a removal, until the next start: the shim's end and containerd's own clearing are nobody's.
-const SETTLE: Duration = Duration::from_millis(60);
+pub(crate) const SETTLE: Duration = Duration::from_millis(60);
 /// Tasks that run already when memory is looked at first: what the first ones take is of the daemon, as its threads and their arenas.
 const FIRST: u32 = 40;
 /// How long tasks run before their memory is looked at.
@@ -49,7 +50,7 @@ pub(crate) struct Size {
 }
 
 /// Both sides.
-struct Sides {
+pub(crate) struct Sides {
     nomad: Nomad,
     bare: Bare,
     /// The task that the bare containers are like; it runs all the while, for the files that they have of it.
@@ -74,7 +75,7 @@ pub(crate) async fn measure(stand: &Stand, size: Size, report: &mut Report) -> R
     ] {
         let mut pairs = Vec::new();
         for round in 0..size.warm_up + size.starts {
-            let pair = sides.round(stand, round, is_own).await?;
+            let pair = sides.round(round, is_own).await?;
             if let Some(done) = (round + 1).checked_sub(size.warm_up).filter(|done| *done > 0) {
                 pairs.push(pair);
                 progress(title, done, size.starts);
@@ -87,7 +88,7 @@ pub(crate) async fn measure(stand: &Stand, size: Size, report: &mut Report) -> R
     }
     let mut bursts = Vec::new();
     for round in 0..size.bursts {
-        bursts.push(sides.burst(stand, round, size.burst).await?);
+        bursts.push(sides.burst(round, size.burst).await?);
         progress("bursts of tasks", round + 1, size.bursts);
     }
     rows.push(Row::times(&format!("{} tasks at once, until all run", size.burst), bursts));
@@ -113,21 +114,21 @@ pub(crate) async fn measure(stand: &Stand, size: Size, report: &mut Report) -> R
 // === impl Sides ===
 
 impl Sides {
-    async fn start(stand: &Stand) -> Result<Self, Failure> {
-        let nomad = Nomad::start(stand).await?;
-        let model = nomad.prepare(stand, Wish::Host)?;
+    pub(crate) async fn start(stand: &Stand) -> Result<Self, Failure> {
+        let nomad = Nomad::start(&stand.root, &stand.image).await?;
+        let model = nomad.prepare(Wish::Host)?;
         nomad.driver().start(&model).await?;
         let bare = Bare::like(stand, channel(&stand.containerd.socket).await?, &model).await?;
         Ok(Self { nomad, bare, model })
     }
 
     /// A start of each side. Who comes first alternates.
-    async fn round(&self, stand: &Stand, round: u32, own: bool) -> Result<Pair<Duration>, Failure> {
-        Pair::in_turns(round, self.theirs(stand, own), self.ours(stand, own)).await
+    async fn round(&self, round: u32, own: bool) -> Result<Pair<Duration>, Failure> {
+        Pair::in_turns(round, self.theirs(own), self.ours(own)).await
     }
 
-    async fn theirs(&self, stand: &Stand, own: bool) -> Result<Duration, Failure> {
-        let (mut bare, task) = (self.bare.clone(), self.nomad.prepare(stand, wish(own)?)?);
+    async fn theirs(&self, own: bool) -> Result<Duration, Failure> {
+        let (mut bare, task) = (self.bare.clone(), self.nomad.prepare(wish(own)?)?);
         let (took, running) = bare.start(&task).await?;
         bare.must_run(&running).await?;
         bare.remove(running).await?;
@@ -136,8 +137,8 @@ impl Sides {
         Ok(took)
     }
 
-    async fn ours(&self, stand: &Stand, own: bool) -> Result<Duration, Failure> {
-        let task = self.nomad.prepare(stand, wish(own)?)?;
+    async fn ours(&self, own: bool) -> Result<Duration, Failure> {
+        let task = self.nomad.prepare(wish(own)?)?;
         let mut driver = self.nomad.driver();
         let took = driver.start(&task).await?;
         driver.remove(&task).await?;
@@ -156,24 +157,30 @@ impl Sides {
     ) -> Result<(), Failure> {
         let before = Scrape::take(stand)?;
         for _ in 0..size.starts {
-            self.ours(stand, own).await?;
+            self.ours(own).await?;
         }
         report.breakdown("task", Scrape::take(stand)?.since(&before), size.starts);
         let before = Scrape::take(stand)?;
         for _ in 0..size.starts {
-            self.theirs(stand, own).await?;
+            self.theirs(own).await?;
         }
         report.breakdown("bare task", Scrape::take(stand)?.since(&before), size.starts);
         Ok(())
     }
 
     /// Many starts of each side at once: until the last of them is answered. Who comes first alternates.
-    async fn burst(&self, stand: &Stand, round: u32, tasks: u32) -> Result<Pair<Duration>, Failure> {
-        Pair::in_turns(round, self.their_burst(stand, tasks), self.our_burst(stand, tasks)).await
+    async fn burst(&self, round: u32, tasks: u32) -> Result<Pair<Duration>, Failure> {
+        let over = CancellationToken::new();
+        Pair::in_turns(round, self.their_burst(tasks, &over), self.our_burst(tasks)).await
     }
 
-    async fn their_burst(&self, stand: &Stand, tasks: u32) -> Result<Duration, Failure> {
-        let tasks = self.prepared(stand, tasks)?;
+    /// Many bare starts at once: until the last of them is answered, when `over` is told so. They are removed after that.
+    pub(crate) async fn their_burst(
+        &self,
+        tasks: u32,
+        over: &CancellationToken,
+    ) -> Result<Duration, Failure> {
+        let tasks = self.prepared(tasks)?;
         let begin = Instant::now();
         let starts = tasks.into_iter().map(|task| {
             let mut bare = self.bare.clone();
@@ -181,6 +188,7 @@ impl Sides {
         });
         let running = all(starts, usize::MAX).await?;
         let took = begin.elapsed();
+        over.cancel();
         let removals = running.into_iter().map(|(task, running)| {
             let mut bare = self.bare.clone();
             async move {
@@ -195,8 +203,8 @@ impl Sides {
         Ok(took)
     }
 
-    async fn our_burst(&self, stand: &Stand, tasks: u32) -> Result<Duration, Failure> {
-        let tasks = self.prepared(stand, tasks)?;
+    async fn our_burst(&self, tasks: u32) -> Result<Duration, Failure> {
+        let tasks = self.prepared(tasks)?;
         let begin = Instant::now();
         let running = self.run(tasks, usize::MAX).await?;
         let took = begin.elapsed();
@@ -208,10 +216,10 @@ impl Sides {
     /// What the daemon's memory grows by with each of many tasks, beside others.
     async fn grow(&self, stand: &Stand, count: u32) -> Result<Growth, Failure> {
         let daemon = || Resident::of(u32::try_from(stand.daemon.pid())?);
-        let first = self.run(self.prepared(stand, FIRST)?, AT_ONCE).await?;
+        let first = self.run(self.prepared(FIRST)?, AT_ONCE).await?;
         tokio::time::sleep(REST).await;
         let before = daemon()?;
-        let running = self.run(self.prepared(stand, count)?, AT_ONCE).await?;
+        let running = self.run(self.prepared(count)?, AT_ONCE).await?;
         tokio::time::sleep(REST).await;
         let full = daemon()?;
         let mut watched = Vec::new();
@@ -229,8 +237,8 @@ impl Sides {
         Ok(Growth { running: since(full), watched: since(followed) })
     }
 
-    fn prepared(&self, stand: &Stand, count: u32) -> Result<Vec<Prepared>, Failure> {
-        (0..count).map(|_| self.nomad.prepare(stand, Wish::Host)).collect()
+    fn prepared(&self, count: u32) -> Result<Vec<Prepared>, Failure> {
+        (0..count).map(|_| self.nomad.prepare(Wish::Host)).collect()
     }
 
     async fn run(&self, tasks: Vec<Prepared>, at_once: usize) -> Result<Vec<Prepared>, Failure> {
@@ -249,7 +257,7 @@ impl Sides {
         all(removals, AT_ONCE).await.map(drop)
     }
 
-    async fn end(self) -> Result<(), Failure> {
+    pub(crate) async fn end(self) -> Result<(), Failure> {
         let Self { nomad, bare: _, model } = self;
         nomad.driver().remove(&model).await
     }
@@ -261,7 +269,7 @@ fn wish(own: bool) -> Result<Wish, Failure> {
 }
 
 /// Runs all of this, so many at a time.
-async fn all<T: Send + 'static>(
+pub(crate) async fn all<T: Send + 'static>(
     work: impl Iterator<Item = impl Future<Output = Result<T, Failure>> + Send + 'static>,
     at_once: usize,
 ) -> Result<Vec<T>, Failure> {

@@ -2,38 +2,42 @@
 
 use std::fs::File;
 use std::net::{Ipv4Addr, TcpListener};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use serde_json::json;
+use switchyard_proto::nomad::device;
 use switchyard_proto::nomad::drivers::proto as nomad;
 use switchyard_proto::nomad::drivers::proto::driver_client::DriverClient;
-use switchyard_tests::nomad::{Agent, Setup};
+use switchyard_tests::nomad::{Agent, Place, Setup};
+use switchyard_tests::root::PrivateRoot;
 use tokio::task::JoinSet;
 use tonic::transport::Channel;
 
 use super::bare::hold;
 use crate::Failure;
 use crate::side::channel;
-use crate::stand::Stand;
 
 /// The port of a task, in its own network.
-pub(super) const INSIDE: u16 = 8080;
+pub(crate) const INSIDE: u16 = 8080;
 /// How often an agent asks what a task uses.
 const USAGE: Duration = Duration::from_secs(1);
 
 /// An agent.
-pub(super) struct Nomad {
+pub(crate) struct Nomad {
     /// The calls on its launcher.
     driver: DriverClient<Channel>,
     /// It has a runtime of its own, which must neither run nor end on a thread that serves another.
     agent: Option<Agent>,
+    place: Place,
+    /// What tasks run.
+    image: String,
 }
 
 /// The network of a task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Wish {
+pub(crate) enum Wish {
     /// The host's.
     Host,
     /// Its own, with a port that is published as this one of the host.
@@ -42,9 +46,9 @@ pub(super) enum Wish {
 
 /// A task as an agent prepares it: with directories, control groups, and FIFOs that are open.
 #[derive(Debug)]
-pub(super) struct Prepared {
+pub(crate) struct Prepared {
     /// Its network.
-    pub(super) wish: Wish,
+    pub(crate) wish: Wish,
     setup: Setup,
     _fifos: [File; 2],
 }
@@ -52,23 +56,29 @@ pub(super) struct Prepared {
 // === impl Nomad ===
 
 impl Nomad {
-    /// Starts an agent and its launcher.
-    pub(super) async fn start(stand: &Stand) -> Result<Self, Failure> {
-        let agent = apart(|| Agent::start(&stand.root, &json!({})))?;
+    /// Starts an agent and its launcher on the daemon of this root, whose tasks run this image.
+    pub(crate) async fn start(root: &PrivateRoot, image: &str) -> Result<Self, Failure> {
+        let agent = apart(|| Agent::start(root, &json!({})))?;
         let address = agent.plugin().address().to_owned();
-        Ok(Self { driver: DriverClient::new(channel(&address).await?), agent: Some(agent) })
+        let driver = Calls::connect(&address).await?.driver;
+        Ok(Self { driver, agent: Some(agent), place: root.into(), image: image.to_owned() })
+    }
+
+    /// Where its launcher listens.
+    pub(crate) fn address(&self) -> Result<PathBuf, Failure> {
+        Ok(self.agent.as_ref().ok_or("the agent has ended")?.plugin().address().to_owned())
     }
 
     /// Prepares a task that sleeps.
-    pub(super) fn prepare(&self, stand: &Stand, wish: Wish) -> Result<Prepared, Failure> {
-        let mut config = json!({ "image": stand.image, "command": "sleep", "args": ["100000"] });
+    pub(crate) fn prepare(&self, wish: Wish) -> Result<Prepared, Failure> {
+        let mut config = json!({ "image": self.image, "command": "sleep", "args": ["100000"] });
         match wish {
             Wish::Host => config["network_mode"] = json!("host"),
             Wish::Own { .. } => config["ports"] = json!(["http"]),
         }
         let agent = self.agent.as_ref().ok_or("the agent has ended")?;
         let mut setup = apart(|| {
-            let mut setup = Setup::new(&stand.root, agent, "bench", &config);
+            let mut setup = Setup::new(&self.place, agent, "bench", &config);
             // Readers that look at their FIFO again and again would be most of what runs here.
             setup.deafen();
             setup
@@ -86,7 +96,7 @@ impl Nomad {
     }
 
     /// The calls.
-    pub(super) fn driver(&self) -> Calls {
+    pub(crate) fn driver(&self) -> Calls {
         Calls { driver: self.driver.clone() }
     }
 }
@@ -101,13 +111,26 @@ impl Drop for Nomad {
 
 /// What an agent calls. Clones share the connection.
 #[derive(Clone, Debug)]
-pub(super) struct Calls {
+pub(crate) struct Calls {
     driver: DriverClient<Channel>,
 }
 
 impl Calls {
+    /// Those on the launcher that listens here, over a connection of their own.
+    pub(crate) async fn connect(address: &Path) -> Result<Self, Failure> {
+        Ok(Self { driver: DriverClient::new(channel(address).await?) })
+    }
+
+    /// `InspectTask`; how long it took.
+    pub(crate) async fn inspect(&mut self, task_id: &str) -> Result<Duration, Failure> {
+        let begin = Instant::now();
+        let answer =
+            self.driver.inspect_task(nomad::InspectTaskRequest { task_id: task_id.to_owned() }).await;
+        answer.map(|_| begin.elapsed()).map_err(|status| format!("InspectTask: {status}").into())
+    }
+
     /// `StartTask`; how long it took.
-    pub(super) async fn start(&mut self, task: &Prepared) -> Result<Duration, Failure> {
+    pub(crate) async fn start(&mut self, task: &Prepared) -> Result<Duration, Failure> {
         let request = nomad::StartTaskRequest { task: Some(task.setup.config.clone()) };
         let begin = Instant::now();
         let answer = self.driver.start_task(request).await;
@@ -121,14 +144,14 @@ impl Calls {
     }
 
     /// `DestroyTask`.
-    pub(super) async fn remove(&mut self, task: &Prepared) -> Result<(), Failure> {
+    pub(crate) async fn remove(&mut self, task: &Prepared) -> Result<(), Failure> {
         let request = nomad::DestroyTaskRequest { task_id: task.setup.id().to_owned(), force: true };
         let answer = self.driver.destroy_task(request).await;
         answer.map(drop).map_err(|status| format!("DestroyTask: {status}").into())
     }
 
     /// Waits for the end of a task and follows its usage, as an agent does all the while, until what it gives is dropped.
-    pub(super) async fn watch(&mut self, task: &Prepared) -> Result<JoinSet<()>, Failure> {
+    pub(crate) async fn watch(&mut self, task: &Prepared) -> Result<JoinSet<()>, Failure> {
         let id = task.setup.id().to_owned();
         let interval = prost_types::Duration::try_from(USAGE)?;
         let request = nomad::TaskStatsRequest { task_id: id.clone(), collection_interval: Some(interval) };
@@ -148,12 +171,30 @@ impl Calls {
 
 impl Prepared {
     /// The allocation.
-    pub(super) fn alloc(&self) -> &str {
+    pub(crate) fn alloc(&self) -> &str {
         &self.setup.config.alloc_id
     }
 
+    /// The task, as the driver knows it.
+    pub(crate) fn id(&self) -> &str {
+        self.setup.id()
+    }
+
+    /// Gives the task what a device plugin has answered, as an agent does.
+    pub(crate) fn give(&mut self, reserved: device::ContainerReservation) {
+        let device::ContainerReservation { envs, mounts: _, devices } = reserved;
+        let config = &mut self.setup.config;
+        config.env.extend(envs.clone());
+        config.device_env.extend(envs);
+        config.devices.extend(devices.into_iter().map(|one| nomad::Device {
+            task_path: one.task_path,
+            host_path: one.host_path,
+            cgroup_permissions: one.permissions,
+        }));
+    }
+
     /// What is shown at this path inside of it, of its allocation.
-    pub(super) fn shown_at(&self, inside: &str) -> Result<PathBuf, Failure> {
+    pub(crate) fn shown_at(&self, inside: &str) -> Result<PathBuf, Failure> {
         let task = self.setup.task_dir();
         match inside {
             "/alloc" => Ok(self.setup.alloc_dir().join("alloc")),
@@ -164,22 +205,22 @@ impl Prepared {
     }
 
     /// Where its output goes.
-    pub(super) fn stdout(&self) -> &str {
+    pub(crate) fn stdout(&self) -> &str {
         &self.setup.config.stdout_path
     }
 
     /// Where the rest goes.
-    pub(super) fn stderr(&self) -> &str {
+    pub(crate) fn stderr(&self) -> &str {
         &self.setup.config.stderr_path
     }
 }
 
 /// A port of loopback that nobody has.
-pub(super) fn free_port() -> Result<u16, Failure> {
+pub(crate) fn free_port() -> Result<u16, Failure> {
     Ok(TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port())
 }
 
 /// Runs what may block, or has a runtime of its own, on another thread.
-fn apart<T: Send>(work: impl FnOnce() -> T + Send) -> Result<T, Failure> {
+pub(crate) fn apart<T: Send>(work: impl FnOnce() -> T + Send) -> Result<T, Failure> {
     thread::scope(|scope| scope.spawn(work).join()).map_err(|_| "an agent gave up: see above".into())
 }

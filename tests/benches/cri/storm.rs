@@ -1,0 +1,333 @@
+//! Isolation: what the calls of one orchestrator take while another one starts many containers at once, beside what they take while as
+//! many bare containers are started that are nobody's of ours.
+
+use std::path::PathBuf;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use switchyard_proto::cri::v1 as cri;
+use tokio::sync::oneshot;
+use tokio_util::sync::CancellationToken;
+
+use crate::Failure;
+use crate::devices::lab::{Allocate, Lab, NAMESPACE, Reserve};
+use crate::devices::sandbox;
+use crate::pods::{self, Pair};
+use crate::report::{Report, progress};
+use crate::requests::Requests;
+use crate::row::{Goal, Row, milliseconds, quantile};
+use crate::side::{Side, channel};
+use crate::stand::Stand;
+use crate::tasks::nomad::{Calls, Prepared, Wish};
+use crate::tasks::{AT_ONCE, Sides, all};
+
+/// What the sides are called, by whose containers are started meanwhile.
+const NAMES: Pair<&str> = Pair { theirs: "beside bare ones", ours: "beside ours" };
+/// Between two reads.
+const READ: Duration = Duration::from_millis(10);
+/// Between two leases: the devices of a resource last for a storm of three seconds.
+const LEASE: Duration = Duration::from_millis(30);
+/// Tasks that are prepared to be started one after the other during a storm.
+const PREPARED: usize = 40;
+/// After the removal of a storm's containers, until the next storm.
+const SETTLE: Duration = Duration::from_secs(1);
+
+/// How much there is of it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Size {
+    /// Storms of each side and kind.
+    pub(crate) rounds: u32,
+    /// Containers that a storm starts at once.
+    pub(crate) containers: u32,
+}
+
+/// Whose calls are measured.
+#[derive(Clone, Copy, Debug)]
+enum Probed {
+    /// A kubelet's, while tasks of Nomad are started.
+    Kubelet,
+    /// A Nomad agent's, while pods are started.
+    Nomad,
+}
+
+/// What is called during a storm, over connections of its own.
+enum Probe {
+    Kubelet { cri: PathBuf, containerd: PathBuf, requests: Requests, endpoint: PathBuf, name: String },
+    Nomad { driver: PathBuf, plugin: PathBuf, ids: Vec<String>, tasks: Vec<Prepared>, known: String },
+}
+
+/// A thread that calls until it is told that the storm is over: the client of a storm must not delay it.
+struct Watch {
+    over: CancellationToken,
+    thread: JoinHandle<Result<Seen, Failure>>,
+    /// The task that is inspected.
+    known: Option<Prepared>,
+}
+
+/// What the calls took.
+#[derive(Debug)]
+struct Seen {
+    reads: Vec<Duration>,
+    leases: Vec<Duration>,
+    starts: Vec<Duration>,
+}
+
+/// A storm, and what was seen meanwhile.
+#[derive(Debug)]
+struct Storm {
+    seen: Seen,
+    /// From the first call until the last container runs.
+    took: Duration,
+}
+
+/// Measures all of it.
+pub(crate) async fn measure(
+    stand: &Stand,
+    lab: &Lab,
+    size: Size,
+    report: &mut Report,
+) -> Result<(), Failure> {
+    let sides = Sides::start(stand).await?;
+    let mut rows = Vec::new();
+    for probed in [Probed::Kubelet, Probed::Nomad] {
+        let mut pairs = Vec::new();
+        for round in 0..size.rounds {
+            let bare = bare_storm(&sides, lab, probed, round, size.containers);
+            let ours = our_storm(lab, probed, round, size.containers);
+            pairs.push(Pair::in_turns(round, bare, ours).await?);
+            progress("storms", round + 1, size.rounds);
+        }
+        rows.extend(probed.rows(&pairs, size.containers));
+    }
+    sides.end().await?;
+    let note = format!(
+        "{} storms of each side and kind: {} containers on the host's network, all at once. Meanwhile the other orchestrator reads, leases\n         and starts, each again and again; a sample is the 99th percentile of a storm. The bare containers are those of `tasks`.\n",
+        size.rounds, size.containers
+    );
+    report.section_between("one orchestrator beside another", NAMES, rows, note);
+    report.leftovers(&lab.leftovers());
+    Ok(())
+}
+
+/// A storm of containers that are nobody's of ours.
+async fn bare_storm(
+    sides: &Sides,
+    lab: &Lab,
+    probed: Probed,
+    round: u32,
+    containers: u32,
+) -> Result<Storm, Failure> {
+    let watch = probed.watch(lab, format!("bare-{round}")).await?;
+    let took = sides.their_burst(containers, &watch.over).await?;
+    watch.end(lab, took).await
+}
+
+/// A storm of the other orchestrator's.
+async fn our_storm(lab: &Lab, probed: Probed, round: u32, containers: u32) -> Result<Storm, Failure> {
+    let watch = probed.watch(lab, format!("ours-{round}")).await?;
+    let took = match probed {
+        Probed::Kubelet => tasks(lab, containers, &watch.over).await?,
+        Probed::Nomad => pods(lab, round, containers, &watch.over).await?,
+    };
+    watch.end(lab, took).await
+}
+
+/// Starts so many tasks at once, and removes them once `over` was told; how long their starts took.
+async fn tasks(lab: &Lab, count: u32, over: &CancellationToken) -> Result<Duration, Failure> {
+    let tasks: Vec<Prepared> =
+        (0..count).map(|_| lab.nomad.prepare(Wish::Host)).collect::<Result<_, Failure>>()?;
+    let begin = Instant::now();
+    let starts = tasks.into_iter().map(|task| {
+        let mut driver = lab.nomad.driver();
+        async move { driver.start(&task).await.map(|_| task) }
+    });
+    let running = all(starts, usize::MAX).await?;
+    let took = begin.elapsed();
+    over.cancel();
+    let removals = running.into_iter().map(|task| {
+        let mut driver = lab.nomad.driver();
+        async move { driver.remove(&task).await }
+    });
+    all(removals, AT_ONCE).await?;
+    Ok(took)
+}
+
+/// The same with pods.
+async fn pods(lab: &Lab, round: u32, count: u32, over: &CancellationToken) -> Result<Duration, Failure> {
+    let begin = Instant::now();
+    let starts = (0..count).map(|number| {
+        let (mut side, requests) = (lab.side.clone(), lab.requests.clone());
+        async move {
+            let sandbox = sandbox(&requests, &side, &format!("storm-{round}-{number}"));
+            pods::up_with(&mut side, sandbox, requests.container("main")).await
+        }
+    });
+    let running = all(starts, usize::MAX).await?;
+    let took = begin.elapsed();
+    over.cancel();
+    let removals = running.into_iter().map(|up| {
+        let mut side = lab.side.clone();
+        async move { pods::down(&mut side, &up.pod).await }
+    });
+    all(removals, AT_ONCE).await?;
+    Ok(took)
+}
+
+// === impl Probed ===
+
+impl Probed {
+    /// Begins to call; returns once the first calls are made.
+    async fn watch(self, lab: &Lab, name: String) -> Result<Watch, Failure> {
+        let (probe, known) = match self {
+            Self::Kubelet => {
+                let (cri, containerd) = lab.sockets();
+                let (requests, endpoint) = (lab.requests.clone(), lab.unused()?);
+                (Probe::Kubelet { cri, containerd, requests, endpoint, name }, None)
+            }
+            Self::Nomad => {
+                let task = lab.nomad.prepare(Wish::Host)?;
+                lab.nomad.driver().start(&task).await?;
+                let ids = Allocate::connect(&lab.unused()?).await?.0.ids;
+                let tasks = (0..PREPARED).map(|_| lab.nomad.prepare(Wish::Host));
+                let probe = Probe::Nomad {
+                    driver: lab.nomad.address()?,
+                    plugin: lab.device_plugin()?,
+                    ids,
+                    tasks: tasks.collect::<Result<_, Failure>>()?,
+                    known: task.id().to_owned(),
+                };
+                (probe, Some(task))
+            }
+        };
+        let over = CancellationToken::new();
+        let (ready, connected) = oneshot::channel();
+        let told = over.clone();
+        let thread = std::thread::spawn(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+            runtime.block_on(probe.run(ready, told))
+        });
+        let watch = Watch { over, thread, known };
+        match connected.await {
+            Ok(()) => Ok(watch),
+            // Its end says why.
+            Err(_) => watch.end(lab, Duration::ZERO).await.and(Err("the calls did not begin".into())),
+        }
+    }
+
+    fn rows(self, storms: &[Pair<Storm>], containers: u32) -> Vec<Row> {
+        let ([read, lease, start], storm) = match self {
+            Self::Kubelet => (["ListContainers", "Allocate", "pod up"], "tasks"),
+            Self::Nomad => (["InspectTask", "Reserve", "StartTask"], "pods"),
+        };
+        let row = |name: &str, of: fn(&Seen) -> &Vec<Duration>| {
+            let worst = |storm: &Storm| {
+                let times: Vec<f64> = of(&storm.seen).iter().copied().map(milliseconds).collect();
+                quantile(&times, 0.99)
+            };
+            let pairs =
+                storms.iter().map(|pair| Pair { theirs: worst(&pair.theirs), ours: worst(&pair.ours) });
+            Row::numbers(&format!("{name} beside {containers} {storm}"), "ms", pairs)
+        };
+        let took = storms.iter().map(|pair| Pair { theirs: pair.theirs.took, ours: pair.ours.took });
+        vec![
+            row(read, |seen| &seen.reads).goal(Goal::RatioAtMost(1.2)),
+            row(lease, |seen| &seen.leases).goal(Goal::RatioAtMost(1.2)),
+            row(start, |seen| &seen.starts).goal(Goal::RatioAtMost(1.5)),
+            Row::times(&format!("{containers} {storm}, until all run"), took),
+        ]
+    }
+}
+
+// === impl Watch ===
+
+impl Watch {
+    /// What was seen until the storm was over, which took so long.
+    async fn end(self, lab: &Lab, took: Duration) -> Result<Storm, Failure> {
+        let Self { over, thread, known } = self;
+        over.cancel();
+        let joined = tokio::task::spawn_blocking(|| thread.join()).await?;
+        let seen = joined.map_err(|_| "what calls during a storm gave up: see above")??;
+        if let Some(task) = known {
+            lab.nomad.driver().remove(&task).await?;
+        }
+        tokio::time::sleep(SETTLE).await;
+        Ok(Storm { seen, took })
+    }
+}
+
+// === impl Probe ===
+
+impl Probe {
+    /// Calls until the storm is over; says so when it begins.
+    async fn run(self, ready: oneshot::Sender<()>, over: CancellationToken) -> Result<Seen, Failure> {
+        match self {
+            Self::Kubelet { cri, containerd, requests, endpoint, name } => {
+                let side =
+                    Side::connect("with devices", &cri, NAMESPACE, channel(&containerd).await?).await?;
+                let (mut allocate, _) = Allocate::connect(&endpoint).await?;
+                // Whoever waits for it has given up otherwise.
+                let _ = ready.send(());
+                let (mut reads, mut starts, mut pod) = (side.clone(), side, 0);
+                let (reads, leases, starts) = tokio::try_join!(
+                    again(&over, READ, async || list(&mut reads).await.map(Some)),
+                    again(&over, LEASE, async || {
+                        if allocate.ids.is_empty() {
+                            return Ok(None);
+                        }
+                        Ok(Some(allocate.take().await?.1))
+                    }),
+                    again(&over, READ, async || {
+                        pod += 1;
+                        let up = pods::up(&mut starts, &requests, &format!("{name}-{pod}")).await?;
+                        pods::down(&mut starts, &up.pod).await?;
+                        Ok(Some(up.run + up.create + up.start))
+                    }),
+                )?;
+                Ok(Seen { reads, leases, starts })
+            }
+            Self::Nomad { driver, plugin, ids, tasks, known } => {
+                let mut reads = Calls::connect(&driver).await?;
+                let mut starts = reads.clone();
+                let mut reserve = Reserve::connect(&plugin).await?;
+                let (mut ids, mut tasks) = (ids.into_iter(), tasks.into_iter());
+                // As above.
+                let _ = ready.send(());
+                let (reads, leases, starts) = tokio::try_join!(
+                    again(&over, READ, async || reads.inspect(&known).await.map(Some)),
+                    again(&over, LEASE, async || {
+                        let Some(id) = ids.next() else { return Ok(None) };
+                        Ok(Some(reserve.take(&id).await?.1))
+                    }),
+                    again(&over, READ, async || {
+                        let Some(task) = tasks.next() else { return Ok(None) };
+                        let took = starts.start(&task).await?;
+                        starts.remove(&task).await?;
+                        Ok(Some(took))
+                    }),
+                )?;
+                Ok(Seen { reads, leases, starts })
+            }
+        }
+    }
+}
+
+/// Calls again and again until the storm is over, or there is nothing left to call with.
+async fn again(
+    over: &CancellationToken,
+    pace: Duration,
+    mut call: impl AsyncFnMut() -> Result<Option<Duration>, Failure>,
+) -> Result<Vec<Duration>, Failure> {
+    let mut took = Vec::new();
+    while !over.is_cancelled() {
+        let Some(one) = call().await? else { break };
+        took.push(one);
+        tokio::time::sleep(pace).await;
+    }
+    Ok(took)
+}
+
+async fn list(side: &mut Side) -> Result<Duration, Failure> {
+    let begin = Instant::now();
+    let answer = side.runtime.list_containers(cri::ListContainersRequest::default()).await;
+    answer.map(|_| begin.elapsed()).map_err(|status| side.failed("ListContainers", &status))
+}
