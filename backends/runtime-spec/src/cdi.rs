@@ -44,17 +44,20 @@ struct Directory {
 /// `InvalidArgument`, naming `cdi_devices`, for a malformed name, and for a device that no file has or that two files of one
 /// directory have; the text names the files that could not be read. `Unimplemented` for a device with network devices.
 pub(crate) fn resolve(names: &[String], dirs: &[PathBuf], fs: &dyn HostFs) -> Result<Edits> {
-    let directories: Vec<Directory> = dirs.iter().rev().map(|dir| Directory::read(dir, fs)).collect();
+    let wanted: Vec<DeviceName<'_>> =
+        names.iter().map(|name| DeviceName::parse(name)).collect::<Result<_>>()?;
+    let kinds: Vec<&str> = wanted.iter().map(|name| name.kind).collect();
+    let read = |dir: &PathBuf| Directory::read(dir, fs, Some(&kinds));
+    let directories: Vec<Directory> = dirs.iter().rev().map(read).collect();
     let mut met: Vec<&Path> = Vec::new();
     let mut edits = Edits::default();
-    for name in names {
-        let (path, file) = find(name, &directories, dirs)?;
+    for (name, wanted) in names.iter().zip(&wanted) {
+        let (path, file) = find(name, *wanted, &directories, dirs)?;
         if !met.contains(&path) {
             met.push(path);
             check_interfaces(name, &file.edits)?;
             edits.append(&file.edits);
         }
-        let wanted = DeviceName::parse(name)?;
         if let Some(device) = file.devices.get(wanted.device) {
             check_interfaces(name, device)?;
             edits.append(device);
@@ -76,8 +79,12 @@ fn check_interfaces(name: &str, edits: &Edits) -> Result<()> {
 }
 
 /// The file that has a device. `directories` come with the one that wins first.
-fn find<'d>(name: &str, directories: &'d [Directory], dirs: &[PathBuf]) -> Result<(&'d Path, &'d SpecFile)> {
-    let wanted = DeviceName::parse(name)?;
+fn find<'d>(
+    name: &str,
+    wanted: DeviceName<'_>,
+    directories: &'d [Directory],
+    dirs: &[PathBuf],
+) -> Result<(&'d Path, &'d SpecFile)> {
     for directory in directories {
         let mut having = directory
             .files
@@ -103,8 +110,8 @@ fn find<'d>(name: &str, directories: &'d [Directory], dirs: &[PathBuf]) -> Resul
 // === impl Directory ===
 
 impl Directory {
-    /// Reads the files of a directory, not those below it. One that is missing is empty.
-    fn read(dir: &Path, fs: &dyn HostFs) -> Self {
+    /// Reads the files of a directory, not those below it; if `kinds` are given, those of them alone. One that is missing is empty.
+    fn read(dir: &Path, fs: &dyn HostFs, kinds: Option<&[&str]>) -> Self {
         let mut found = Self::default();
         let mut paths = match fs.list(dir) {
             Ok(paths) => paths,
@@ -121,10 +128,13 @@ impl Directory {
                 Some("yaml" | "yml") => true,
                 Some(_) | None => continue,
             };
-            let parsed = fs
-                .read(&path, MAX_FILE_BYTES)
-                .map_err(|fault| fault.to_string())
-                .and_then(|bytes| SpecFile::parse(&bytes, yaml));
+            let parsed = match fs.read(&path, MAX_FILE_BYTES) {
+                Ok(bytes) if kinds.is_some_and(|kinds| SpecFile::is_of_others(&bytes, yaml, kinds)) => {
+                    continue;
+                }
+                Ok(bytes) => SpecFile::parse(&bytes, yaml),
+                Err(fault) => Err(fault.to_string()),
+            };
             match parsed {
                 Ok(file) => found.files.push((path, file)),
                 Err(why) => found.bad.push(format!("{}: {why}", path.display())),

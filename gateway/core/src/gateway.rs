@@ -37,6 +37,7 @@ mod look;
 mod provider;
 mod sandbox;
 mod sight;
+mod starts;
 mod stream;
 mod task;
 mod volume;
@@ -77,6 +78,7 @@ struct Shared {
     sandbox_ops: Flights<Op<SandboxId>, ()>,
     task_ops: Flights<Op<TaskId>, ()>,
     lost: sight::Lost,
+    starts: starts::Starts,
     commands: exec::Commands,
     /// What commands have written that is being collected for their callers.
     output: exec::Budget,
@@ -154,6 +156,7 @@ impl Gateway {
             backend,
             table: Table::new(EventBus::default()),
             ledger: Mutex::new(Ledger::new(Compute::new(limits.capacity, limits.overcommit))),
+            starts: starts::Starts::new(limits.starts_per_owner),
             leases,
             views: lease::Views::default(),
             provided: provider::Provided::default(),

@@ -136,17 +136,26 @@ struct Device {
     container_edits: Edits,
 }
 
+/// What a file is looked at for before it is read whole.
+#[derive(Debug, Deserialize)]
+struct Head {
+    kind: String,
+}
+
 // === impl SpecFile ===
 
 impl SpecFile {
+    /// Whether a file in JSON says that it is of none of these kinds: most of the time that reading it would take is not spent.
+    pub(super) fn is_of_others(bytes: &[u8], is_yaml: bool, kinds: &[&str]) -> bool {
+        !is_yaml
+            && serde_json::from_slice::<Head>(bytes).is_ok_and(|head| !kinds.contains(&head.kind.as_str()))
+    }
+
     /// Reads a file's content; what is wrong with it if it is no such file.
     pub(super) fn parse(bytes: &[u8], is_yaml: bool) -> Result<Self, String> {
-        let value = if is_yaml {
-            yaml::read(bytes)?
-        } else {
-            serde_json::from_slice(bytes).map_err(|fault| fault.to_string())?
-        };
-        let document: Document = serde_json::from_value(value).map_err(|fault| fault.to_string())?;
+        let document =
+            if is_yaml { serde_json::from_value(yaml::read(bytes)?) } else { serde_json::from_slice(bytes) };
+        let document: Document = document.map_err(|fault| fault.to_string())?;
         document.check()?;
         let Document { cdi_version: _, kind, annotations: _, devices, container_edits } = document;
         let mut by_name = BTreeMap::new();

@@ -45,7 +45,7 @@ pub fn list(dirs: &[PathBuf], fs: &dyn HostFs) -> Listing {
     let mut found: BTreeMap<(String, String), Listed> = BTreeMap::new();
     let mut bad = Vec::new();
     for dir in dirs {
-        let directory = Directory::read(dir, fs);
+        let directory = Directory::read(dir, fs, None);
         bad.extend(directory.bad);
         let mut here: BTreeMap<(String, String), (PathBuf, Listed)> = BTreeMap::new();
         for (path, file) in directory.files {

@@ -115,6 +115,12 @@ fn what_cannot_be_resolved_is_refused_with_the_reason() {
     let report = refused(&bad, "v.example/class=x");
     assert!(report.contains("in no file of /etc/cdi, /var/run/cdi"), "{report}");
     assert!(report.contains("/etc/cdi/bad.json") && report.contains("strange"), "{report}");
+    // A file of another kind cannot be what is missing: it is not read whole.
+    let strange = |kind: &str| format!(r#"{{"cdiVersion":"0.6.0","kind":"{kind}","strange":1}}"#);
+    let (same, other) = (strange("v.example/class"), strange("v.example/other"));
+    let report = refused(&[("/etc/cdi/a.json", &same), ("/etc/cdi/b.json", &other)], "v.example/class=a");
+    assert!(report.contains("/etc/cdi/a.json: unknown field `strange`"), "{report}");
+    assert!(!report.contains("b.json"), "{report}");
     for name in ["a", "v/c", "v/c=", "1v/c=a", "v/c-=a", "v/c=a b", "v/=a", "=", "v/c=-"] {
         assert!(refused(&[], name).contains("vendor/class=device"), "{name}");
     }

@@ -1,9 +1,14 @@
 //! What a gateway may take, and what it refuses.
 
+use std::num::NonZero;
+use std::thread::available_parallelism;
 use std::time::Duration;
 
 use crate::ledger::Overcommit;
 use crate::spec::Reserved;
+
+/// How many sandboxes and tasks of one owner are started at a time for each processor, unless told otherwise.
+const STARTS_PER_PROCESSOR: usize = 4;
 
 /// How long the gateway waits for things that ought to be quick, and how much it takes on at a time.
 #[derive(Debug, Clone)]
@@ -20,6 +25,8 @@ pub struct Limits {
     pub exec_output_bytes: usize,
     /// How many commands run in one task at a time.
     pub exec_per_task: usize,
+    /// How many sandboxes and tasks of one owner are started at a time; more of them wait.
+    pub starts_per_owner: usize,
     /// For a lease of devices that nothing has been made with to keep them from other owners.
     pub lease: Duration,
     /// For devices to be kept from other owners after what had them has stopped: it may be restarted.
@@ -51,6 +58,7 @@ impl Default for Limits {
             retry_max: Duration::from_secs(5),
             exec_output_bytes: 256 << 20,
             exec_per_task: 1024,
+            starts_per_owner: STARTS_PER_PROCESSOR * available_parallelism().map_or(1, NonZero::get),
             lease: Duration::from_mins(10),
             restart_grace: Duration::from_secs(20),
             named_devices: NamedDevices::default(),

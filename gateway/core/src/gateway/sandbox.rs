@@ -197,7 +197,7 @@ async fn make_sandbox(gateway: Gateway, spec: SandboxSpec) -> Result<Arc<Sandbox
     let shared: &Shared = &gateway.shared;
     let id = SandboxId::random();
     gateway.claim_ports(id, &spec)?;
-    let details = match shared.backend.create_sandbox(id, &spec).await {
+    let details = match shared.starts.run(spec.meta.owner, shared.backend.create_sandbox(id, &spec)).await {
         Ok(details) => details,
         Err(error) => {
             gateway.release_when_undone(id);
@@ -269,7 +269,7 @@ async fn start_sandbox(gateway: Gateway, id: SandboxId, spec: SandboxSpec) -> Re
         gateway.release(id).await;
         return Err(error);
     }
-    match shared.backend.start_sandbox(id, &spec).await {
+    match shared.starts.run(spec.meta.owner, shared.backend.start_sandbox(id, &spec)).await {
         Ok(details) => {
             let sandbox = shared.table.sandbox_started(id, details)?;
             gateway.watch_sandbox(&sandbox);

@@ -432,7 +432,7 @@ async fn start_task(gateway: Gateway, id: TaskId) -> Result<()> {
     gateway.take_up(&task)?;
     gateway.take_up_compute(&task)?;
     gateway.apply_task(id, TaskEvent::StartRequested)?;
-    match shared.backend.start_task(id).await {
+    match shared.starts.run(task.meta.owner, shared.backend.start_task(id)).await {
         Ok(started) => {
             gateway.apply_task(id, TaskEvent::Started { pid: started.pid, at: started.at })?;
             gateway.watch_exit(id);
