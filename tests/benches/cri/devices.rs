@@ -17,7 +17,7 @@ use crate::side::Side;
 use crate::stand::Stand;
 use crate::tasks::SETTLE;
 use crate::tasks::nomad::{Nomad, Prepared, Wish, free_port};
-use lab::{Allocate, DEVICES, LARGE, Lab, RESOURCES, give, large};
+use lab::{Allocate, DEVICES, LARGE, Lab, RESOURCES, give, large, nodes};
 
 /// What the sides of a lease are called: a lease is written to the journal before it is answered.
 const WRITES: Pair<&str> = Pair { theirs: "fdatasync", ours: "Switchyard" };
@@ -54,7 +54,7 @@ pub(crate) async fn measure(
         restarts.push(milliseconds(lab.restart_kubelet().await?));
         progress("restarts of the kubelet", round + 1, size.changes);
     }
-    let name = format!("until {} resources are registered", RESOURCES + 1);
+    let name = format!("until {} resources are registered", RESOURCES + 2);
     rows.push(Row::ours(&name, "ms", restarts));
     let updates = updates(lab, size.changes).await?;
     let name = format!("one of {LARGE} devices changes");
@@ -75,7 +75,7 @@ pub(crate) async fn measure(
     let rows = starts(stand, lab, size).await?;
     let note = format!(
         "{} pods and tasks of each side on the host's network: of a daemon without devices, and of one that has {} of them, where a\n\
-         pod claims a host port, and its container and the task have a device each.\n",
+         pod claims a host port, its container has a device of the Container Device Interface, and the task one that is a node.\n",
         size.starts,
         RESOURCES * DEVICES + LARGE
     );
@@ -156,7 +156,7 @@ async fn starts(stand: &mut Stand, lab: &mut Lab, size: Size) -> Result<Vec<Row>
     let plain = Requests::new(stand);
     let nomad = Nomad::start(&stand.root, &stand.image).await?;
     let (mut allocate, _) = Allocate::connect(&lab.unused()?).await?;
-    let mut ids = Allocate::connect(&lab.unused()?).await?.0.ids;
+    let mut ids = Allocate::connect(&lab.endpoint(&nodes())?).await?.0.ids;
     let (mut pods, mut tasks) = (Vec::new(), Vec::new());
     for round in 0..size.warm_up + size.starts {
         let name = format!("devices-{round}");

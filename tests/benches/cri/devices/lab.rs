@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use nix::sys::stat::{Mode, SFlag, makedev, mknod};
 use serde_json::{Value, json};
 use switchyard_kubelet::{Kubelet, Options};
 use switchyard_proto::cri::v1 as cri;
@@ -35,6 +36,10 @@ pub(crate) const RESOURCES: usize = 64;
 pub(crate) const DEVICES: usize = 100;
 /// Devices of one more.
 pub(crate) const LARGE: usize = 4000;
+/// Device nodes that are one more resource's, a device each.
+const NODES: u64 = 100;
+/// Their major number, which the kernel leaves to experiments: nobody serves them, and nobody opens them.
+const MAJOR: u64 = 240;
 /// What all names of resources and kinds begin with.
 const VENDOR: &str = "bench.example";
 /// The namespace of its containers.
@@ -93,6 +98,11 @@ pub(crate) fn large() -> String {
     format!("{VENDOR}/large")
 }
 
+/// The name of the resource of device nodes.
+pub(crate) fn nodes() -> String {
+    format!("{VENDOR}/nodes")
+}
+
 // === impl Lab ===
 
 impl Lab {
@@ -118,7 +128,8 @@ impl Lab {
         let growth =
             Resident { rss: after.rss.saturating_sub(before.rss), pss: after.pss.saturating_sub(before.pss) };
         describe(&root.cdi(), &large(), LARGE)?;
-        followed(&kubelet, RESOURCES + 1).await;
+        make_nodes(&devices(&root))?;
+        followed(&kubelet, RESOURCES + 2).await;
 
         let core = channel(&stand.containerd.socket).await?;
         let mut side = Side::connect("with devices", &root.cri_socket(), NAMESPACE, core).await?;
@@ -151,7 +162,7 @@ impl Lab {
         let checkpoint = self.kubelet.take().ok_or("there is no kubelet")?.kill();
         let options = Options { checkpoint, ..Options::default() };
         let kubelet = Kubelet::start(&directory(&self.root), options);
-        followed(&kubelet, RESOURCES + 1).await;
+        followed(&kubelet, RESOURCES + 2).await;
         let last = kubelet.registrations().iter().map(|one| one.answered).max();
         let took = last.ok_or("nothing was registered")?.duration_since(kubelet.began());
         self.kubelet = Some(kubelet);
@@ -222,18 +233,35 @@ fn directory(root: &PrivateRoot) -> PathBuf {
     root.path().join("kubelet/device-plugins")
 }
 
-/// The configuration of all groups, each of one kind of the Container Device Interface.
+fn devices(root: &PrivateRoot) -> PathBuf {
+    root.path().join("dev")
+}
+
+fn make_nodes(directory: &Path) -> Result<(), Failure> {
+    fs::create_dir_all(directory)?;
+    for number in 0..NODES {
+        let path = directory.join(format!("bench{number:02}"));
+        mknod(&path, SFlag::S_IFCHR, Mode::S_IRUSR | Mode::S_IWUSR, makedev(MAJOR, number))?;
+    }
+    Ok(())
+}
+
+/// The configuration of all groups: of one kind of the Container Device Interface each, and one of device nodes.
 fn groups(root: &PrivateRoot) -> String {
     let mut text = format!(
         "[devices.kubelet]\ndirectory = {:?}\npod_resources_socket = {:?}\n",
         directory(root),
         root.path().join("kubelet/pod-resources/kubelet.sock")
     );
-    let names = (0..RESOURCES).map(resource).chain([large()]);
-    for name in names {
+    let by_path = format!("paths = [\"{}/bench*\"]", devices(root).display());
+    let described = (0..RESOURCES).map(resource).chain([large()]).map(|kind| {
+        let by_kind = format!("cdi = [{kind:?}]");
+        (kind, by_kind)
+    });
+    for (name, found) in described.chain([(nodes(), by_path)]) {
         let model = name.trim_start_matches(VENDOR).trim_start_matches('/');
         text.push_str(&format!(
-            "[[devices.groups]]\nvendor = \"bench\"\ntype = \"device\"\nname = {model:?}\nresource = {name:?}\ncdi = [{name:?}]\n"
+            "[[devices.groups]]\nvendor = \"bench\"\ntype = \"device\"\nname = {model:?}\nresource = {name:?}\n{found}\n"
         ));
     }
     text
