@@ -10,7 +10,7 @@ use switchyard_core::gateway::{Gateway, Limits};
 use switchyard_core::id::{LeaseToken, Owner};
 use switchyard_core::spec::{LeaseClaim, TaskSpec};
 use switchyard_core::{Error, Result};
-use switchyard_device_host::{Config, Host, Hosted, Taken, inventory};
+use switchyard_device_host::{Config, Host, Hosted, PluginState, Taken, inventory};
 use switchyard_device_plugin::Frontend;
 use switchyard_fake::{BUSYBOX, Fake};
 use switchyard_kubelet::vendor::Vendor;
@@ -151,10 +151,15 @@ impl Node {
         self.fake.spec(task.id).ok_or_else(|| Error::internal("it was just made"))
     }
 
+    /// How many plugins are in a state.
+    pub(crate) fn count(&self, state: PluginState) -> usize {
+        self.hosted.report().count(state)
+    }
+
     /// How often something has failed.
     pub(crate) fn failures(&self, word: &str) -> u64 {
-        let counts = self.hosted.counts();
-        counts.failures.iter().find(|(name, _)| *name == word).expect("it is one").1
+        let report = self.hosted.report();
+        report.failures.iter().find(|(name, _)| *name == word).expect("it is one").1
     }
 }
 
