@@ -6,11 +6,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::SystemTime;
 
 use switchyard_core::device::{DeviceGroup, Health};
+use switchyard_core::id::Owner;
 use switchyard_core::{Error, Result};
 use tokio::sync::watch;
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tonic::transport::Channel;
 
+use crate::config::Config;
 use crate::from_proto::{Listed, quoted};
 use crate::inventory::Groups;
 use crate::report::LastError;
@@ -30,6 +32,8 @@ pub struct Hosted {
 #[derive(Debug)]
 struct Shared {
     taken: Taken,
+    /// How many devices of a resource each owner may hold at most.
+    quotas: BTreeMap<String, BTreeMap<Owner, usize>>,
     state: Mutex<State>,
     groups: watch::Sender<Arc<Vec<DeviceGroup>>>,
     failures: [AtomicU64; Failure::ALL.len()],
@@ -151,6 +155,18 @@ impl Failure {
     }
 }
 
+// === impl Taken ===
+
+impl Taken {
+    /// Whether this resource, or the group that would be made of it, is one of the configuration's own.
+    #[must_use]
+    pub fn has(&self, resource: &str) -> bool {
+        let own = group(resource);
+        let is_same = |name: &[String; 3]| *name == [&*own.vendor, &*own.kind, &*own.name];
+        self.resources.iter().any(|taken| taken == resource) || self.names.iter().any(is_same)
+    }
+}
+
 // === impl Fault ===
 
 impl Fault {
@@ -168,9 +184,10 @@ impl Fault {
 impl Hosted {
     /// No plugin has registered yet, and none can.
     #[must_use]
-    pub fn new(taken: Taken) -> Self {
+    pub fn new(taken: Taken, config: &Config) -> Self {
         let shared = Shared {
             taken,
+            quotas: config.quotas(),
             state: Mutex::new(State {
                 resources: Vec::new(),
                 fault: Some("the directory is not there yet".to_owned()),
@@ -222,10 +239,7 @@ impl Hosted {
     /// # Errors
     /// `AlreadyExists` if the configuration has it; `ResourceExhausted` if there are too many.
     pub(crate) fn check(&self, resource: &str) -> Result<()> {
-        let Taken { resources, names } = &self.shared.taken;
-        let own = group(resource, Vec::new());
-        let same = |name: &&[String; 3]| **name == [&*own.vendor, &*own.kind, &*own.name];
-        if resources.iter().any(|taken| taken == resource) || names.iter().any(|name| same(&name)) {
+        if self.shared.taken.has(resource) {
             return Err(Error::already_exists(format!(
                 "a group of devices.groups in the gateway's configuration is {resource} already: give it another resource, or take it out"
             )));
@@ -374,7 +388,8 @@ impl Hosted {
         };
         let Some(resource) = state.resources.iter_mut().find(newest) else { return false };
         change(resource);
-        let groups: Vec<DeviceGroup> = state.resources.iter().filter_map(Resource::group).collect();
+        let groups: Vec<DeviceGroup> =
+            state.resources.iter().filter_map(|resource| self.group(resource)).collect();
         self.shared.groups.send_if_modified(|told| {
             let is_new = **told != groups;
             if is_new {
@@ -385,28 +400,25 @@ impl Hosted {
         true
     }
 
+    /// The group of a resource's devices, if they were ever listed.
+    fn group(&self, resource: &Resource) -> Option<DeviceGroup> {
+        let mut devices = resource.listed.as_ref()?.devices.clone();
+        if let Some(fault) = resource.fault {
+            devices.iter_mut().for_each(|device| device.health = Health::Unhealthy(fault.text().to_owned()));
+        }
+        let quota = self.shared.quotas.get(&resource.name).cloned().unwrap_or_default();
+        Some(DeviceGroup { devices, quota, ..group(&resource.name) })
+    }
+
     pub(crate) fn state(&self) -> MutexGuard<'_, State> {
         self.shared.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-// === impl Resource ===
-
-impl Resource {
-    /// The group of its devices, if they were ever listed.
-    fn group(&self) -> Option<DeviceGroup> {
-        let mut devices = self.listed.as_ref()?.devices.clone();
-        if let Some(fault) = self.fault {
-            devices.iter_mut().for_each(|device| device.health = Health::Unhealthy(fault.text().to_owned()));
-        }
-        Some(group(&self.name, devices))
-    }
-}
-
-/// The group of a resource.
-fn group(resource: &str, devices: Vec<switchyard_core::device::Device>) -> DeviceGroup {
+/// The group of a resource, without its devices.
+fn group(resource: &str) -> DeviceGroup {
     let (vendor, kind) = resource.split_once('/').unwrap_or((resource, ""));
-    DeviceGroup { resource: resource.to_owned(), devices, ..DeviceGroup::new(vendor, kind, GROUP_NAME) }
+    DeviceGroup { resource: resource.to_owned(), ..DeviceGroup::new(vendor, kind, GROUP_NAME) }
 }
 
 /// The vendors' ids and ours.

@@ -4,7 +4,7 @@ use std::os::unix::fs::symlink;
 
 use switchyard_core::device::{Device, DeviceGroup, Health, Inventory};
 use switchyard_core::id::Owner;
-use switchyard_device_host::PluginState;
+use switchyard_device_host::{Config, Host, Hosted, PluginState, Taken};
 use switchyard_kubelet::vendor::{self, Vendor, device};
 use tonic::Code;
 
@@ -129,11 +129,11 @@ async fn what_a_predecessor_left_in_the_directory_goes() {
     assert_eq!(names(&node.directory()), ["gpu.sock", "kubelet.sock"]);
     drop(vendor);
     let directory = node.directory();
-    let hosted = switchyard_device_host::Hosted::new(switchyard_device_host::Taken::default());
+    let config = Config { enabled: true, directory: directory.clone(), ..Config::default() };
+    let hosted = Hosted::new(Taken::default(), &config);
     let seen = hosted.clone();
-    let config = switchyard_device_host::Config { enabled: true, directory: directory.clone() };
     let stop = tokio_util::sync::CancellationToken::new();
-    let other = tokio::spawn(switchyard_device_host::Host::new(hosted, config).serve(stop.clone()));
+    let other = tokio::spawn(Host::new(hosted, config).serve(stop.clone()));
     // The directory has a host that lives: the other one leaves it alone, and says so.
     until("it is told", || seen.report().fault.is_some_and(|fault| fault.contains("serves"))).await;
     assert_eq!(names(&directory), ["gpu.sock", "kubelet.sock"]);
