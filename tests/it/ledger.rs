@@ -2,4 +2,6 @@
 
 mod compute;
 mod devices;
+mod hosted;
+mod orchestrators;
 mod ports;

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use glob::Pattern;
 use serde::Deserialize;
-use switchyard_core::device::{SlotPlacement, resource};
+use switchyard_core::device::{SlotPlacement, quota, resource};
 use switchyard_core::id::Owner;
 use switchyard_core::{Error, Result};
 use switchyard_runtime_spec::cdi::is_kind;
@@ -147,7 +147,8 @@ impl Group {
 
     /// How many slots each owner may hold at most.
     pub(crate) fn quotas(&self) -> BTreeMap<Owner, usize> {
-        self.quota.iter().filter_map(|(owner, most)| Some((Owner::parse(owner)?, *most))).collect()
+        // One that cannot be read was refused with the configuration.
+        quota::parse(&self.quota).unwrap_or_default()
     }
 
     fn check_one(&self) -> Result<()> {
@@ -189,13 +190,7 @@ impl Group {
         if !(1..=SHARES_MAX).contains(&self.shares) {
             return Err(Error::invalid("shares", format!("{} is not within 1 to {SHARES_MAX}", self.shares)));
         }
-        match self.quota.keys().find(|owner| Owner::parse(owner).is_none()) {
-            Some(owner) => {
-                let known = Owner::ALL.map(Owner::as_str).join(", ");
-                Err(Error::invalid("quota", format!("{owner:?} is no owner: {known}")))
-            }
-            None => Ok(()),
-        }
+        quota::parse(&self.quota).map(drop)
     }
 
     /// Checks what a task gets besides the devices.

@@ -11,6 +11,7 @@ use crate::id::Owner;
 use crate::spec::{DeviceNode, EnvVar, Mount, TaskSpec};
 
 mod provider;
+pub mod quota;
 pub mod resource;
 
 pub use provider::DeviceProvider;

@@ -183,7 +183,7 @@ async fn metrics(State(Pages { admin, reach: _ }): State<Pages>) -> Response {
         images: admin.images().await,
         streaming: admin.source.count_streaming(),
         launchers: admin.source.count_launchers(),
-        plugins: admin.source.count_plugins(),
+        plugins: admin.source.plugins(),
         devices: admin.source.devices(),
         parts: admin.source.parts(),
         logs: tokio::time::timeout(COUNT_LIMIT, admin.source.logs()).await.ok().flatten(),

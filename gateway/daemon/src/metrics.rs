@@ -15,7 +15,9 @@
 //! | `switchyard_ledger_capacity` | `resource`: vendor, type and name of a group of devices |
 //! | `switchyard_ledger_claims` | `owner`, `resource`: the same, or `port` |
 //! | `switchyard_ledger_refusals_total` | `owner`, `resource`: `device` or `port`, `reason` |
-//! | `switchyard_device_host_plugins` | `state`: connected or ended |
+//! | `switchyard_device_host_plugins` | `state`: connected, silent or ended |
+//! | `switchyard_device_host_devices` | `resource`, `health`: healthy or unhealthy |
+//! | `switchyard_device_host_state_since_timestamp_seconds` | `resource`, `state` |
 //! | `switchyard_device_host_failures_total` | `reason` |
 //! | `switchyard_log_containers`, `switchyard_log_{lines,bytes,dropped_lines,dropped_bytes}_total` | |
 //! | `process_*` | |
@@ -99,7 +101,7 @@ pub struct NodeCounts {
     /// Launchers of Nomad agents that have a session; `None` if none are served.
     pub launchers: Option<u64>,
     /// Device plugins of vendors, and what has failed of them; `None` if they are not hosted.
-    pub plugins: Option<switchyard_device_host::Counts>,
+    pub plugins: Option<switchyard_device_host::Report>,
     /// Devices and ports of the host, and who has them.
     pub devices: Devices,
     /// The parts, each up or down.

@@ -9,7 +9,7 @@ use switchyard_core::backend::{Advisory, Condition as BackendCondition};
 use switchyard_core::gateway::Gateway;
 use switchyard_core::id::{LeaseToken, Owner};
 use switchyard_core::table::Counts;
-use switchyard_device_host::{Counts as Counted, Hosted};
+use switchyard_device_host::{Hosted, PluginState, Report};
 use switchyard_device_plugin::Registrations;
 use switchyard_logkeeper::Client;
 use switchyard_logkeeper::protocol::Stats;
@@ -151,6 +151,7 @@ impl Source for Node {
         parts.push(needed("logkeeper", self.logkeeper.borrow().condition()));
         parts.extend(self.backend_parts());
         parts.extend(self.kubelet_devices.get().and_then(kubelet_devices));
+        parts.extend(self.plugins().map(|report| device_plugins(&report)));
         for (name, served) in &self.frontends {
             parts.push(self.frontend(name, served));
             if *name == "cri" {
@@ -197,8 +198,8 @@ impl Source for Node {
         self.launchers.get().and_then(|launchers| u64::try_from(launchers.count()).ok())
     }
 
-    fn count_plugins(&self) -> Option<Counted> {
-        self.hosted.get().map(Hosted::counts)
+    fn plugins(&self) -> Option<Report> {
+        self.hosted.get().map(Hosted::report)
     }
 
     fn logs(&self) -> BoxFuture<'_, Option<Stats>> {
@@ -226,7 +227,8 @@ impl Source for Node {
     }
 
     fn devices(&self) -> Devices {
-        self.gateway.get().map(|gateway| Devices::of(&gateway.ledger_report())).unwrap_or_default()
+        let report = self.gateway.get().map(Gateway::ledger_report);
+        report.map(|report| Devices::of(&report, self.plugins())).unwrap_or_default()
     }
 
     fn release_lease(&self, token: LeaseToken) -> BoxFuture<'_, switchyard_core::Result<()>> {
@@ -263,6 +265,25 @@ fn kubelet_devices(registrations: &Registrations) -> Option<Part> {
     };
     // A node may well have no kubelet now.
     Some(optional("kubelet devices", condition))
+}
+
+/// Whether vendors' device plugins can register, and those that have are there.
+fn device_plugins(report: &Report) -> Part {
+    let away = report.plugins.iter().filter(|plugin| plugin.state != PluginState::Connected);
+    let away: Vec<_> =
+        away.map(|plugin| format!("{} ({})", plugin.resource, plugin.state.as_str())).collect();
+    let condition = match &report.fault {
+        Some(fault) => Condition::Down(format!("none can register: {fault}")),
+        None if away.is_empty() => Condition::Up(format!("{} connected", report.plugins.len())),
+        None => Condition::Down(format!(
+            "{} of {} not connected: {}",
+            away.len(),
+            report.plugins.len(),
+            away.join(", ")
+        )),
+    };
+    // What needs none of their devices is made all the same.
+    optional("device plugins", condition)
 }
 
 const fn needed(name: &'static str, condition: Condition) -> Part {

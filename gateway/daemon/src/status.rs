@@ -14,11 +14,13 @@ use switchyard_core::table::{Counts, Sandbox, Task};
 use switchyard_logkeeper::protocol::Stats;
 
 mod devices;
+mod plugins;
 
 pub use devices::{
     AmountView, ComputeView, Devices, ExclusiveView, GroupView, HeldView, HolderView, PortView, RefusalView,
     ReservedView, SlotView,
 };
+pub use plugins::{ErrorView, HostView, PluginView};
 
 /// A part of the daemon, or a process it needs.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -85,8 +87,8 @@ pub trait Source: Send + Sync + 'static {
     /// How many launchers of Nomad agents have a session; `None` while none are served.
     fn count_launchers(&self) -> Option<u64>;
 
-    /// How many device plugins of vendors there are, and what has failed of them; `None` while they are not hosted.
-    fn count_plugins(&self) -> Option<switchyard_device_host::Counts>;
+    /// Device plugins of vendors, and what has failed of them; `None` while they are not hosted.
+    fn plugins(&self) -> Option<switchyard_device_host::Report>;
 
     /// What the logkeeper counts; `None` if it does not answer.
     fn logs(&self) -> BoxFuture<'_, Option<Stats>>;

@@ -11,7 +11,7 @@ use switchyard_core::gateway::Scope;
 use switchyard_core::ledger::LeaseStore;
 use switchyard_core::spec::CpuSet;
 use switchyard_cri::ExclusiveCpus;
-use switchyard_device_host::{Host, Hosted, Taken};
+use switchyard_device_host::{Host, Hosted};
 use switchyard_device_plugin::Observe;
 use switchyard_devices::{Roots, Search};
 use switchyard_ledger::Journal;
@@ -93,14 +93,7 @@ pub fn hardware(config: &Config, stop: CancellationToken) -> Inventories {
 /// What vendors' device plugins offer, once some have registered.
 #[must_use]
 pub fn hosted(config: &Config) -> Hosted {
-    let groups = &config.devices.groups;
-    Hosted::new(Taken {
-        resources: groups.iter().map(|group| group.resource.clone()).collect(),
-        names: groups
-            .iter()
-            .map(|group| [group.vendor.clone(), group.kind.clone(), group.name.clone()])
-            .collect(),
-    })
+    Hosted::new(config.devices.taken(), &config.devices.host)
 }
 
 /// What vendors' device plugins register with, with these layers around its service.

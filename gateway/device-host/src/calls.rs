@@ -46,8 +46,9 @@ impl DeviceProvider for Hosted {
         let answer = self.call(resource, "Allocate", ALLOCATE, client.allocate(request)).await;
         let given = answer.and_then(|answer| {
             from_proto::allocated(answer).map_err(|error| {
-                self.count(Failure::Malformed);
-                error.context("the answer of its plugin to Allocate cannot be taken")
+                let error = error.context("the answer of its plugin to Allocate cannot be taken");
+                self.fail(resource, Failure::Malformed, &error.report());
+                error
             })
         });
         given.map_err(|error| {
@@ -99,7 +100,8 @@ impl DeviceProvider for Hosted {
         });
         let preferred = from_proto::preferred(answer.ok()?, &by_vendors(&ids, &vendors), must, size);
         if preferred.is_none() {
-            self.count(Failure::Malformed);
+            let why = "it prefers other devices than it was asked about";
+            self.fail(resource, Failure::Malformed, why);
             tracing::warn!(
                 resource,
                 "a plugin prefers other devices than it was asked about: they are chosen without it"
@@ -118,23 +120,22 @@ impl Hosted {
         limit: Duration,
         call: impl Future<Output = Result<Response<T>, Status>> + Send,
     ) -> Result<T> {
-        match timeout(limit, call).await {
-            Ok(Ok(answer)) => Ok(answer.into_inner()),
+        let (failure, error) = match timeout(limit, call).await {
+            Ok(Ok(answer)) => return Ok(answer.into_inner()),
             Ok(Err(status)) => {
-                self.count(Failure::Failed);
                 let why: String = status.message().chars().take(TEXT_MAX).collect();
-                Err(Error::unavailable(format!(
-                    "the plugin of {resource} fails {method}: {:?}: {why}",
-                    status.code()
-                )))
+                let text = format!("the plugin of {resource} fails {method}: {:?}: {why}", status.code());
+                (Failure::Failed, Error::unavailable(text))
             }
             Err(_) => {
-                self.count(Failure::Late);
-                Err(Error::deadline(format!(
+                let text = format!(
                     "the plugin of {resource} has not answered {method} within {limit:?}: if it hangs, start it anew"
-                )))
+                );
+                (Failure::Late, Error::deadline(text))
             }
-        }
+        };
+        self.fail(resource, failure, &error.report());
+        Err(error)
     }
 }
 

@@ -1,8 +1,11 @@
-//! Where plugins register.
+//! Where plugins register, and what is said of their resources.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
+use switchyard_core::device::{quota, resource};
+use switchyard_core::id::Owner;
 
 /// The longest path of a unix socket that the kernel takes, without its final NUL.
 pub(crate) const SOCKET_PATH_MAX: usize = 107;
@@ -18,13 +21,25 @@ pub struct Config {
     pub enabled: bool,
     /// The directory that is to them what a kubelet's directory for device plugins is, with our kubelet.sock.
     pub directory: PathBuf,
+    /// What is said of resources, whether a plugin has registered them or not.
+    pub resources: Vec<Resource>,
+}
+
+/// `[[devices.host.resources]]`: a resource that plugins may register.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Resource {
+    /// Its name, as `nvidia.com/gpu`.
+    pub name: String,
+    /// How many of its devices an owner may hold at most; one that is not named may hold all.
+    pub quota: BTreeMap<String, usize>,
 }
 
 // === impl Config ===
 
 impl Default for Config {
     fn default() -> Self {
-        Self { enabled: false, directory: "/run/switchyard/device-plugins".into() }
+        Self { enabled: false, directory: "/run/switchyard/device-plugins".into(), resources: Vec::new() }
     }
 }
 
@@ -49,6 +64,29 @@ impl Config {
             );
             return Err(("directory", why));
         }
+        self.check_resources().map_err(|why| ("resources", why))
+    }
+
+    /// How many devices of each resource each owner may hold at most.
+    pub(crate) fn quotas(&self) -> BTreeMap<String, BTreeMap<Owner, usize>> {
+        // One that cannot be read was refused with the configuration.
+        let quota = |resource: &Resource| quota::parse(&resource.quota).unwrap_or_default();
+        self.resources.iter().map(|resource| (resource.name.clone(), quota(resource))).collect()
+    }
+
+    fn check_resources(&self) -> Result<(), String> {
+        let mut names = BTreeSet::new();
+        for Resource { name, quota } in &self.resources {
+            if let Err(why) = resource::check(name) {
+                return Err(format!("name: {name:?} is no resource that a device plugin can have: {why}"));
+            }
+            if !names.insert(name) {
+                return Err(format!("name: two of them are {name}"));
+            }
+            if let Err(error) = quota::parse(quota) {
+                return Err(format!("{name}: {error}"));
+            }
+        }
         Ok(())
     }
 }
@@ -64,6 +102,28 @@ mod tests {
         for directory in [format!("/{}", "x".repeat(42)), kubelets[0].display().to_string()] {
             let config = Config { directory: directory.into(), ..Config::default() };
             assert_eq!(config.check(&kubelets).unwrap_err().0, "directory");
+        }
+    }
+
+    #[test]
+    fn a_resource_is_named_once_by_a_name_that_plugins_can_register_with_a_quota_of_owners() {
+        let check = |resources: &[(&str, &str)]| {
+            let resource = |(name, owner): &(&str, &str)| Resource {
+                name: (*name).to_owned(),
+                quota: BTreeMap::from([((*owner).to_owned(), 2)]),
+            };
+            let config = Config { resources: resources.iter().map(resource).collect(), ..Config::default() };
+            config.check(&[]).map(|()| config.quotas())
+        };
+        let quotas = check(&[("acme.com/gpu", "nomad"), ("acme.com/nic", "kubernetes")]).unwrap();
+        assert_eq!(quotas["acme.com/gpu"], BTreeMap::from([(Owner::Nomad, 2)]));
+        for (resources, why) in [
+            (&[("gpu", "nomad")][..], "name: \"gpu\" is no resource"),
+            (&[("acme.com/gpu", "nomad"), ("acme.com/gpu", "kubernetes")], "two of them are acme.com/gpu"),
+            (&[("acme.com/gpu", "docker")], "acme.com/gpu: quota: \"docker\" is no owner: kubernetes"),
+        ] {
+            let (key, told) = check(resources).unwrap_err();
+            assert!(key == "resources" && told.contains(why), "{told}");
         }
     }
 }

@@ -3,27 +3,25 @@
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::SystemTime;
 
 use switchyard_core::device::{DeviceGroup, Health};
+use switchyard_core::id::Owner;
 use switchyard_core::{Error, Result};
 use tokio::sync::watch;
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tonic::transport::Channel;
 
+use crate::config::Config;
 use crate::from_proto::{Listed, quoted};
 use crate::inventory::Groups;
+use crate::report::LastError;
 
 /// The most resources that plugins may register while the daemon lives.
 const RESOURCES_MAX: usize = 64;
 
 /// The name of the groups of resources: vendor and type are the parts of the resource, so that a job asks for `device "acme.com/tpu"`.
 const GROUP_NAME: &str = "default";
-
-/// What is told of the devices of a plugin that has ended. The same each time: an agent registers its node again for each other text.
-const ENDED: &str = "the plugin of its vendor has ended";
-
-/// What is told of the devices of a plugin that hangs from the beginning.
-const SILENT: &str = "the plugin of its vendor does not list its devices";
 
 /// What vendors' plugins have listed, and how they are called. Clones are the same.
 #[derive(Debug, Clone)]
@@ -34,6 +32,8 @@ pub struct Hosted {
 #[derive(Debug)]
 struct Shared {
     taken: Taken,
+    /// How many devices of a resource each owner may hold at most.
+    quotas: BTreeMap<String, BTreeMap<Owner, usize>>,
     state: Mutex<State>,
     groups: watch::Sender<Arc<Vec<DeviceGroup>>>,
     failures: [AtomicU64; Failure::ALL.len()],
@@ -46,17 +46,6 @@ pub struct Taken {
     pub resources: Vec<String>,
     /// Their vendors, types and names.
     pub names: Vec<[String; 3]>,
-}
-
-/// How many plugins there are.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Counts {
-    /// Resources whose plugin is connected.
-    pub connected: usize,
-    /// Resources whose plugin has ended.
-    pub ended: usize,
-    /// What has failed so far, by its word.
-    pub failures: Vec<(&'static str, u64)>,
 }
 
 /// What fails of a plugin.
@@ -76,32 +65,51 @@ pub enum Failure {
     Malformed,
 }
 
-#[derive(Debug, Default)]
-struct State {
+/// Why devices of a plugin cannot be given to anybody, whatever it has listed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Fault {
+    /// The plugin has ended.
+    Ended,
+    /// The plugin hangs from the beginning.
+    Silent,
+}
+
+#[derive(Debug)]
+pub(crate) struct State {
     /// In the order in which they were registered first.
-    resources: Vec<Resource>,
+    pub(crate) resources: Vec<Resource>,
+    /// Why no plugin can register now.
+    pub(crate) fault: Option<String>,
+    /// The registration that failed last.
+    pub(crate) refused: Option<LastError>,
     /// The number of the newest connection.
     newest: u64,
 }
 
 /// A resource that was registered once.
 #[derive(Debug)]
-struct Resource {
-    name: String,
+pub(crate) struct Resource {
+    pub(crate) name: String,
+    /// The socket of its newest plugin.
+    pub(crate) endpoint: String,
     /// The number of its newest connection.
     connection: u64,
     /// `None` after that has ended.
-    plugin: Option<Connected>,
+    pub(crate) plugin: Option<Connected>,
+    /// Since when its plugin is connected, is silent, or has ended.
+    pub(crate) since: SystemTime,
     /// Its newest plugin wants to be told before a container is made.
     pre_start: bool,
     /// What was listed last; `None` before that.
-    listed: Option<Listed>,
+    pub(crate) listed: Option<Listed>,
     /// Why its devices cannot be given to anybody now.
-    fault: Option<&'static str>,
+    pub(crate) fault: Option<Fault>,
+    /// What failed last.
+    pub(crate) last_error: Option<LastError>,
 }
 
 #[derive(Debug)]
-struct Connected {
+pub(crate) struct Connected {
     plugin: Plugin,
     /// Ends the connection's stream.
     _stream: DropGuard,
@@ -147,15 +155,45 @@ impl Failure {
     }
 }
 
+// === impl Taken ===
+
+impl Taken {
+    /// Whether this resource, or the group that would be made of it, is one of the configuration's own.
+    #[must_use]
+    pub fn has(&self, resource: &str) -> bool {
+        let own = group(resource);
+        let is_same = |name: &[String; 3]| *name == [&*own.vendor, &*own.kind, &*own.name];
+        self.resources.iter().any(|taken| taken == resource) || self.names.iter().any(is_same)
+    }
+}
+
+// === impl Fault ===
+
+impl Fault {
+    /// What is told of the devices. The same each time: an agent registers its node again for each other text.
+    const fn text(self) -> &'static str {
+        match self {
+            Self::Ended => "the plugin of its vendor has ended",
+            Self::Silent => "the plugin of its vendor does not list its devices",
+        }
+    }
+}
+
 // === impl Hosted ===
 
 impl Hosted {
-    /// No plugin has registered yet.
+    /// No plugin has registered yet, and none can.
     #[must_use]
-    pub fn new(taken: Taken) -> Self {
+    pub fn new(taken: Taken, config: &Config) -> Self {
         let shared = Shared {
             taken,
-            state: Mutex::default(),
+            quotas: config.quotas(),
+            state: Mutex::new(State {
+                resources: Vec::new(),
+                fault: Some("the directory is not there yet".to_owned()),
+                refused: None,
+                newest: 0,
+            }),
             groups: watch::Sender::default(),
             failures: Default::default(),
         };
@@ -168,23 +206,32 @@ impl Hosted {
         self.shared.groups.subscribe()
     }
 
-    /// How many plugins there are, and what has failed.
-    #[must_use]
-    pub fn counts(&self) -> Counts {
-        let state = self.state();
-        let connected = state.resources.iter().filter(|resource| resource.plugin.is_some()).count();
-        let count = |failure: Failure| {
-            (failure.as_str(), self.shared.failures[failure as usize].load(Ordering::Relaxed))
-        };
-        Counts {
-            connected,
-            ended: state.resources.len() - connected,
-            failures: Failure::ALL.map(count).to_vec(),
+    /// Says why no plugin can register now; `None` if they can.
+    pub(crate) fn set_fault(&self, fault: Option<String>) {
+        self.state().fault = fault;
+    }
+
+    /// Something of a plugin has failed.
+    pub(crate) fn fail(&self, resource: &str, failure: Failure, why: &str) {
+        self.count(failure);
+        if let Some(known) = self.state().resources.iter_mut().find(|known| known.name == resource) {
+            known.last_error = Some(LastError::now(why));
         }
     }
 
-    pub(crate) fn count(&self, failure: Failure) {
+    /// A registration has failed.
+    pub(crate) fn fail_registration(&self, failure: Failure, error: &Error) {
+        self.count(failure);
+        self.state().refused = Some(LastError::now(&error.report()));
+    }
+
+    fn count(&self, failure: Failure) {
         self.shared.failures[failure as usize].fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// How often something has failed so far.
+    pub(crate) fn count_of(&self, failure: Failure) -> u64 {
+        self.shared.failures[failure as usize].load(Ordering::Relaxed)
     }
 
     /// Whether a plugin may register this resource.
@@ -192,10 +239,7 @@ impl Hosted {
     /// # Errors
     /// `AlreadyExists` if the configuration has it; `ResourceExhausted` if there are too many.
     pub(crate) fn check(&self, resource: &str) -> Result<()> {
-        let Taken { resources, names } = &self.shared.taken;
-        let own = group(resource, Vec::new());
-        let same = |name: &&[String; 3]| **name == [&*own.vendor, &*own.kind, &*own.name];
-        if resources.iter().any(|taken| taken == resource) || names.iter().any(|name| same(&name)) {
+        if self.shared.taken.has(resource) {
             return Err(Error::already_exists(format!(
                 "a group of devices.groups in the gateway's configuration is {resource} already: give it another resource, or take it out"
             )));
@@ -218,6 +262,7 @@ impl Hosted {
     pub(crate) fn connect(
         &self,
         resource: &str,
+        endpoint: &str,
         plugin: Plugin,
         over: CancellationToken,
     ) -> Result<Connection> {
@@ -230,15 +275,19 @@ impl Hosted {
         match state.resources.iter_mut().find(|known| known.name == resource) {
             Some(known) => {
                 (known.connection, known.pre_start) = (number, pre_start);
-                known.plugin = Some(connected);
+                (known.plugin, known.since) = (Some(connected), SystemTime::now());
+                endpoint.clone_into(&mut known.endpoint);
             }
             None => state.resources.push(Resource {
                 name: resource.to_owned(),
+                endpoint: endpoint.to_owned(),
                 connection: number,
                 plugin: Some(connected),
+                since: SystemTime::now(),
                 pre_start,
                 listed: None,
                 fault: None,
+                last_error: None,
             }),
         }
         Ok(Connection { resource: resource.to_owned(), number, over })
@@ -247,7 +296,10 @@ impl Hosted {
     /// A plugin has listed its devices.
     pub(crate) fn list(&self, connection: &Connection, listed: Listed) {
         if let Some((count, why)) = &listed.left_out {
-            self.count(Failure::Malformed);
+            let text = format!(
+                "its list is not taken as it is: {count} entries are left out, the first since {why}"
+            );
+            self.fail(&connection.resource, Failure::Malformed, &text);
             tracing::warn!(
                 resource = connection.resource,
                 entries = count,
@@ -255,7 +307,12 @@ impl Hosted {
                 "a plugin's list is not taken as it is"
             );
         }
-        self.change(connection, |resource| (resource.listed, resource.fault) = (Some(listed), None));
+        self.change(connection, |resource| {
+            if resource.fault == Some(Fault::Silent) {
+                resource.since = SystemTime::now();
+            }
+            (resource.listed, resource.fault) = (Some(listed), None);
+        });
     }
 
     /// A plugin has not listed anything for a while.
@@ -265,13 +322,17 @@ impl Hosted {
             resource = connection.resource,
             "a plugin that has registered does not list its devices"
         );
-        self.change(connection, |resource| resource.fault = Some(SILENT));
+        self.change(connection, |resource| {
+            (resource.fault, resource.since) = (Some(Fault::Silent), SystemTime::now());
+            resource.last_error = Some(LastError::now("it has registered, and does not list its devices"));
+        });
     }
 
     /// A connection has ended: its devices are unhealthy until the plugin registers again.
     pub(crate) fn end(&self, connection: &Connection, why: &str) {
         let is_newest = self.change(connection, |resource| {
-            (resource.plugin, resource.fault) = (None, Some(ENDED));
+            (resource.plugin, resource.fault) = (None, Some(Fault::Ended));
+            (resource.since, resource.last_error) = (SystemTime::now(), Some(LastError::now(why)));
         });
         if is_newest {
             self.count(Failure::Ended);
@@ -327,7 +388,8 @@ impl Hosted {
         };
         let Some(resource) = state.resources.iter_mut().find(newest) else { return false };
         change(resource);
-        let groups: Vec<DeviceGroup> = state.resources.iter().filter_map(Resource::group).collect();
+        let groups: Vec<DeviceGroup> =
+            state.resources.iter().filter_map(|resource| self.group(resource)).collect();
         self.shared.groups.send_if_modified(|told| {
             let is_new = **told != groups;
             if is_new {
@@ -338,28 +400,25 @@ impl Hosted {
         true
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    /// The group of a resource's devices, if they were ever listed.
+    fn group(&self, resource: &Resource) -> Option<DeviceGroup> {
+        let mut devices = resource.listed.as_ref()?.devices.clone();
+        if let Some(fault) = resource.fault {
+            devices.iter_mut().for_each(|device| device.health = Health::Unhealthy(fault.text().to_owned()));
+        }
+        let quota = self.shared.quotas.get(&resource.name).cloned().unwrap_or_default();
+        Some(DeviceGroup { devices, quota, ..group(&resource.name) })
+    }
+
+    pub(crate) fn state(&self) -> MutexGuard<'_, State> {
         self.shared.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-// === impl Resource ===
-
-impl Resource {
-    /// The group of its devices, if they were ever listed.
-    fn group(&self) -> Option<DeviceGroup> {
-        let mut devices = self.listed.as_ref()?.devices.clone();
-        if let Some(fault) = self.fault {
-            devices.iter_mut().for_each(|device| device.health = Health::Unhealthy(fault.to_owned()));
-        }
-        Some(group(&self.name, devices))
-    }
-}
-
-/// The group of a resource.
-fn group(resource: &str, devices: Vec<switchyard_core::device::Device>) -> DeviceGroup {
+/// The group of a resource, without its devices.
+fn group(resource: &str) -> DeviceGroup {
     let (vendor, kind) = resource.split_once('/').unwrap_or((resource, ""));
-    DeviceGroup { resource: resource.to_owned(), devices, ..DeviceGroup::new(vendor, kind, GROUP_NAME) }
+    DeviceGroup { resource: resource.to_owned(), ..DeviceGroup::new(vendor, kind, GROUP_NAME) }
 }
 
 /// The vendors' ids and ours.

@@ -27,9 +27,11 @@ mod hosted;
 mod ids;
 pub mod inventory;
 mod registration;
+mod report;
 mod serve;
 mod status;
 
-pub use config::Config;
-pub use hosted::{Counts, Failure, Hosted, Taken};
+pub use config::{Config, Resource};
+pub use hosted::{Failure, Hosted, Taken};
+pub use report::{LastError, PluginReport, PluginState, Report};
 pub use serve::{Host, Observe};

@@ -64,7 +64,7 @@ impl Registrar {
     async fn admit(&self, request: v1beta1::RegisterRequest) -> Result<String> {
         let deadline = Instant::now() + DIAL;
         let refused = |error: Error| {
-            self.hosted.count(Failure::Refused);
+            self.hosted.fail_registration(Failure::Refused, &error);
             error
         };
         let Registering { resource, endpoint } = from_proto::registration(request).map_err(refused)?;
@@ -74,11 +74,14 @@ impl Registrar {
             return Err(refused(Error::exhausted(text)));
         };
         let plugin = self.call_back(&endpoint, deadline).await.map_err(|error| {
-            self.hosted.count(Failure::Unreachable);
-            error.context(format!("register {resource}: the plugin does not answer on {endpoint}"))
+            let error =
+                error.context(format!("register {resource}: the plugin does not answer on {endpoint}"));
+            self.hosted.fail_registration(Failure::Unreachable, &error);
+            error
         })?;
         let channel = plugin.channel.clone();
-        let connection = self.hosted.connect(&resource, plugin, self.stop.child_token()).map_err(refused)?;
+        let connection = self.hosted.connect(&resource, &endpoint, plugin, self.stop.child_token());
+        let connection = connection.map_err(refused)?;
         let hosted = self.hosted.clone();
         self.tasks.spawn(connection.over.clone().run_until_cancelled_owned(async move {
             let why = follow(&hosted, &connection, channel).await;

@@ -69,9 +69,10 @@ impl Host {
     /// more. Our socket stays, as a kubelet's does: a plugin registers again when the next one is made.
     pub async fn serve(self, stop: CancellationToken) {
         let Self { hosted, config, observe } = self;
-        let Some(listener) = stop.run_until_cancelled(listen(&config)).await else { return };
+        let Some(listener) = stop.run_until_cancelled(listen(&config, &hosted)).await else { return };
         tracing::info!(directory = %config.directory.display(), "vendors' device plugins can register");
         let tasks = TaskTracker::new();
+        let followed = hosted.clone();
         let registrar = Registrar::new(hosted, config.directory, tasks.clone(), stop.clone());
         let service = RegistrationServer::from_arc(registrar).max_decoding_message_size(REQUEST_MAX);
         let server =
@@ -84,6 +85,7 @@ impl Host {
         tokio::select! {
             end = server => if let Err(error) = end {
                 tracing::error!(%error, "vendors' device plugins cannot register any more");
+                followed.set_fault(Some(error.to_string()));
             },
             () = deadline => {}
         }
@@ -101,11 +103,14 @@ impl fmt::Debug for Host {
 }
 
 /// Listens in the directory, as soon as that can be. Cancel-safe.
-async fn listen(config: &Config) -> UnixListener {
+async fn listen(config: &Config, hosted: &Hosted) -> UnixListener {
     let mut told = String::new();
     loop {
         match directory::open(&config.directory).await {
-            Ok(listener) => return listener,
+            Ok(listener) => {
+                hosted.set_fault(None);
+                return listener;
+            }
             Err(error) => {
                 let report = error.report();
                 if told != report {
@@ -113,6 +118,7 @@ async fn listen(config: &Config) -> UnixListener {
                         error = report,
                         "vendors' device plugins cannot register, which is tried until they can"
                     );
+                    hosted.set_fault(Some(report.clone()));
                     told = report;
                 }
             }

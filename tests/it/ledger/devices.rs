@@ -7,14 +7,12 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use switchyard_kubelet::{Kubelet, Options, RunOptions};
-use switchyard_proto::cri::v1 as cri;
-use switchyard_proto::nomad::device;
-use switchyard_proto::nomad::drivers::proto as nomad;
 use switchyard_tests::host::{eventually, random_name};
 use switchyard_tests::node::{Node, Pod};
 use switchyard_tests::nomad::{Agent, Setup};
 use tokio::runtime::Runtime;
 
+use super::orchestrators::{self, container_with, end, task_with};
 use crate::nomad::devices::{Devices, make_device};
 
 /// What the kubelet calls the group.
@@ -83,31 +81,9 @@ impl Lab {
         self.runtime.block_on(kubelet.admit(pod, "main", &[(TPU, 1)]))
     }
 
-    /// A container with what the kubelet was given for it.
-    fn container(&self, name: &str, options: &RunOptions) -> cri::ContainerConfig {
-        let mut config = self.node.container(name, &["sleep", "1000"]);
-        config.annotations = options.annotations.clone();
-        config.envs = options
-            .envs
-            .iter()
-            .map(|(key, value)| cri::KeyValue { key: key.clone(), value: value.clone().into_bytes() })
-            .collect();
-        config.devices = options
-            .devices
-            .iter()
-            .map(|(host, inside, permissions)| cri::Device {
-                host_path: host.clone(),
-                container_path: inside.clone(),
-                permissions: permissions.clone(),
-            })
-            .collect();
-        config
-    }
-
     /// What `switchyard devices` shows.
     fn report(&self) -> Value {
-        let (_, body) = self.node.daemon().get("/v1/devices");
-        serde_json::from_str(&body).unwrap_or_else(|error| panic!("{error}: {body}"))
+        orchestrators::report(&self.node)
     }
 
     /// That the device is held by one alone, and by whom.
@@ -136,32 +112,10 @@ impl Lab {
     }
 }
 
-/// A task with what the agent was given for it.
-fn task(lab: &Lab, agent: &Agent, given: &device::ContainerReservation) -> Setup {
-    let config =
-        json!({ "image": lab.node.image(), "command": "sleep", "args": ["1000"], "network_mode": "host" });
-    let mut task = Setup::new(lab.node.root(), agent, "task", &config);
-    task.config.device_env.extend(given.envs.clone());
-    task.config.env.extend(given.envs.clone());
-    let device = |one: &device::DeviceSpec| nomad::Device {
-        task_path: one.task_path.clone(),
-        host_path: one.host_path.clone(),
-        cgroup_permissions: one.permissions.clone(),
-    };
-    task.config.devices = given.devices.iter().map(device).collect();
-    task
-}
-
 #[track_caller]
 fn has_the_device(lab: &Lab, agent: &Agent, task: &Setup) {
     let seen = agent.driver().exec(task.id(), &["stat", "-c", "%t:%T", &lab.path()], SOON).expect("it runs");
     assert_eq!(seen.stdout.trim(), NUMBERS);
-}
-
-fn end(agent: &Agent, mut task: Setup) {
-    agent.driver().stop(task.id(), Duration::ZERO, "").expect("it stops");
-    agent.driver().destroy(task.id(), true).expect("it can be destroyed");
-    task.remove_leaf();
 }
 
 fn remove(kubelet: &Kubelet, pod: Pod<'_>, name: &str) {
@@ -215,7 +169,7 @@ fn the_last_device_is_a_pods_or_a_tasks_and_never_both() {
                 let text = refused.message();
                 assert!(text.contains(&lab.id) && text.contains("kubernetes"), "{text}");
                 let pod = lab.node.pod(&name);
-                let container = pod.start(&lab.container("main", &options));
+                let container = pod.start(&container_with(&lab.node, "main", &options));
                 assert_eq!(lab.numbers(&container), NUMBERS);
                 lab.is_held_by("kubernetes", &name);
                 lab.node.daemon().kill9();
@@ -231,7 +185,7 @@ fn the_last_device_is_a_pods_or_a_tasks_and_never_both() {
                     || refused.contains("Available: 0")
                     || refused.contains("unhealthy");
                 assert!(seen, "{refused}");
-                let task = task(&lab, &agent, &given);
+                let task = task_with(&lab.node, &agent, &given);
                 agent.driver().start(&task.config).expect("it starts");
                 has_the_device(&lab, &agent, &task);
                 lab.is_held_by("nomad", task.id());
@@ -258,7 +212,7 @@ fn a_container_that_crashes_keeps_its_device_and_so_does_a_task_that_is_restarte
     let (kubelet, devices) = (lab.kubelet(), Devices::launch(lab.node.root()));
     let options = lab.admit(&kubelet, "crashing").expect("it is admitted");
     let pod = lab.node.pod("crashing");
-    let mut first = lab.container("main", &options);
+    let mut first = container_with(&lab.node, "main", &options);
     first.command = vec!["false".to_owned()];
     let crashed = pod.start(&first);
     assert_eq!(lab.node.cri().wait_exit(&crashed).exit_code, 1);
@@ -270,7 +224,7 @@ fn a_container_that_crashes_keeps_its_device_and_so_does_a_task_that_is_restarte
     let devices = Devices::launch(lab.node.root());
     let refused = devices.reserve(&[&lab.id]).expect_err("also after a kill");
     assert!(refused.message().contains("kubernetes"), "{refused}");
-    let mut second = lab.container("main", &options);
+    let mut second = container_with(&lab.node, "main", &options);
     second.metadata.as_mut().expect("it has some").attempt = 1;
     let container = pod.start(&second);
     assert_eq!(lab.numbers(&container), NUMBERS);
@@ -279,7 +233,7 @@ fn a_container_that_crashes_keeps_its_device_and_so_does_a_task_that_is_restarte
 
     let agent = Agent::start(lab.node.root(), &json!({}));
     let given = devices.reserve(&[&lab.id]).expect("it is free");
-    let mut task = task(&lab, &agent, &given);
+    let mut task = task_with(&lab.node, &agent, &given);
     agent.driver().start(&task.config).expect("it starts");
     agent.driver().stop(task.id(), Duration::ZERO, "").expect("it stops");
     agent.driver().destroy(task.id(), true).expect("it can be destroyed");
@@ -299,13 +253,14 @@ fn a_successor_waits_for_the_end_of_the_pod_that_had_its_device() {
     let kubelet = lab.kubelet();
     let options = lab.admit(&kubelet, "first").expect("it is admitted");
     let first = lab.node.pod("first");
-    let container = first.start(&lab.container("main", &options));
+    let container = first.start(&container_with(&lab.node, "main", &options));
     assert_eq!(lab.numbers(&container), NUMBERS);
     // The kubelet takes a static pod that was removed for gone, while it runs on for its grace.
     kubelet.remove_pod("first");
     let options = lab.admit(&kubelet, "second").expect("the kubelet takes it for free");
     let second = lab.node.pod("second");
-    let refused = second.try_create(&lab.container("main", &options)).expect_err("its predecessor runs");
+    let refused =
+        second.try_create(&container_with(&lab.node, "main", &options)).expect_err("its predecessor runs");
     assert!(refused.message().contains("first"), "{refused}");
     let waited = thread::scope(|scope| {
         let waits = scope.spawn(|| lab.runtime.block_on(kubelet.pre_start("second", "main")));
@@ -313,7 +268,7 @@ fn a_successor_waits_for_the_end_of_the_pod_that_had_its_device() {
         waits.join().expect("it answers")
     });
     waited.expect("its predecessor has ended");
-    let container = second.start(&lab.container("main", &options));
+    let container = second.start(&container_with(&lab.node, "main", &options));
     assert_eq!(lab.numbers(&container), NUMBERS);
     lab.is_held_by("kubernetes", "second");
     remove(&kubelet, second, "second");

@@ -1,5 +1,6 @@
 //! A vendor's device plugin as a model: it does what it is told, also what no plugin should.
 
+use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
@@ -53,6 +54,8 @@ pub struct Behaviour {
     pub prefer: Act,
     /// What it answers to Allocate besides [`VENDOR_DEVICES`].
     pub answer: v1beta1::ContainerAllocateResponse,
+    /// The node of each device, by the device's id: it is in the answer to Allocate of that device.
+    pub nodes: BTreeMap<String, v1beta1::DeviceSpec>,
     /// It answers for so many containers more than it was asked about.
     pub further_answers: usize,
 }
@@ -249,11 +252,12 @@ impl DevicePlugin for Shared {
         &self,
         request: Request<v1beta1::AllocateRequest>,
     ) -> Result<Response<v1beta1::AllocateResponse>, Status> {
-        let Behaviour { allocate, answer, further_answers, .. } = self.behaviour().clone();
+        let Behaviour { allocate, answer, nodes, further_answers, .. } = self.behaviour().clone();
         let mut container_responses = vec![answer.clone(); further_answers];
         for v1beta1::ContainerAllocateRequest { devices_ids } in request.into_inner().container_requests {
             self.called("Allocate", &devices_ids);
             let mut answer = answer.clone();
+            answer.devices.extend(devices_ids.iter().filter_map(|id| nodes.get(id).cloned()));
             answer.envs.insert(VENDOR_DEVICES.to_owned(), devices_ids.join(","));
             container_responses.push(answer);
         }

@@ -120,7 +120,7 @@ impl fmt::Display for Refusal {
             }
             (Reason::Unhealthy(why), _) => write!(f, "cannot be given to a task: {why}"),
             (Reason::Quota, _) => {
-                write!(f, "is beyond what {} may have: see quota of its group in devices.groups", self.owner)
+                write!(f, "is beyond what {} may have: see quota of its group in devices.groups, or of its resource in devices.host.resources", self.owner)
             }
             (Reason::TooMany, _) => f.write_str("cannot be asked for: a request names between 1 and 1024 slots"),
             (Reason::Full, _) => f.write_str("cannot be leased: there are too many leases that nothing was made with"),

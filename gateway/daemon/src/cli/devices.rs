@@ -8,7 +8,10 @@ use switchyard_core::id::LeaseToken;
 
 use super::daemon::{DaemonError, Target, ask, send};
 use crate::output::{Format, print, print_json, short, table};
-use crate::status::{AmountView, ComputeView, Devices, ExclusiveView, HolderView, PortView, SlotView};
+use crate::status::{
+    AmountView, ComputeView, Devices, ErrorView, ExclusiveView, HolderView, HostView, PluginView, PortView,
+    SlotView,
+};
 
 /// In a column that has nothing to say.
 const NOTHING: &str = "-";
@@ -65,6 +68,7 @@ fn shown(devices: &Devices) -> String {
     text.push_str(&table(["HOST PORT", "ADDRESS", "OWNER", "SANDBOX", "NAME"], &ports));
     text.push('\n');
     text.push_str(&compute(&devices.compute));
+    text.push_str(&devices.host.as_ref().map(plugins).unwrap_or_default());
     let unhealthy = devices.slots.iter().filter(|slot| !slot.healthy);
     let reasons: BTreeSet<_> = unhealthy.map(|slot| [slot.device.clone(), slot.reason.clone()]).collect();
     if !reasons.is_empty() {
@@ -91,6 +95,34 @@ fn compute(compute: &ComputeView) -> String {
         text.push_str(&table(["EXCLUSIVE CORES", "OWNER", "SANDBOX", "NAME"], &rows));
     }
     text
+}
+
+/// Vendors' device plugins, and why others could not register.
+fn plugins(host: &HostView) -> String {
+    let row = |plugin: &PluginView| {
+        [
+            plugin.resource.clone(),
+            plugin.endpoint.clone(),
+            plugin.state.clone(),
+            plugin.since.clone(),
+            format!("{} of {}", plugin.healthy, plugin.devices),
+            plugin.last_error.as_ref().map_or_else(|| NOTHING.to_owned(), failed),
+        ]
+    };
+    let rows: Vec<_> = host.plugins.iter().map(row).collect();
+    let headings = ["PLUGIN OF", "SOCKET", "STATE", "SINCE", "HEALTHY", "LAST ERROR"];
+    let mut text = format!("\n{}", table(headings, &rows));
+    if let Some(fault) = &host.fault {
+        text.push_str(&format!("No plugin can register: {fault}\n"));
+    }
+    if let Some(refused) = &host.last_refused {
+        text.push_str(&format!("The last plugin that could not register: {}\n", failed(refused)));
+    }
+    text
+}
+
+fn failed(error: &ErrorView) -> String {
+    format!("{} {}", error.at, error.error)
 }
 
 /// Thousandths of a processor as `1.5`.

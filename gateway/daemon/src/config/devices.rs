@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use serde::Deserialize;
+use switchyard_device_host::Taken;
 use switchyard_devices::Group;
 
 use super::{DescribedDevices, DeviceHost, KubeletDevices};
@@ -78,6 +79,16 @@ impl Devices {
     /// The part of it that is about containers.
     pub(crate) fn described(&self) -> DescribedDevices {
         DescribedDevices { cdi_spec_dirs: self.cdi_spec_dirs.clone() }
+    }
+
+    /// What the groups are called, which no resource of vendors' plugins can be.
+    #[must_use]
+    pub fn taken(&self) -> Taken {
+        let name = |group: &Group| [group.vendor.clone(), group.kind.clone(), group.name.clone()];
+        Taken {
+            resources: self.groups.iter().map(|group| group.resource.clone()).collect(),
+            names: self.groups.iter().map(name).collect(),
+        }
     }
 
     /// How long devices that an orchestrator was given and made nothing with are kept from the others.

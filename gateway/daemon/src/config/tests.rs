@@ -243,6 +243,21 @@ fn values_that_cannot_work_are_refused_where_they_stand() {
     let kubelets = "/var/lib/kubelet/device-plugins";
     let told = message(&format!("version = 1\n[devices.host]\ndirectory = \"{kubelets}\"\n"));
     assert!(told.contains("config.toml:3: devices.host.directory: /var/lib/kubelet"), "{told}");
+    let resource =
+        "version = 1\n[[devices.host.resources]]\nname = \"acme.com/gpu\"\nquota = { nomad = 1 }\n";
+    let told = message(&format!(
+        "{resource}[[devices.groups]]\nvendor = \"acme.com\"\ntype = \"gpu\"\npaths = [\"/dev/a\"]\n"
+    ));
+    assert!(
+        told.contains("devices.host.resources: name: acme.com/gpu is a group of devices.groups"),
+        "{told}"
+    );
+    let told = message(&resource.replace("nomad", "docker"));
+    assert!(
+        told.contains("devices.host.resources: acme.com/gpu: quota: \"docker\" is no owner: kubernetes"),
+        "{told}"
+    );
+    assert!(message(&resource.replace("quota", "quotas")).contains("did you mean \"quota\"?"));
     let told = message(&format!("version = 1\n[devices.kubelet]\ndirectory = \"/{long}\"\n"));
     assert!(
         told.starts_with("config.toml:3: devices.kubelet.directory: the directory has 121 bytes"),
@@ -319,6 +334,13 @@ fn devices_are_read_as_they_are_documented_and_dumped() {
     let [group] = &loaded.config.devices.groups[..] else { panic!("{:?}", loaded.config.devices) };
     assert_eq!((&*group.vendor, &*group.kind, &*group.env), ("acme", "tpu", "ACME_DEVICES"));
     assert_eq!((&*loaded.config.network.bridge.name, loaded.config.network.bridge.mtu), ("br7", 0));
+    let back: Config = toml::from_str(&loaded.dump(true)).unwrap();
+    assert_eq!(back, loaded.config);
+    let documented = DOCUMENTED.lines().find_map(|line| line.strip_prefix("# resources = ")).unwrap();
+    let etc = Etc::new(&format!("version = 1\n[devices.host]\nresources = {documented}\n"));
+    let loaded = load(&etc.sources()).unwrap();
+    let [gpu] = &loaded.config.devices.host.resources[..] else { panic!("{:?}", loaded.config.devices) };
+    assert_eq!((&*gpu.name, gpu.quota["kubernetes"], gpu.quota["nomad"]), ("nvidia.com/gpu", 2, 1));
     let back: Config = toml::from_str(&loaded.dump(true)).unwrap();
     assert_eq!(back, loaded.config);
     let table = "version = 1\n[[devices.groups]]\nvendor = \"acme\"\ntype = \"tpu\"\npaths = [\"/dev/a*\"]\n";

@@ -114,6 +114,14 @@ fn check_devices(devices: &Devices) -> Result<(), Fault> {
     if let Err((key, why)) = devices.host.check(&kubelets) {
         return fault(&format!("devices.host.{key}"), why);
     }
+    let taken = devices.taken();
+    if let Some(resource) = devices.host.resources.iter().find(|resource| taken.has(&resource.name)) {
+        let why = format!(
+            "name: {} is a group of devices.groups, so that no plugin can register it: give that group the quota, or another name",
+            resource.name
+        );
+        return fault("devices.host.resources", why);
+    }
     Ok(())
 }
 

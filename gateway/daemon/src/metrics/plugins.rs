@@ -1,7 +1,9 @@
 //! Device plugins of vendors, which register with the gateway.
 
+use std::time::UNIX_EPOCH;
+
 use prometheus::{IntCounterVec, IntGaugeVec, Registry};
-use switchyard_device_host::Counts;
+use switchyard_device_host::{PluginReport, PluginState, Report};
 
 use super::{counters, gauges};
 
@@ -9,6 +11,8 @@ use super::{counters, gauges};
 #[derive(Debug)]
 pub(super) struct Plugins {
     plugins: IntGaugeVec,
+    devices: IntGaugeVec,
+    since: IntGaugeVec,
     failures: IntCounterVec,
 }
 
@@ -21,6 +25,18 @@ impl Plugins {
                 "Resources that device plugins of vendors have registered, by what their plugin is now.",
                 &["state"],
             )?,
+            devices: gauges(
+                registry,
+                "switchyard_device_host_devices",
+                "Devices that a vendor's plugin has listed, by whether they can be given to a task.",
+                &["resource", "health"],
+            )?,
+            since: gauges(
+                registry,
+                "switchyard_device_host_state_since_timestamp_seconds",
+                "Since when the plugin of a resource is what it is now, in seconds since 1970.",
+                &["resource", "state"],
+            )?,
             failures: counters(
                 registry,
                 "switchyard_device_host_failures_total",
@@ -30,15 +46,26 @@ impl Plugins {
         })
     }
 
-    pub(super) fn set(&self, counts: &Counts) {
-        let Counts { connected, ended, failures } = counts;
-        for (state, count) in [("connected", connected), ("ended", ended)] {
-            self.plugins.with_label_values(&[state]).set(i64::try_from(*count).unwrap_or(i64::MAX));
+    pub(super) fn set(&self, report: &Report) {
+        for state in PluginState::ALL {
+            self.plugins.with_label_values(&[state.as_str()]).set(signed(report.count(state)));
         }
-        for (reason, count) in failures {
+        self.since.reset();
+        for PluginReport { resource, state, since, devices, healthy, .. } in &report.plugins {
+            for (health, count) in [("healthy", *healthy), ("unhealthy", devices.saturating_sub(*healthy))] {
+                self.devices.with_label_values(&[resource.as_str(), health]).set(signed(count));
+            }
+            let seconds = since.duration_since(UNIX_EPOCH).map_or(0, |since| signed(since.as_secs()));
+            self.since.with_label_values(&[resource.as_str(), state.as_str()]).set(seconds);
+        }
+        for (reason, count) in &report.failures {
             let counter = self.failures.with_label_values(&[*reason]);
             // The host counts; here is only shown what it says.
             counter.inc_by(count.saturating_sub(counter.get()));
         }
     }
+}
+
+fn signed(count: impl TryInto<i64>) -> i64 {
+    count.try_into().unwrap_or(i64::MAX)
 }

@@ -9,6 +9,8 @@ use switchyard_core::id::SandboxId;
 use switchyard_core::ledger::{Compute, GroupReport, PortHolder, SlotHolder, SlotReport};
 use switchyard_core::spec::Reserved;
 
+use super::HostView;
+
 /// Devices and ports of the host, and who has them.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Devices {
@@ -22,6 +24,8 @@ pub struct Devices {
     pub ports: Vec<PortView>,
     /// Processors and memory.
     pub compute: ComputeView,
+    /// Device plugins of vendors; nothing while they are not hosted.
+    pub host: Option<HostView>,
     /// How often something was refused since the daemon began.
     pub refusals: Vec<RefusalView>,
 }
@@ -170,9 +174,9 @@ pub struct RefusalView {
 // === impl Devices ===
 
 impl Devices {
-    /// The view of a report.
+    /// The view of what the ledger says, and the host of vendors' plugins, if there is one.
     #[must_use]
-    pub fn of(report: &LedgerReport) -> Self {
+    pub fn of(report: &LedgerReport, plugins: Option<switchyard_device_host::Report>) -> Self {
         let devices = report.devices.report();
         let mut ports: Vec<PortView> =
             report.ports.iter().flat_map(|(id, holder)| ports_of(*id, holder)).collect();
@@ -191,6 +195,7 @@ impl Devices {
             slots: devices.slots.into_iter().map(Into::into).collect(),
             ports,
             compute: ComputeView::of(&report.compute),
+            host: plugins.map(Into::into),
             refusals: refusals.collect(),
         }
     }

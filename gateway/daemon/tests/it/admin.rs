@@ -55,8 +55,8 @@ impl Source for Fake {
         Some(2)
     }
 
-    fn count_plugins(&self) -> Option<switchyard_device_host::Counts> {
-        Some(switchyard_device_host::Counts { connected: 2, ended: 1, failures: vec![("late", 3)] })
+    fn plugins(&self) -> Option<switchyard_device_host::Report> {
+        Some(devices::plugins())
     }
 
     fn count_streaming(&self) -> Vec<(&'static str, u64)> {
@@ -255,8 +255,13 @@ async fn metrics_and_status_show_the_node() {
         "switchyard_images 5",
         "switchyard_streaming_sessions{kind=\"portforward\"} 4",
         "switchyard_backend_up{part=\"cri\"} 1",
-        "switchyard_device_host_plugins{state=\"connected\"} 2",
+        "switchyard_device_host_plugins{state=\"connected\"} 1",
+        "switchyard_device_host_plugins{state=\"silent\"} 0",
         "switchyard_device_host_plugins{state=\"ended\"} 1",
+        "switchyard_device_host_devices{health=\"healthy\",resource=\"acme.com/gpu\"} 2",
+        "switchyard_device_host_devices{health=\"unhealthy\",resource=\"acme.com/gpu\"} 1",
+        "switchyard_device_host_devices{health=\"unhealthy\",resource=\"acme.com/nic\"} 4",
+        "switchyard_device_host_state_since_timestamp_seconds{resource=\"acme.com/nic\",state=\"ended\"} 1700000000",
         "switchyard_device_host_failures_total{reason=\"late\"} 3",
         "switchyard_ledger_capacity{resource=\"acme/tpu/v2\"} 3",
         "switchyard_ledger_claims{owner=\"nomad\",resource=\"acme/tpu/v2\"} 2",

@@ -6,6 +6,7 @@ use switchyard_core::ErrorKind;
 use switchyard_core::gateway::Leased;
 use switchyard_core::id::Owner;
 use switchyard_core::ledger::LeaseState;
+use switchyard_device_host::PluginState;
 use switchyard_kubelet::vendor::{Act, VENDOR_DEVICES, Vendor, device};
 use switchyard_proto::kubelet::device_plugin::v1beta1;
 
@@ -152,7 +153,9 @@ async fn a_plugin_that_lists_nothing_offers_nothing_and_can_begin_later() {
     vendor.behave(|behaviour| behaviour.list = Act::Hang);
     vendor.register().await.unwrap();
     crate::node::until("it is told", || node.failures("late") == 1).await;
+    crate::node::until("it is shown", || node.count(PluginState::Silent) == 1).await;
     vendor.behave(|behaviour| behaviour.list = Act::Answer);
     vendor.register().await.unwrap();
     node.healthy(3).await;
+    assert_eq!(node.count(PluginState::Connected), 1);
 }

@@ -1,11 +1,13 @@
 //! What containers and tasks get that are made with a vendor's devices, and that nobody else gets the same ones.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use switchyard_core::ErrorKind;
 use switchyard_core::device::{Device, DeviceGroup, Inventory, node as device_node};
 use switchyard_core::id::Owner;
 use switchyard_core::spec::MountSource;
+use switchyard_device_host::Resource;
 use switchyard_kubelet::vendor::{Act, VENDOR_DEVICES, Vendor};
 use switchyard_proto::kubelet::device_plugin::v1beta1;
 
@@ -77,6 +79,31 @@ async fn what_a_pod_has_is_refused_to_nomad_and_the_other_way_round() {
     let (_, spec) = node.run(Owner::Kubernetes, "pod", token(&pod)).await.unwrap();
     assert_eq!(variable(&spec, VENDOR_DEVICES), Some(&*of_pod));
     assert_eq!(vendor.calls("Allocate").len(), 2);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_owner_has_no_more_of_a_resource_than_its_quota_also_of_a_later_plugin() {
+    let quota = BTreeMap::from([("kubernetes".to_owned(), 1), ("nomad".to_owned(), 2)]);
+    let resource = Resource { name: GPU.to_owned(), quota };
+    let node = Node::configured(Inventory::default(), vec![resource]).await;
+    let vendor = node.vendor("gpu-1.sock", &IDS).await;
+    let kubelet = node.kubelet(1).await;
+    assert_eq!(kubelet.capacity(GPU), (3, 1));
+    node.healthy(2).await;
+    let nomad = node.gateway.scope(Owner::Nomad);
+    let refused = nomad.lease(&IDS.map(str::to_owned)).await.unwrap_err();
+    assert!(refused.report().contains("quota"), "{refused:?}");
+    nomad.lease(&IDS[1..].iter().map(|id| (*id).to_owned()).collect::<Vec<_>>()).await.unwrap();
+    let refused = nomad.lease(&[IDS[0].to_owned()]).await.unwrap_err();
+    assert!(refused.report().contains("quota") && refused.report().contains(IDS[0]), "{refused:?}");
+    kubelet.admit("pod", "app", &[(GPU, 1)]).await.unwrap();
+    drop(vendor);
+    node.healthy(0).await;
+    let more = ["GPU-8a2f3c11-0", "GPU-8a2f3c11-1", "GPU-8a2f3c11-2", "GPU-8a2f3c11-3"];
+    let _successor = node.vendor("gpu-2.sock", &more).await;
+    node.healthy(2).await;
+    let refused = nomad.lease(&[more[3].to_owned()]).await.unwrap_err();
+    assert!(refused.report().contains("quota"), "{refused:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

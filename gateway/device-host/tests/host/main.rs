@@ -6,3 +6,4 @@ mod faults;
 mod giving;
 mod node;
 mod registering;
+mod reporting;

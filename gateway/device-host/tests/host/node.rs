@@ -10,7 +10,7 @@ use switchyard_core::gateway::{Gateway, Limits};
 use switchyard_core::id::{LeaseToken, Owner};
 use switchyard_core::spec::{LeaseClaim, TaskSpec};
 use switchyard_core::{Error, Result};
-use switchyard_device_host::{Config, Host, Hosted, Taken, inventory};
+use switchyard_device_host::{Config, Host, Hosted, PluginState, Resource, Taken, inventory};
 use switchyard_device_plugin::Frontend;
 use switchyard_fake::{BUSYBOX, Fake};
 use switchyard_kubelet::vendor::Vendor;
@@ -47,6 +47,11 @@ impl Node {
 
     /// A node whose configuration has these groups.
     pub(crate) async fn with(inventory: Inventory) -> Self {
+        Self::configured(inventory, Vec::new()).await
+    }
+
+    /// The same, and something is said of these resources.
+    pub(crate) async fn configured(inventory: Inventory, resources: Vec<Resource>) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let stop = CancellationToken::new();
         let fake = Fake::with_local_busybox().await;
@@ -54,14 +59,13 @@ impl Node {
             resources: inventory.groups.iter().map(|group| group.resource.clone()).collect(),
             names: vec![["taken.com".to_owned(), "gpu".to_owned(), "default".to_owned()]],
         };
-        let hosted = Hosted::new(taken);
+        let config = Config { enabled: true, directory: dir.path().join("host"), resources };
+        let hosted = Hosted::new(taken, &config);
         let gateway = Gateway::new(Arc::new(fake.clone()), Limits::default());
         let (hardware, inventories) = watch::channel(Some(Arc::new(inventory)));
         gateway.provide_devices(Arc::new(hosted.clone()));
         gateway.watch_devices(inventory::merged(inventories, hosted.groups(), stop.clone()));
         gateway.recover().await.unwrap();
-        let directory = dir.path().join("host");
-        let config = Config { enabled: true, directory };
         tokio::spawn(Host::new(hosted.clone(), config).serve(stop.clone()));
         let config = switchyard_device_plugin::Config {
             directory: dir.path().join("kubelet"),
@@ -151,10 +155,15 @@ impl Node {
         self.fake.spec(task.id).ok_or_else(|| Error::internal("it was just made"))
     }
 
+    /// How many plugins are in a state.
+    pub(crate) fn count(&self, state: PluginState) -> usize {
+        self.hosted.report().count(state)
+    }
+
     /// How often something has failed.
     pub(crate) fn failures(&self, word: &str) -> u64 {
-        let counts = self.hosted.counts();
-        counts.failures.iter().find(|(name, _)| *name == word).expect("it is one").1
+        let report = self.hosted.report();
+        report.failures.iter().find(|(name, _)| *name == word).expect("it is one").1
     }
 }
 

@@ -4,6 +4,7 @@ use std::os::unix::fs::symlink;
 
 use switchyard_core::device::{Device, DeviceGroup, Health, Inventory};
 use switchyard_core::id::Owner;
+use switchyard_device_host::{Config, Host, Hosted, PluginState, Taken};
 use switchyard_kubelet::vendor::{self, Vendor, device};
 use tonic::Code;
 
@@ -25,7 +26,7 @@ async fn a_plugin_registers_and_its_devices_are_offered_under_the_same_name() {
     vendor.list(vec![device(IDS[0], true)]);
     kubelet.until("two are gone", |kubelet| kubelet.capacity(GPU) == (3, 1)).await;
     node.healthy(1).await;
-    assert_eq!(node.hosted.counts().connected, 1);
+    assert_eq!(node.count(PluginState::Connected), 1);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -55,7 +56,7 @@ async fn what_names_no_resource_or_no_socket_of_the_directory_is_refused() {
         let refused = vendor::register(&directory, request).await.unwrap_err();
         assert!(refused.message().contains(text), "{refused:?}");
     }
-    assert_eq!(node.hosted.counts().connected, 0);
+    assert_eq!(node.count(PluginState::Connected), 0);
     assert_eq!(node.failures("refused") + node.failures("unreachable"), u64::try_from(cases.len()).unwrap());
 }
 
@@ -88,7 +89,7 @@ async fn the_devices_of_a_plugin_that_dies_stay_as_unhealthy_ones_until_it_regis
                 .all(|device| device.health.fault() == Some("the plugin of its vendor has ended"))
     };
     node.seen(Owner::Nomad, ended).await;
-    assert_eq!((node.hosted.counts().connected, node.hosted.counts().ended), (0, 1));
+    assert_eq!((node.count(PluginState::Connected), node.count(PluginState::Ended)), (0, 1));
     let _vendor = node.vendor("gpu-2.sock", &IDS).await;
     kubelet.until("they are healthy again", |kubelet| kubelet.capacity(GPU) == (3, 3)).await;
     assert_eq!(kubelet.crash(), None);
@@ -106,7 +107,7 @@ async fn the_end_of_an_earlier_plugin_does_not_end_the_later_one() {
     drop(first);
     second.list(vec![device(IDS[0], true)]);
     node.healthy(1).await;
-    assert_eq!(node.hosted.counts().connected, 1);
+    assert_eq!(node.count(PluginState::Connected), 1);
     assert_eq!(node.failures("ended"), 0);
 }
 
@@ -118,7 +119,7 @@ async fn a_plugin_that_registers_twice_is_asked_by_its_newer_connection() {
     vendor.register().await.unwrap();
     vendor.list(vec![device(IDS[0], true)]);
     node.healthy(1).await;
-    assert_eq!(node.hosted.counts().connected, 1);
+    assert_eq!(node.count(PluginState::Connected), 1);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -128,14 +129,15 @@ async fn what_a_predecessor_left_in_the_directory_goes() {
     assert_eq!(names(&node.directory()), ["gpu.sock", "kubelet.sock"]);
     drop(vendor);
     let directory = node.directory();
-    let hosted = switchyard_device_host::Hosted::new(switchyard_device_host::Taken::default());
-    let config = switchyard_device_host::Config { enabled: true, directory: directory.clone() };
+    let config = Config { enabled: true, directory: directory.clone(), ..Config::default() };
+    let hosted = Hosted::new(Taken::default(), &config);
+    let seen = hosted.clone();
     let stop = tokio_util::sync::CancellationToken::new();
-    let other = tokio::spawn(switchyard_device_host::Host::new(hosted, config).serve(stop.clone()));
-    // The directory has a host that lives: the other one leaves it alone.
-    tokio::time::sleep(std::time::Duration::from_millis(200)).await;
+    let other = tokio::spawn(Host::new(hosted, config).serve(stop.clone()));
+    // The directory has a host that lives: the other one leaves it alone, and says so.
+    until("it is told", || seen.report().fault.is_some_and(|fault| fault.contains("serves"))).await;
     assert_eq!(names(&directory), ["gpu.sock", "kubelet.sock"]);
     stop.cancel();
     other.await.unwrap();
-    until("the first one lives", || node.hosted.counts().ended == 1).await;
+    until("the first one lives", || node.count(PluginState::Ended) == 1).await;
 }

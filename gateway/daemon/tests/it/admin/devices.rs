@@ -1,13 +1,46 @@
 //! Devices and ports of the host, on the admin socket and by the command line.
 
+use std::time::{Duration, UNIX_EPOCH};
+
 use http::{Method, StatusCode};
 use switchyard::status::{
     AmountView, ComputeView, Devices, ExclusiveView, GroupView, HeldView, HolderView, PortView, RefusalView,
     ReservedView, SlotView, Source as _,
 };
 use switchyard_core::id::LeaseToken;
+use switchyard_device_host::{LastError, PluginReport, PluginState, Report};
 
 use super::{Pages, run};
+
+/// Two plugins, of which one has ended, and one that could not register.
+pub(super) fn plugins() -> Report {
+    let since = UNIX_EPOCH + Duration::from_secs(1_700_000_000);
+    let error = |text: &str| Some(LastError { at: since, text: text.into() });
+    let gpu = PluginReport {
+        resource: "acme.com/gpu".into(),
+        endpoint: "gpu.sock".into(),
+        state: PluginState::Connected,
+        since,
+        devices: 3,
+        healthy: 2,
+        last_error: None,
+    };
+    let nic = PluginReport {
+        resource: "acme.com/nic".into(),
+        endpoint: "nic.sock".into(),
+        state: PluginState::Ended,
+        devices: 4,
+        healthy: 0,
+        last_error: error("it has ended its ListAndWatch"),
+        ..gpu.clone()
+    };
+    Report {
+        fault: None,
+        plugins: vec![gpu, nic],
+        refused: error("nobody listens on x.sock"),
+        failures: vec![("late", 3)],
+    }
+}
 
 /// What the source of these tests says.
 pub(super) fn shown() -> Devices {
@@ -70,6 +103,7 @@ pub(super) fn shown() -> Devices {
                 name: "train".into(),
             }],
         },
+        host: Some(plugins().into()),
         refusals: vec![RefusalView {
             owner: "kubernetes".into(),
             resource: "device".into(),
@@ -91,6 +125,7 @@ async fn who_has_which_device_and_port_is_told_on_the_unix_socket_only() {
     assert_eq!(json["slots"][0]["holders"][0]["state"], "bound");
     assert_eq!(json["ports"][0]["address"], serde_json::Value::Null);
     assert_eq!(json["compute"]["reserved"][0]["cpu_milli"], 2550);
+    assert_eq!(json["host"]["plugins"][1]["last_error"]["error"], "it has ended its ListAndWatch");
     assert!(pages.get_tcp("/v1/devices").await.starts_with("HTTP/1.1 404"));
 }
 
@@ -135,6 +170,11 @@ async fn the_command_line_shows_devices_and_ports_and_ends_leases() {
          \n\
          EXCLUSIVE CORES  OWNER  SANDBOX        NAME\n\
          2-3              nomad  cdcdcdcdcdcdc  train\n\
+         \n\
+         PLUGIN OF     SOCKET    STATE      SINCE                     HEALTHY  LAST ERROR\n\
+         acme.com/gpu  gpu.sock  connected  2023-11-14T22:13:20.000Z  2 of 3   -\n\
+         acme.com/nic  nic.sock  ended      2023-11-14T22:13:20.000Z  0 of 4   2023-11-14T22:13:20.000Z it has ended its ListAndWatch\n\
+         The last plugin that could not register: 2023-11-14T22:13:20.000Z nobody listens on x.sock\n\
          \n\
          UNHEALTHY DEVICE  REASON\n\
          acme-2            it is not there any more\n"

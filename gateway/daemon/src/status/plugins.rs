@@ -1,0 +1,76 @@
+//! Device plugins of vendors, as `/v1/devices` gives them.
+
+use serde::{Deserialize, Serialize};
+use switchyard_device_host::{LastError, PluginReport, Report};
+
+use super::rfc3339;
+
+/// The host of vendors' device plugins.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HostView {
+    /// Why no plugin can register now; nothing if they can.
+    pub fault: Option<String>,
+    /// The plugins that have registered since the daemon began, one for each resource.
+    pub plugins: Vec<PluginView>,
+    /// The registration that was refused last, or whose plugin did not answer.
+    pub last_refused: Option<ErrorView>,
+}
+
+/// The newest plugin of a resource.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PluginView {
+    /// The resource.
+    pub resource: String,
+    /// The name of the plugin's socket in the directory.
+    pub endpoint: String,
+    /// `connected`; `silent`: it is connected and lists no devices; or `ended`.
+    pub state: String,
+    /// Since when, as RFC 3339.
+    pub since: String,
+    /// How many devices it has listed last.
+    pub devices: usize,
+    /// How many of them can be given to a task.
+    pub healthy: usize,
+    /// What failed last of it, or of an earlier plugin of the resource.
+    pub last_error: Option<ErrorView>,
+}
+
+/// Something that failed.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ErrorView {
+    /// When, as RFC 3339.
+    pub at: String,
+    /// What, and why.
+    pub error: String,
+}
+
+impl From<Report> for HostView {
+    fn from(Report { fault, plugins, refused, failures: _ }: Report) -> Self {
+        Self {
+            fault,
+            plugins: plugins.into_iter().map(Into::into).collect(),
+            last_refused: refused.map(Into::into),
+        }
+    }
+}
+
+impl From<PluginReport> for PluginView {
+    fn from(report: PluginReport) -> Self {
+        let PluginReport { resource, endpoint, state, since, devices, healthy, last_error } = report;
+        Self {
+            resource,
+            endpoint,
+            state: state.as_str().to_owned(),
+            since: rfc3339(since),
+            devices,
+            healthy,
+            last_error: last_error.map(Into::into),
+        }
+    }
+}
+
+impl From<LastError> for ErrorView {
+    fn from(LastError { at, text }: LastError) -> Self {
+        Self { at: rfc3339(at), error: text }
+    }
+}

@@ -1,0 +1,248 @@
+//! A vendor's device plugin that registers with the daemon: its devices are one ledger's for a kubelet and a Nomad agent, with real containers,
+//! through its own end and a kill of the daemon.
+
+use std::fs;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use nix::sys::stat::{Mode, SFlag, makedev, mknod};
+use serde_json::{Value, json};
+use switchyard_kubelet::vendor::{VENDOR_DEVICES, Vendor};
+use switchyard_kubelet::{Kubelet, Options, RunOptions};
+use switchyard_proto::kubelet::device_plugin::v1beta1;
+use switchyard_tests::host::eventually;
+use switchyard_tests::node::Node;
+use switchyard_tests::nomad::{Agent, Setup};
+use tokio::runtime::Runtime;
+
+use super::orchestrators::{container_with, end, report, task_with};
+use crate::nomad::devices::Devices;
+
+/// What the plugin registers.
+const GPU: &str = "acme.com/gpu";
+/// The vendor's ids of its devices, which are ids here too.
+const IDS: [&str; 2] = ["GPU-8a2f3c11-0", "GPU-8a2f3c11-1"];
+/// What the nodes of the devices are: as `/dev/fuse` and `/dev/net/tun`, which no container may open by itself.
+const NUMBERS: [(u64, u64); 2] = [(10, 229), (10, 200)];
+/// Where a container has the node of its device.
+const INSIDE: &str = "/dev/acme-gpu";
+/// A variable that differs from one plugin to the next.
+const DRIVER: &str = "VENDOR_DRIVER";
+/// How long news may take.
+const SOON: Duration = Duration::from_secs(20);
+
+/// A node at which plugins can register.
+struct Lab {
+    node: Node,
+    runtime: Runtime,
+}
+
+impl Lab {
+    fn start() -> Self {
+        let node = Node::start_configured(|root| {
+            let dir = root.path().join("dev");
+            fs::create_dir(&dir).expect("the root can be written");
+            for (number, (major, minor)) in NUMBERS.into_iter().enumerate() {
+                let mode = Mode::S_IRUSR | Mode::S_IWUSR;
+                mknod(&dir.join(format!("gpu{number}")), SFlag::S_IFCHR, mode, makedev(major, minor))
+                    .expect("tests make device nodes and so must run as root");
+            }
+            let kubelet = root.path().join("kubelet");
+            format!(
+                "[devices]\nrestart_grace_seconds = 1\n[devices.kubelet]\ndirectory = \"{0}/device-plugins\"\n\
+                 pod_resources_socket = \"{0}/pod-resources/kubelet.sock\"\n\
+                 [devices.host]\nenabled = true\ndirectory = \"{1}/host\"\n",
+                kubelet.display(),
+                root.path().display()
+            )
+        });
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
+        Self { node, runtime: runtime.expect("a runtime can be made") }
+    }
+
+    /// A plugin that has registered, and tells each container which driver it is of.
+    fn vendor(&self, driver: &str) -> Vendor {
+        let directory = self.node.root().path().join("host");
+        let registry = directory.join("kubelet.sock");
+        assert!(eventually(SOON, || registry.exists()), "plugins cannot register");
+        let socket = directory.join("gpu.sock");
+        let _ = fs::remove_file(&socket);
+        let vendor = Vendor::start(&directory, "gpu.sock", GPU, &IDS);
+        vendor.behave(|behaviour| {
+            behaviour.answer.envs.insert(DRIVER.to_owned(), driver.to_owned());
+            let node = |number: usize| v1beta1::DeviceSpec {
+                container_path: INSIDE.to_owned(),
+                host_path: self.path(number),
+                permissions: "rw".to_owned(),
+            };
+            behaviour.nodes = IDS.iter().enumerate().map(|(at, id)| ((*id).to_owned(), node(at))).collect();
+        });
+        self.runtime.block_on(vendor.register()).expect("it is taken");
+        vendor
+    }
+
+    fn path(&self, number: usize) -> String {
+        self.node.root().path().join(format!("dev/gpu{number}")).display().to_string()
+    }
+
+    fn kubelet(&self) -> Kubelet {
+        let directory: PathBuf = self.node.root().path().join("kubelet/device-plugins");
+        let _runtime = self.runtime.enter();
+        Kubelet::start(&directory, Options::default())
+    }
+
+    /// Waits until a kubelet sees both devices, so many of them healthy.
+    fn sees(&self, kubelet: &Kubelet, healthy: usize) {
+        let what = format!("{healthy} of 2 devices are healthy");
+        self.runtime.block_on(kubelet.until(&what, |kubelet| kubelet.capacity(GPU) == (2, healthy)));
+    }
+
+    fn admit(&self, kubelet: &Kubelet, pod: &str) -> Result<RunOptions, String> {
+        self.runtime.block_on(kubelet.admit(pod, "main", &[(GPU, 1)]))
+    }
+
+    /// What is shown of a device.
+    #[track_caller]
+    fn slot(&self, id: &str) -> Value {
+        let report = report(&self.node);
+        let slots = report["slots"].as_array().expect("it is a list");
+        slots.iter().find(|slot| slot["id"] == id).unwrap_or_else(|| panic!("{id}: {report:#}")).clone()
+    }
+
+    /// That a device is held by one alone, which a sandbox has, and by whom.
+    #[track_caller]
+    fn is_held_by(&self, id: &str, owner: &str, name: &str) {
+        let slot = self.slot(id);
+        let [holder] = &slot["holders"].as_array().expect("it is a list")[..] else { panic!("{slot:#}") };
+        assert_eq!((&holder["owner"], &holder["state"]), (&json!(owner), &json!("bound")), "{slot:#}");
+        assert!(holder["name"].as_str().is_some_and(|held| held.contains(name)), "{name}: {slot:#}");
+    }
+
+    /// Waits until both devices are so, for this reason.
+    #[track_caller]
+    fn are(&self, healthy: bool, reason: &str) {
+        let so = |id: &str| {
+            let slot = self.slot(id);
+            slot["healthy"] == healthy && slot["reason"].as_str().is_some_and(|text| text.contains(reason))
+        };
+        assert!(eventually(SOON, || IDS.iter().all(|id| so(id))), "{:#}", report(&self.node));
+    }
+
+    #[track_caller]
+    fn is_free(&self, id: &str) {
+        let free = || self.slot(id)["holders"].as_array().is_some_and(Vec::is_empty);
+        assert!(eventually(SOON, free), "{:#}", self.slot(id));
+    }
+
+    /// That a container has a device of a driver: its variables, and its node, which it can open.
+    #[track_caller]
+    fn pod_has(&self, container: &str, id: &str, driver: &str) {
+        assert_eq!(self.node.cri().sh(container, &look()), expected(id, driver));
+    }
+
+    /// The same for a task.
+    #[track_caller]
+    fn task_has(agent: &Agent, task: &Setup, id: &str, driver: &str) {
+        let seen = agent.driver().exec(task.id(), &["sh", "-c", &look()], SOON).expect("it runs");
+        assert_eq!(seen.stdout.trim(), expected(id, driver), "{seen:?}");
+    }
+}
+
+/// Prints what a container has of a device.
+fn look() -> String {
+    format!("echo ${VENDOR_DEVICES} ${DRIVER} $(stat -c %t:%T {INSIDE}); : <>{INSIDE} && echo opened")
+}
+
+/// What [`look`] prints.
+fn expected(id: &str, driver: &str) -> String {
+    let number = IDS.iter().position(|known| *known == id).expect("it is the vendor's");
+    let (major, minor) = NUMBERS[number];
+    format!("{id} {driver} {major:x}:{minor:x}\nopened")
+}
+
+/// The other device.
+fn other(id: &str) -> &'static str {
+    if id == IDS[0] { IDS[1] } else { IDS[0] }
+}
+
+#[test]
+fn a_vendors_devices_stay_with_their_pod_and_task_through_the_end_of_the_plugin_and_of_the_daemon() {
+    let lab = Lab::start();
+    let kubelet = lab.kubelet();
+    let vendor = lab.vendor("one");
+    lab.sees(&kubelet, 2);
+
+    // One to a pod, the other to a task.
+    let options = lab.admit(&kubelet, "trainer").expect("there are two");
+    let of_pod = options.ids[GPU][0].clone();
+    let of_task = other(&of_pod);
+    let pod = lab.node.pod("trainer");
+    let main = container_with(&lab.node, "main", &options);
+    let container = pod.start(&main);
+    lab.pod_has(&container, &of_pod, "one");
+    let (devices, agent) = (Devices::launch(lab.node.root()), Agent::start(lab.node.root(), &json!({})));
+    let refused = devices.reserve(&[&of_pod]).expect_err("the pod has it");
+    for word in [&of_pod, "kubernetes", "trainer"] {
+        assert!(refused.message().contains(word), "{word}: {refused}");
+    }
+    let given = devices.reserve(&[of_task]).expect("it is free");
+    let mut task = task_with(&lab.node, &agent, &given);
+    agent.driver().start(&task.config).expect("it starts");
+    Lab::task_has(&agent, &task, of_task, "one");
+    lab.is_held_by(&of_pod, "kubernetes", "trainer");
+    lab.is_held_by(of_task, "nomad", task.id());
+    lab.sees(&kubelet, 1);
+    let refused = lab.admit(&kubelet, "late").expect_err("none is left");
+    assert!(refused.contains("Available: 0"), "{refused}");
+    assert_eq!(vendor.calls("Allocate").len(), 2, "once for each");
+
+    // The plugin ends: what runs goes on, a container that is restarted has what was answered, and nobody else gets anything.
+    drop(vendor);
+    lab.are(false, "the plugin of its vendor has ended");
+    lab.sees(&kubelet, 0);
+    lab.pod_has(&container, &of_pod, "one");
+    Lab::task_has(&agent, &task, of_task, "one");
+    lab.node.cri().remove(&container).expect("it can be removed");
+    let mut again = main.clone();
+    again.metadata.as_mut().expect("it has some").attempt = 1;
+    let container = pod.start(&again);
+    lab.pod_has(&container, &of_pod, "one");
+
+    // So does the daemon: both are held by whoever has them before the plugin is there again.
+    lab.node.daemon().kill9();
+    lab.node.daemon().restart();
+    lab.is_held_by(&of_pod, "kubernetes", "trainer");
+    lab.is_held_by(of_task, "nomad", task.id());
+    lab.pod_has(&container, &of_pod, "one");
+    let agent = Agent::start(lab.node.root(), &json!({}));
+    Lab::task_has(&agent, &task, of_task, "one");
+    lab.node.cri().remove(&container).expect("it can be removed");
+    again.metadata.as_mut().expect("it has some").attempt = 2;
+    let refused = pod.try_create(&again).expect_err("nobody says what it gets");
+    assert!(refused.message().contains("if its vendor's plugin has not registered yet"), "{refused}");
+
+    // A newer plugin: the devices are healthy and the same ones', and what is started anew gets what it says.
+    let vendor = lab.vendor("two");
+    lab.are(true, "");
+    lab.is_held_by(&of_pod, "kubernetes", "trainer");
+    lab.is_held_by(of_task, "nomad", task.id());
+    let devices = Devices::launch(lab.node.root());
+    let refused = devices.reserve(&[&of_pod]).expect_err("the pod has it still");
+    assert!(refused.message().contains("kubernetes"), "{refused}");
+    let container = pod.start(&again);
+    lab.pod_has(&container, &of_pod, "two");
+    agent.driver().stop(task.id(), Duration::ZERO, "").expect("it stops");
+    agent.driver().destroy(task.id(), true).expect("it can be destroyed");
+    task.renew();
+    agent.driver().start(&task.config).expect("it starts again");
+    Lab::task_has(&agent, &task, of_task, "two");
+    lab.is_held_by(of_task, "nomad", task.id());
+    assert_eq!(vendor.calls("Allocate").len(), 2, "once for each, also after a restart");
+
+    end(&agent, task);
+    lab.is_free(of_task);
+    drop(pod);
+    kubelet.remove_pod("trainer");
+    lab.is_free(&of_pod);
+    assert_eq!(kubelet.crash(), None);
+}

@@ -1,0 +1,61 @@
+//! What a kubelet and a Nomad agent make of what they were given, and what an operator sees of it.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use switchyard_kubelet::RunOptions;
+use switchyard_proto::cri::v1 as cri;
+use switchyard_proto::nomad::device;
+use switchyard_proto::nomad::drivers::proto as nomad;
+use switchyard_tests::node::Node;
+use switchyard_tests::nomad::{Agent, Setup};
+
+/// A container with what the kubelet was given for it.
+pub(super) fn container_with(node: &Node, name: &str, options: &RunOptions) -> cri::ContainerConfig {
+    let mut config = node.container(name, &["sleep", "1000"]);
+    config.annotations = options.annotations.clone();
+    config.envs = options
+        .envs
+        .iter()
+        .map(|(key, value)| cri::KeyValue { key: key.clone(), value: value.clone().into_bytes() })
+        .collect();
+    config.devices = options
+        .devices
+        .iter()
+        .map(|(host, inside, permissions)| cri::Device {
+            host_path: host.clone(),
+            container_path: inside.clone(),
+            permissions: permissions.clone(),
+        })
+        .collect();
+    config
+}
+
+/// A task with what the agent was given for it.
+pub(super) fn task_with(node: &Node, agent: &Agent, given: &device::ContainerReservation) -> Setup {
+    let config =
+        json!({ "image": node.image(), "command": "sleep", "args": ["1000"], "network_mode": "host" });
+    let mut task = Setup::new(node.root(), agent, "task", &config);
+    task.config.device_env.extend(given.envs.clone());
+    task.config.env.extend(given.envs.clone());
+    let device = |one: &device::DeviceSpec| nomad::Device {
+        task_path: one.task_path.clone(),
+        host_path: one.host_path.clone(),
+        cgroup_permissions: one.permissions.clone(),
+    };
+    task.config.devices = given.devices.iter().map(device).collect();
+    task
+}
+
+/// Ends a task, as an agent does.
+pub(super) fn end(agent: &Agent, mut task: Setup) {
+    agent.driver().stop(task.id(), Duration::ZERO, "").expect("it stops");
+    agent.driver().destroy(task.id(), true).expect("it can be destroyed");
+    task.remove_leaf();
+}
+
+/// What `switchyard devices` shows.
+pub(super) fn report(node: &Node) -> Value {
+    let (_, body) = node.daemon().get("/v1/devices");
+    serde_json::from_str(&body).unwrap_or_else(|error| panic!("{error}: {body}"))
+}
