@@ -16,6 +16,7 @@
 //! Invariants:
 //! - An id that a kubelet was told of is told for as long as the daemon lives: a kubelet crashes if an id vanishes while it
 //!   allocates it. What has gone is unhealthy.
+//! - Resources of which a kubelet's pods may have devices are registered with it before all others: it does not wait for any.
 //! - A plugin registers again after every end of its ListAndWatch and every new kubelet.sock, each time on a new socket.
 
 mod backoff;
@@ -33,6 +34,7 @@ mod registration;
 mod serve;
 mod status;
 mod to_proto;
+mod urgency;
 mod watched;
 
 pub use config::Config;

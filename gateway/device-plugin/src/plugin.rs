@@ -51,7 +51,9 @@ impl DevicePlugin {
         let start = (listing, self.ended.clone(), self.streams.open(), None);
         stream::unfold(start, |(mut listing, ended, open, pause)| async move {
             let next = async {
+                // The next message is asked for when the one before was taken.
                 if let Some(pause) = pause {
+                    open.tell();
                     tokio::time::sleep(pause).await;
                 }
                 // Nobody looks any more: it stays as it is.

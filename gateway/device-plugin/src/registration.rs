@@ -1,9 +1,9 @@
 //! Registers a resource with the kubelet, again after each end.
 //!
 //! ```text
-//! kubelet.sock is there ─► new endpoint ─► Register ─► ListAndWatch is open ──► it ends ─┐
-//!        ▲                                    │ refused                                  │
-//!        └───────────── a pause, or another kubelet.sock ◄──────┴────────────────────────┘
+//! kubelet.sock is there ─► its turn ─► new endpoint ─► Register ─► ListAndWatch is open ──► it ends ─┐
+//!        ▲                                                │ refused                                  │
+//!        └──────────── a pause, or another kubelet.sock ◄─┴──────────────────────────────────────────┘
 //! ```
 //!
 //! The old endpoint goes before the new one is made: kubelets up to 1.36 confuse two streams of one resource, and lose the new one when
@@ -112,8 +112,10 @@ impl Resource {
             let attended = async {
                 // A kubelet whose socket was deleted may live, but nobody registers with it.
                 while kubelets.borrow().is_some() {
+                    kubelet.urgent.turn(&self.name).await;
                     let began = Instant::now();
                     let end = self.attend(&kubelet).await;
+                    kubelet.urgent.done(&self.name);
                     if began.elapsed() >= LASTING {
                         backoff.reset();
                     }
@@ -147,9 +149,10 @@ impl Resource {
             Ok(Err(status)) => return Err(refused(cut(status.message())).with_source(status)),
             Err(_) => return Err(refused(format!("no answer within {REGISTER:?}"))),
         }
-        if timeout(LIST, streams.opened()).await.is_err() {
+        if timeout(LIST, streams.told()).await.is_err() {
             return Err(refused(format!("it did not ask for the devices within {LIST:?}")));
         }
+        kubelet.urgent.done(&self.name);
         tracing::info!(resource = %self.name, socket = %endpoint.path().display(), "registered with the kubelet");
         let _registered = self.shared.registrations.registered();
         streams.ended().await;

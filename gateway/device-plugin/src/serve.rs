@@ -203,6 +203,7 @@ impl Offered {
         for (name, told) in &mut self.told {
             told.update(resources.remove(name.as_str()).unwrap_or_default());
         }
+        let mut new = Vec::new();
         for (name, groups) in resources {
             if self.told.len() >= RESOURCES_MAX {
                 tracing::warn!(
@@ -213,7 +214,7 @@ impl Offered {
             }
             let mut told = Told::new();
             told.update(groups);
-            self.add(name, told.listing.subscribe()).await;
+            new.push((name, told.listing.subscribe()));
             self.told.insert(name.to_owned(), told);
         }
         let left_out: Vec<&String> = self.told.values().flat_map(|told| &told.left_out).collect();
@@ -232,6 +233,10 @@ impl Offered {
             *known = names;
             is_new
         });
+        // Only now: which of them a kubelet is registered with first is asked when it is seen.
+        for (name, listing) in new {
+            self.add(name, listing).await;
+        }
     }
 
     /// Begins to offer a resource.
@@ -259,7 +264,10 @@ impl Offered {
         endpoint::remove_stale(plugin_watcher_directory.as_ref().unwrap_or(&directory)).await;
         let (told, kubelets) = watch::channel(None);
         if plugin_watcher_directory.is_none() {
-            self.tasks.spawn(directory::follow(directory, told));
+            let (scope, names) = (self.scope.clone(), self.names.subscribe());
+            // Of what is offered no more, nothing is registered.
+            let urgent = move || &*names.borrow() & &scope.resources_in_use();
+            self.tasks.spawn(directory::follow(directory, told, urgent));
         }
         self.tasks.spawn(pod_resources::follow(
             pod_resources_socket,

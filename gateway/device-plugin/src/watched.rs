@@ -1,4 +1,4 @@
-//! The streams of ListAndWatch: whether a kubelet has one, and when it ends.
+//! The streams of ListAndWatch: whether a kubelet has one, whether it was told the devices, and when it ends.
 
 use std::sync::Arc;
 
@@ -18,6 +18,8 @@ struct Counts {
     opened: u64,
     /// Open now.
     open: u64,
+    /// All devices were told on one of them.
+    told: bool,
 }
 
 // === impl Streams ===
@@ -41,6 +43,11 @@ impl Streams {
         self.until(|counts| counts.opened > 0).await;
     }
 
+    /// Returns once the devices were told on one, or there was one that has ended. Cancel-safe.
+    pub(crate) async fn told(&self) {
+        self.until(|counts| counts.told || (counts.opened > 0 && counts.open == 0)).await;
+    }
+
     /// Returns once none is open. Cancel-safe.
     pub(crate) async fn ended(&self) {
         self.until(|counts| counts.open == 0).await;
@@ -53,6 +60,13 @@ impl Streams {
 }
 
 // === impl Open ===
+
+impl Open {
+    /// The first message was taken to be sent. Idempotent.
+    pub(crate) fn tell(&self) {
+        self.0.0.send_if_modified(|counts| !std::mem::replace(&mut counts.told, true));
+    }
+}
 
 impl Drop for Open {
     fn drop(&mut self) {
@@ -67,14 +81,24 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_end_is_that_of_the_last_stream() {
+    fn the_first_that_was_told_counts_and_the_end_of_the_last() {
         let streams = Streams::new();
         assert_eq!(streams.opened().now_or_never(), None);
         let (first, second) = (streams.open(), streams.open());
         assert_eq!(streams.opened().now_or_never(), Some(()));
+        assert_eq!(streams.told().now_or_never(), None);
+        second.tell();
+        assert_eq!(streams.told().now_or_never(), Some(()));
         drop(first);
         assert_eq!(streams.ended().now_or_never(), None);
         drop(second);
         assert_eq!(streams.ended().now_or_never(), Some(()));
+    }
+
+    #[test]
+    fn a_stream_that_breaks_off_before_it_is_told_is_not_waited_for() {
+        let streams = Streams::new();
+        drop(streams.open());
+        assert_eq!((streams.told().now_or_never(), streams.ended().now_or_never()), (Some(()), Some(())));
     }
 }

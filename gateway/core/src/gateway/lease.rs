@@ -96,6 +96,19 @@ impl Scope {
         lease.map(|lease| ledger.devices.reserve(&lease.slots)).transpose()
     }
 
+    /// The resources of which tasks of this owner may have devices: by its leases, whatever has become of them, and by the records of its tasks,
+    /// also of those whose sandbox has stopped.
+    #[must_use]
+    pub fn resources_in_use(&self) -> BTreeSet<String> {
+        let tasks = self.gateway.shared.table.tasks(self.owner);
+        let of_tasks = tasks.iter().flat_map(|task| &task.details.leases).flat_map(|claim| &claim.slots);
+        let ledger = self.gateway.ledger();
+        let own = ledger.devices.leases().filter(|(_, lease)| lease.owner == self.owner);
+        let slots = own.flat_map(|(_, lease)| &lease.slots).chain(of_tasks);
+        let resources = slots.filter_map(|slot| ledger.devices.resource_of(slot));
+        resources.filter(|resource| !resource.is_empty()).map(str::to_owned).collect()
+    }
+
     /// Waits until no sandbox has these slots that something else of this owner is to be made with. Cancel-safe.
     ///
     /// # Errors

@@ -27,7 +27,7 @@ impl Watching {
     fn begin(below: &str) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let (told, kubelets) = watch::channel(None);
-        let task = tokio::spawn(follow(dir.path().join(below), told));
+        let task = tokio::spawn(follow(dir.path().join(below), told, BTreeSet::new));
         Self { dir, kubelets, task }
     }
 

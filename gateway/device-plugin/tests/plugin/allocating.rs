@@ -12,7 +12,7 @@ use switchyard_kubelet::{Kubelet, Options, RunOptions};
 use crate::node::{Node, TPU, group, inventory, registered};
 
 /// The lease that an answer names.
-fn token(options: &RunOptions) -> LeaseToken {
+pub(crate) fn token(options: &RunOptions) -> LeaseToken {
     let mut tokens = options.annotations.keys().filter_map(|key| key.strip_prefix("devices.switchyard.io/"));
     let token = tokens.next().expect("there is a token").parse().expect("it is one");
     assert_eq!(tokens.next(), None);
@@ -20,7 +20,7 @@ fn token(options: &RunOptions) -> LeaseToken {
 }
 
 /// Makes and starts a task with a lease, in a sandbox of its own, as CRI does; gives the sandbox.
-async fn run(node: &Node, name: &str, token: LeaseToken) -> String {
+pub(crate) async fn run(node: &Node, name: &str, token: LeaseToken) -> String {
     let scope = node.gateway.scope(Owner::Kubernetes);
     let sandbox = scope.create_sandbox(specs::sandbox(Owner::Kubernetes, name)).await.unwrap();
     let mut spec = specs::task(Owner::Kubernetes, name, BUSYBOX, &["serve"]);

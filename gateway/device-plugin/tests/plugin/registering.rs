@@ -3,8 +3,10 @@
 use std::fs;
 use std::time::{Duration, Instant};
 
+use switchyard_core::id::Owner;
 use switchyard_kubelet::{Kubelet, Options, remove_sockets};
 
+use crate::allocating::{run, token};
 use crate::node::{Node, TPU, group, inventory, registered};
 
 /// How long a registration may take on a machine that is busy with other tests: a kubelet takes some milliseconds.
@@ -129,6 +131,43 @@ async fn many_resources_are_registered_in_a_moment() {
     assert!(answered < SOON, "{answered:?}");
     node.follows(64).await;
     node.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn resources_that_pods_may_have_devices_of_are_registered_before_all_others() {
+    let names: Vec<String> = (0..24).map(|number| format!("acme.com/r{number:02}")).collect();
+    let node = Node::with(inventory(names.iter().map(|name| group(name, 4, 1)))).await;
+    let kubelet = node.followed(names.len()).await;
+    // In the order of names the last ones: of a pod that runs, of one that has stopped, and of one that has not begun.
+    let [runs, stopped, waits] = ["acme.com/r21", "acme.com/r22", "acme.com/r23"];
+    for (pod, resource) in [("runs", runs), ("stopped", stopped), ("waits", waits)] {
+        let given = kubelet.admit(pod, "app", &[(resource, 1)]).await.unwrap();
+        if pod != "waits" {
+            let sandbox = run(&node, pod, token(&given)).await;
+            if pod == "stopped" {
+                node.gateway.scope(Owner::Kubernetes).stop_sandbox(&sandbox).await.unwrap();
+            }
+        }
+    }
+    // What another owner has is of no use to a kubelet.
+    node.gateway.scope(Owner::Nomad).lease(&["acme-com-r20-000".to_owned()]).await.unwrap();
+    let mut checkpoint = kubelet.kill();
+    for _ in 0..5 {
+        let kubelet = Kubelet::start(node.directory(), Options { checkpoint, ..Options::default() });
+        registered(&kubelet, names.len()).await;
+        let (first, rest): (Vec<_>, Vec<_>) = kubelet
+            .registrations()
+            .into_iter()
+            .partition(|one| [runs, stopped, waits].contains(&one.resource.as_str()));
+        assert_eq!((first.len(), rest.len()), (3, names.len() - 3));
+        let through = first.iter().map(|one| one.answered).max().unwrap();
+        let early: Vec<_> = rest.iter().filter(|one| one.called < through).collect();
+        assert!(early.is_empty(), "{early:?}");
+        for pod in ["runs", "stopped", "waits"] {
+            kubelet.readmit(pod).unwrap();
+        }
+        checkpoint = kubelet.kill();
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
