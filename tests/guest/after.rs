@@ -10,6 +10,7 @@ use switchyard_proto::cri::v1 as cri;
 use switchyard_tests::host::eventually;
 use switchyard_tests::sweep;
 
+use crate::leases;
 use crate::load::{kept, note, remove_volume};
 use crate::node::{CONTAINERD, GuestNode, LIMIT, property, shell_container};
 use crate::tasks::Tasks;
@@ -52,6 +53,8 @@ struct Notes {
     images: BTreeMap<String, String>,
     /// Named volumes, and whether they were asked or told to be removed.
     volumes: BTreeMap<String, Kept>,
+    /// Leases of devices, by the pods that a kubelet has admitted with them.
+    leases: BTreeMap<String, leases::Noted>,
 }
 
 /// What was noted of a volume.
@@ -83,6 +86,7 @@ pub(crate) fn run() -> ExitCode {
         }
     }
     println!("from before: {} pods, {} containers", pods.len(), containers.len());
+    wrong.extend(leases::after(&node, &notes.leases));
     wrong.extend(Tasks::start(&node).after());
     for pod in &pods {
         for (what, answer) in
@@ -140,6 +144,12 @@ impl Notes {
                 ["unnaming", name] => drop(notes.volumes.insert((*name).to_owned(), Kept::Removing)),
                 ["unnamed", name] => drop(notes.volumes.insert((*name).to_owned(), Kept::Removed)),
                 ["seen", name] => drop(notes.images.remove(*name)),
+                ["lease", name, slot, token, path] => {
+                    notes.leases.insert((*name).to_owned(), leases::Noted::parse(slot, token, path));
+                }
+                ["using", name] => notes.lease_is_used(name, leases::Use::Begun),
+                ["bound", name] => notes.lease_is_used(name, leases::Use::Pod),
+                ["ended", name] => drop(notes.leases.remove(*name)),
                 other => panic!("a note that nobody writes: {other:?}"),
             }
         }
@@ -148,6 +158,12 @@ impl Notes {
 
     fn of(&mut self, name: &str) -> &mut Noted {
         self.pods.entry(name.to_owned()).or_default()
+    }
+
+    fn lease_is_used(&mut self, name: &str, by: leases::Use) {
+        if let Some(lease) = self.leases.get_mut(name) {
+            lease.is_used(by);
+        }
     }
 
     /// Compares what is listed to what was answered before the cut.

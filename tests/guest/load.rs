@@ -1,4 +1,5 @@
 //! Load for a power cut: pods, tasks of Nomad and images come and go, and each thing that the daemon has answered is noted on the host.
+//! Beside it stand leases of devices.
 //!
 //! A note is with the host once it is written, and so outlives the guest. `begin` and `removing` are noted before a call,
 //! the others after its answer.
@@ -13,6 +14,7 @@ use switchyard_proto::cri::v1alpha2 as old;
 use switchyard_tests::cri::image_spec;
 use switchyard_tests::image::{LayerBuilder, busybox, digest};
 
+use crate::leases::Leases;
 use crate::node::GuestNode;
 use crate::tasks::{STAYS, Tasks};
 
@@ -44,6 +46,9 @@ pub(crate) fn run(seed: u64) -> ExitCode {
     let boot = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
     // Power is cut amid the next starts, as a rule.
     let standing = NETWORKS.map(|network| (network, tasks.begin_one(network)));
+    let kubelet = Leases::start(2);
+    kubelet.begin(&node);
+    let with_device = tasks.begin_with_device();
     println!("guest: load begins");
     std::thread::scope(|scope| {
         for client in 0..CLIENTS {
@@ -56,13 +61,15 @@ pub(crate) fn run(seed: u64) -> ExitCode {
         }
         scope.spawn(|| images(&node, boot));
     });
+    drop((kubelet, with_device));
     println!("power was not cut within {LIMIT:?}");
     ExitCode::FAILURE
 }
 
-/// Leaves a pod and tasks of Nomad that run to the next boot, which is asked for in order.
+/// Leaves pods, tasks of Nomad that run, and leases of devices to the next boot, which is asked for in order.
 pub(crate) fn leave() -> ExitCode {
     let node = GuestNode::start();
+    Leases::start(2).begin(&node);
     Tasks::start(&node).leave();
     let config = node.pod_config("left");
     let name = config.metadata.clone().unwrap_or_default().uid;

@@ -7,6 +7,7 @@ mod checkpoint;
 mod clock;
 mod counters;
 mod daemon;
+mod leases;
 mod limits;
 mod load;
 mod node;

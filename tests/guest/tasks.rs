@@ -15,6 +15,7 @@ use switchyard_tests::image::busybox;
 use switchyard_tests::nomad::{Agent, Setup};
 use tonic::{Code, Status};
 
+use crate::leases;
 use crate::node::{GuestNode, LIMIT};
 use crate::nomad::{agent, place, task};
 
@@ -85,12 +86,27 @@ impl Tasks {
 
     /// Starts a task as an agent does that will have to know of it, and waits for its end if it is one that ends.
     fn begin(&self, script: &str, network: &str) -> Setup {
-        let task = self.task(script, network);
+        self.begin_of(self.task(script, network))
+    }
+
+    /// Starts a task with a device that was reserved for it.
+    pub(crate) fn begin_with_device(&self) -> Setup {
+        let mut task = self.task(STAYS, "host");
+        let env = leases::reserve();
+        task.config.device_env.extend(env.clone());
+        task.config.env.extend(env);
+        let task = self.begin_of(task);
+        let held = leases::is_held_by(task.id(), &task.config.device_env);
+        held.unwrap_or_else(|why| panic!("a task was started with a device: {why}"));
+        task
+    }
+
+    fn begin_of(&self, task: Setup) -> Setup {
         let (driver, id) = (self.agent.driver(), task.id());
         Kept::Request.write(id, &task.config.encode_to_vec());
         let started = driver.start(&task.config).unwrap_or_else(|status| panic!("StartTask: {status}"));
         Kept::Handle.write(id, &started.handle.expect("it has a handle").encode_to_vec());
-        if script == ENDS {
+        if ends(Some(&task.config)) {
             let code = driver.wait(id, LIMIT).expect("it ends").exit_code;
             Kept::Ended.write(id, code.to_string().as_bytes());
         }
@@ -131,6 +147,7 @@ impl Tasks {
         for (script, network) in [(STAYS, "host"), (STAYS, "bridge"), (ENDS, "host")] {
             self.begin(script, network).leave();
         }
+        self.begin_with_device().leave();
         self.agent.stop();
     }
 
@@ -143,7 +160,11 @@ impl Tasks {
             let looked = match Kept::Handle.read(&id) {
                 Some(handle) => {
                     seen.0 += 1;
-                    self.look_at(&id, &handle)
+                    if request.device_env.is_empty() {
+                        self.look_at(&id, &handle)
+                    } else {
+                        self.look_at_device(request, &handle)
+                    }
                 }
                 None => {
                     seen.1 += 1;
@@ -186,6 +207,21 @@ impl Tasks {
         }
     }
 
+    /// A task that had a device has it until it is destroyed, and is started again with it. Of what was reserved an agent that was started
+    /// anew knows the variables alone.
+    fn look_at_device(&self, request: nomad::TaskConfig, handle: &[u8]) -> Result<(), String> {
+        println!("a task of Nomad's had a device");
+        let id = request.id.clone();
+        if Kept::Removing.read(&id).is_some() {
+            // Power was cut amid this: what was destroyed then is not known any more.
+            return self.look_at(&id, handle);
+        }
+        leases::is_held_by(&id, &request.device_env)?;
+        Kept::Removing.write(&id, b"");
+        self.look_at(&id, handle)?;
+        self.start_anew(request).map_err(|why| format!("with its device again: {why}"))
+    }
+
     /// A start that was not answered is asked for once more, under a new id, and what is left of the first goes with it.
     fn start_anew(&self, request: nomad::TaskConfig) -> Result<(), String> {
         let before = request.id.clone();
@@ -211,6 +247,9 @@ impl Tasks {
             if reached.stdout != "reached\n" {
                 return Err(format!("{reached:?}"));
             }
+        }
+        if !task.config.device_env.is_empty() {
+            leases::is_held_by(task.id(), &task.config.device_env)?;
         }
         driver.destroy(task.id(), true).map_err(|status| format!("DestroyTask: {status}"))?;
         task.remove_leaf();

@@ -248,6 +248,33 @@ fn a_container_that_crashes_keeps_its_device_and_so_does_a_task_that_is_restarte
 }
 
 #[test]
+fn what_had_stopped_before_a_restart_of_the_daemon_has_its_device_again_by_the_token_alone() {
+    let lab = Lab::start();
+    let kubelet = lab.kubelet();
+    let options = lab.admit(&kubelet, "first").expect("it is admitted");
+    let token = options.annotations.keys().find_map(|key| key.strip_prefix("devices.switchyard.io/"));
+    let first = lab.node.pod("first");
+    let container = first.start(&lab.container("main", &options));
+    assert_eq!(lab.numbers(&container), NUMBERS);
+    lab.node.cri().stop_pod(first.id()).expect("it can be stopped");
+    lab.is_free();
+    lab.node.daemon().kill9();
+    lab.node.daemon().restart();
+    lab.is_free();
+    let second = lab.node.pod("second");
+    let mut config = lab.container("main", &options);
+    // As of a vendor's plugin, of which a kubelet is answered nothing but the token; so is an agent that was started anew.
+    config.devices.clear();
+    let _ = second.start(&config);
+    lab.is_held_by("kubernetes", "second");
+    assert_eq!(lab.report()["slots"][0]["holders"][0]["token"].as_str(), token);
+    drop(first);
+    lab.is_held_by("kubernetes", "second");
+    remove(&kubelet, second, "second");
+    lab.is_free();
+}
+
+#[test]
 fn a_successor_waits_for_the_end_of_the_pod_that_had_its_device() {
     let lab = Lab::start();
     let kubelet = lab.kubelet();

@@ -97,7 +97,7 @@ impl Scope {
     }
 
     /// The resources of which tasks of this owner may have devices: by its leases, whatever has become of them, and by the records of its tasks,
-    /// also of those that have ended. After a reboot these records are all that tells.
+    /// also of those whose sandbox has stopped.
     #[must_use]
     pub fn resources_in_use(&self) -> BTreeSet<String> {
         let tasks = self.gateway.shared.table.tasks(self.owner);
@@ -224,7 +224,7 @@ impl Gateway {
     }
 
     /// Gives the leases that a task names to the sandbox that it is made in, and leases the devices that it names itself; all or none. A
-    /// lease that is not known any more, as one whose sandbox had stopped when a predecessor ended, does no harm if the task names its
+    /// lease that is not known any more, as one whose task was removed before a predecessor ended, does no harm if the task names its
     /// devices as well and they are free.
     pub(super) fn bind(&self, sandbox: SandboxId, spec: &TaskSpec) -> Result<Bound> {
         let name = self.shared.table.sandbox(sandbox).map(|home| home.meta.name.clone()).unwrap_or_default();

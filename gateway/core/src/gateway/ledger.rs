@@ -133,7 +133,13 @@ impl Gateway {
                 ledger.ports.hold(remnant.id, PortHolder { owner, name, claims: remnant.host_ports.clone() });
             }
             for task in &recovered.tasks {
-                let Some(home) = homes.get(&task.sandbox) else { continue };
+                let Some(home) = homes.get(&task.sandbox) else {
+                    // It holds nothing. Its orchestrator may start it again, and an agent of Nomad's knows no more of its devices than the token.
+                    for claim in task.details.leases.iter().filter(|claim| !claim.named) {
+                        ledger.devices.recall(claim.token, Lease::new(task.meta.owner, claim.slots.clone()));
+                    }
+                    continue;
+                };
                 ledger.compute.hold(task.id, recovered_holder(task, home));
                 for claim in &task.details.leases {
                     let name = home.meta.name.clone();

@@ -24,6 +24,7 @@ use crate::spec::LeaseClaim;
 mod inventory;
 mod named;
 mod quota;
+mod recovery;
 mod report;
 mod view;
 
@@ -229,13 +230,6 @@ impl Devices {
         {
             lease.turn(LeaseState::Unbound { contestable: false });
         }
-    }
-
-    /// Puts down a lease that was there before, whoever else has its slots.
-    pub fn hold(&mut self, token: LeaseToken, lease: Lease) {
-        self.end(token);
-        let slots: BTreeSet<String> = lease.slots.iter().flat_map(|slot| self.held_slots(slot)).collect();
-        self.insert(token, Lease { slots: slots.into_iter().collect(), ..lease });
     }
 
     /// A sandbox has stopped: says which leases it had. Each has its grace now.

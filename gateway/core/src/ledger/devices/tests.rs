@@ -80,6 +80,25 @@ fn what_one_owner_has_is_unhealthy_for_the_others_alone() {
 }
 
 #[test]
+fn a_lease_whose_sandbox_had_stopped_before_a_restart_holds_nothing_and_is_known() {
+    let mut devices = devices(vec![group("v2", &["a", "b"])]);
+    devices.hold(token(1), Lease::bound(N, ids(&["a"]), sandbox(1), "task".to_owned()));
+    // Of the attempt before that of the same task, and of another task.
+    devices.recall(token(1), Lease::new(N, ids(&["a"])));
+    devices.recall(token(2), Lease::new(N, ids(&["b"])));
+    devices.recall(token(3), Lease::new(N, ids(&["b"])));
+    assert_eq!(healthy(&devices, K), ["b"]);
+    assert_eq!(
+        devices.bind(K, token(2), sandbox(2), "pod").unwrap_err().reason,
+        Reason::Lost,
+        "it is Nomad's"
+    );
+    assert_eq!(devices.bind(N, token(2), sandbox(2), "other").unwrap().slots, ["b"]);
+    assert_eq!(devices.bind(N, token(3), sandbox(3), "third").unwrap_err().reason, Reason::Held);
+    assert_eq!(healthy(&devices, K), Vec::<String>::new());
+}
+
+#[test]
 fn the_same_question_has_the_same_answer_until_something_is_made_with_it() {
     let mut devices = devices(vec![group("v2", &["a", "b"])]);
     devices.lease(N, &ids(&["b", "a"]), token(1)).unwrap();

@@ -1,0 +1,295 @@
+//! Leases of devices through ends of the node: what a kubelet and an agent of Nomad were given is theirs at the next boot, and nobody else's.
+//!
+//! What a kubelet knows then is in its checkpoint: which slot a pod has, and what it was answered. Here that is noted on the host. What an
+//! agent knows is in its state: the variables of the task, with the token ([`crate::tasks`]).
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use serde_json::Value;
+use switchyard_kubelet::{Kubelet, Options, RunOptions};
+use switchyard_proto::cri::v1 as cri;
+use switchyard_proto::nomad::device as nomad;
+use switchyard_proto::nomad::device::device_plugin_client::DevicePluginClient;
+use switchyard_tests::host::eventually;
+use switchyard_tests::nomad::Plugin;
+use switchyard_tests::nomad::agent::{install, socket_args};
+use tokio::runtime::Runtime;
+
+use crate::load::note;
+use crate::node::{GuestNode, LIMIT, run};
+use crate::nomad::place;
+use crate::tasks::STAYS;
+
+/// What the kubelet calls the devices that `tests/guest/run` makes.
+const RESOURCE: &str = "guest.test/device";
+/// How many there are.
+const DEVICES: usize = 4;
+/// Where kubelets have their sockets.
+const DIRECTORY: &str = "/var/lib/kubelet/device-plugins";
+/// The annotation that a kubelet is answered, before the token.
+const ANNOTATION: &str = "devices.switchyard.io/";
+
+/// A lease, as the kubelet's checkpoint has it.
+#[derive(Debug, Clone)]
+pub(crate) struct Noted {
+    slot: String,
+    token: String,
+    /// The node of the device.
+    path: String,
+    used_by: Use,
+}
+
+/// What was made with a lease.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Use {
+    /// Nothing.
+    None,
+    /// Something may have been.
+    Begun,
+    /// A pod with a container.
+    Pod,
+}
+
+/// Who has a slot, as `switchyard devices` shows it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Holder {
+    owner: String,
+    state: String,
+    name: String,
+    token: String,
+}
+
+/// A kubelet that runs until this is dropped.
+pub(crate) struct Leases {
+    runtime: Arc<Runtime>,
+    kubelet: Kubelet,
+}
+
+// === impl Leases ===
+
+impl Leases {
+    /// Starts a kubelet, and waits until it may give out so many devices.
+    pub(crate) fn start(healthy: usize) -> Self {
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
+        let runtime = Arc::new(runtime.expect("a runtime can be made"));
+        let kubelet = runtime.block_on(async { Kubelet::start(Path::new(DIRECTORY), Options::default()) });
+        let knows = || kubelet.capacity(RESOURCE);
+        let known = eventually(LIMIT, || knows().0 == DEVICES && knows().1 >= healthy);
+        assert!(known, "the kubelet may give out {:?} of {DEVICES} devices: {:#}", knows(), report());
+        Self { runtime, kubelet }
+    }
+
+    /// Admits two pods with a device each: one that goes no further, and one that runs then.
+    pub(crate) fn begin(&self, node: &GuestNode) {
+        let boot = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+        for (kind, runs) in [("waits", false), ("runs", true)] {
+            let name = format!("{kind}-{boot}");
+            let given = self.runtime.block_on(self.kubelet.admit(&name, "main", &[(RESOURCE, 1)]));
+            let given = Noted::of(&given.expect("there is a device"));
+            note(&format!("lease {name} {} {} {}", given.slot, given.token, given.path));
+            if runs {
+                note(&format!("using {name}"));
+                given.make(node, &name).unwrap_or_else(|why| panic!("{name}: {why}"));
+                assert!(given.is_bound(&name), "{:#}", report());
+                note(&format!("bound {name}"));
+            }
+        }
+    }
+}
+
+/// Reserves a device that no kubelet has, as an agent does; the variables of the task.
+pub(crate) fn reserve() -> BTreeMap<String, String> {
+    let free = |holders: &Vec<Holder>| holders.iter().all(|holder| holder.owner == "nomad");
+    let mut holders = holders().into_iter();
+    let slot = holders.rfind(|(_, holders)| free(holders)).expect("a kubelet has two at most").0;
+    reserve_slot(&slot).unwrap_or_else(|status| panic!("Reserve of {slot}: {status}"))
+}
+
+fn reserve_slot(slot: &str) -> Result<BTreeMap<String, String>, tonic::Status> {
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
+    let runtime = Arc::new(runtime.expect("a runtime can be made"));
+    let plugin = Plugin::launch(&install(place()).join("switchyard-device"), &socket_args(place()), &runtime);
+    let plugin = plugin.unwrap_or_else(|failed| panic!("the device plugin does not start: {failed:?}"));
+    let request = nomad::ReserveRequest { device_ids: vec![slot.to_owned()] };
+    let mut client = DevicePluginClient::new(plugin.channel());
+    let answer = runtime.block_on(client.reserve(request))?.into_inner();
+    Ok(answer.container_res.expect("an agent falls over without it").envs)
+}
+
+/// What is wrong about the leases of the boot before. What they are of is free then, or soon.
+pub(crate) fn after(node: &GuestNode, noted: &BTreeMap<String, Noted>) -> Vec<String> {
+    let mut wrong = Vec::new();
+    assert!(eventually(LIMIT, || holders().len() == DEVICES), "the devices are not there: {:#}", report());
+    let slots = holders();
+    let mut held = 0;
+    for (slot, holders) in &slots {
+        held += holders.len();
+        let of_pod =
+            |holder: &Holder| noted.values().any(|one| one.slot == *slot && one.token == holder.token);
+        // Of Nomad's the agent's state tells.
+        let is_known = |holder: &Holder| holder.owner == "nomad" || of_pod(holder);
+        if holders.len() > 1 || !holders.iter().all(is_known) {
+            wrong.push(format!("device {slot} is held by {holders:?} after the boot"));
+        }
+    }
+    println!("from before: {} leases of a kubelet's; {held} devices are leased", noted.len());
+    // All but one that a task of Nomad's had.
+    let leases = Leases::start(DEVICES - 1);
+    for (name, lease) in noted {
+        if let Err(why) = lease.look_at(node, name, &slots) {
+            wrong.push(format!("lease {name} of {}: {why}", lease.slot));
+        }
+        note(&format!("ended {name}"));
+    }
+    drop(leases);
+    wrong
+}
+
+// === impl Noted ===
+
+impl Noted {
+    /// What a kubelet writes down of an answer.
+    fn of(given: &RunOptions) -> Self {
+        let token = given.annotations.keys().find_map(|key| key.strip_prefix(ANNOTATION));
+        Self {
+            slot: given.ids[RESOURCE][0].clone(),
+            token: token.expect("a lease has a token").to_owned(),
+            path: given.devices[0].0.clone(),
+            used_by: Use::None,
+        }
+    }
+
+    /// What a note says.
+    pub(crate) fn parse(slot: &str, token: &str, path: &str) -> Self {
+        Self { slot: slot.to_owned(), token: token.to_owned(), path: path.to_owned(), used_by: Use::None }
+    }
+
+    /// Says what was made with it.
+    pub(crate) fn is_used(&mut self, by: Use) {
+        self.used_by = by;
+    }
+
+    fn unbound(&self) -> Holder {
+        Holder {
+            owner: "kubernetes".to_owned(),
+            state: "unbound".to_owned(),
+            name: String::new(),
+            token: self.token.clone(),
+        }
+    }
+
+    /// Whether this pod has the device by this lease, and nobody else has it.
+    fn is_bound(&self, pod: &str) -> bool {
+        let has = |holder: &Holder| {
+            holder.state == "bound" && holder.name.contains(pod) && holder.token == self.token
+        };
+        matches!(holders()[&self.slot].as_slice(), [holder] if has(holder))
+    }
+
+    /// Makes a pod with it, as a kubelet does from its checkpoint, and sees that its container has the device; its id.
+    fn make(&self, node: &GuestNode, name: &str) -> Result<String, String> {
+        let told = |status: tonic::Status| status.to_string();
+        let mut config = node.pod_config(name);
+        config.metadata.get_or_insert_default().uid = name.to_owned();
+        note(&format!("begin {name}"));
+        let pod = node.cri.run_pod(&config).map_err(told)?;
+        note(&format!("pod {name} {pod}"));
+        let mut container = node.container("main", STAYS);
+        container.annotations = [(format!("{ANNOTATION}{}", self.token), String::new())].into();
+        container.devices = vec![cri::Device {
+            container_path: "/dev/given".to_owned(),
+            host_path: self.path.clone(),
+            permissions: "rw".to_owned(),
+        }];
+        let id = node.cri.create(&pod, &container, &config).map_err(told)?;
+        note(&format!("created {name} {id}"));
+        node.cri.start(&id).map_err(told)?;
+        note(&format!("started {name} {id}"));
+        let seen = node.cri.sh(&id, "test -c /dev/given && echo given");
+        if seen == "given" {
+            Ok(pod)
+        } else {
+            Err(format!("its container does not have the device: {seen:?}"))
+        }
+    }
+
+    /// As long as nothing is made with it, it is as it was, and no other owner has it. A pod that ran has it until the kubelet stops it, as it
+    /// does before it starts it again, with the same device.
+    fn look_at(
+        &self,
+        node: &GuestNode,
+        name: &str,
+        slots: &BTreeMap<String, Vec<Holder>>,
+    ) -> Result<(), String> {
+        let holders = &slots[&self.slot];
+        let expected = match self.used_by {
+            Use::None => *holders == [self.unbound()],
+            Use::Begun => true,
+            Use::Pod => self.is_bound(name),
+        };
+        if !expected {
+            return Err(format!(
+                "it was answered ({:?}), and the device is held by {holders:?}",
+                self.used_by
+            ));
+        }
+        if self.used_by != Use::Begun {
+            match reserve_slot(&self.slot) {
+                Err(status) if status.message().contains("kubernetes") => {}
+                other => return Err(format!("Nomad asks for its device: {other:?}")),
+            }
+        }
+        note(&format!("using {name}"));
+        let pods = node.cri.pods().map_err(|status| status.to_string())?;
+        for pod in pods.iter().filter(|pod| pod.metadata.as_ref().is_some_and(|one| one.uid == name)) {
+            node.cri.stop_pod(&pod.id).map_err(|status| format!("its pod cannot be stopped: {status}"))?;
+        }
+        let name = format!("{name}-again");
+        let pod = self.make(node, &name)?;
+        let (is_bound, shown) = (self.is_bound(&name), report());
+        note(&format!("removing {name}"));
+        for answer in [node.cri.stop_pod(&pod), node.cri.remove_pod(&pod)] {
+            answer.map_err(|status| format!("its pod cannot be taken away: {status}"))?;
+        }
+        note(&format!("removed {name}"));
+        if is_bound { Ok(()) } else { Err(format!("its pod runs again, and does not have it: {shown:#}")) }
+    }
+}
+
+/// What `switchyard devices` shows.
+pub(crate) fn report() -> Value {
+    let text = run(&["switchyard", "devices", "--output", "json"]);
+    serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error}: {text}"))
+}
+
+/// Who has each slot.
+pub(crate) fn holders() -> BTreeMap<String, Vec<Holder>> {
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let holder = |value: &Value| Holder {
+        owner: text(&value["owner"]),
+        state: text(&value["state"]),
+        name: text(&value["name"]),
+        token: text(&value["token"]),
+    };
+    let list = |value: &Value| value.as_array().cloned().unwrap_or_default();
+    let slots = list(&report()["slots"]).into_iter();
+    slots.map(|slot| (text(&slot["id"]), list(&slot["holders"]).iter().map(holder).collect())).collect()
+}
+
+/// Whether one of these variables is the token of a lease that a task of Nomad's has, and no other slot is the task's.
+pub(crate) fn is_held_by(task: &str, env: &BTreeMap<String, String>) -> Result<(), String> {
+    let holders = holders();
+    let of_task = holders.values().filter(|all| all.iter().any(|holder| holder.name == task));
+    let of_task: Vec<&Vec<Holder>> = of_task.collect();
+    let fits = |holder: &Holder| {
+        (holder.owner.as_str(), holder.state.as_str()) == ("nomad", "bound")
+            && env.values().any(|value| *value == holder.token)
+    };
+    match of_task.as_slice() {
+        [all] if all.len() == 1 && fits(&all[0]) => Ok(()),
+        _ => Err(format!("its device is held otherwise: {holders:?}")),
+    }
+}
