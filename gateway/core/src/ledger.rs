@@ -22,7 +22,7 @@ mod store;
 pub use compute::{Compute, ComputeHolder, Cpus, Overcommit};
 pub use devices::{
     DeviceReport, Devices, Granted, GroupReport, LEASE_SLOTS_MAX, Lease, LeaseState, Named, Outlook,
-    SlotHolder, SlotReport, Ticks, View,
+    SlotHolder, SlotReport, Ticked, Ticks, View,
 };
 pub use ports::{PortHolder, Ports};
 pub use refusal::{Holder, Reason, Refusal, Resource};

@@ -33,6 +33,7 @@ mod processors;
 mod resources;
 mod security;
 
+pub(crate) use devices::leases;
 pub(crate) use resources::named_group;
 
 /// What a plan is made of.
@@ -98,7 +99,7 @@ pub(crate) fn plan(task: &nomad::TaskConfig, session: &Session) -> Result<Plan> 
         mounts: mounts.mounts,
         devices: devices.nodes,
         cdi_devices: devices.cdi,
-        leases: devices::leases(&asked)?,
+        leases: leases(task)?,
         security,
         rlimits: resources::rlimits(&options.ulimit)?,
         throttles: Vec::new(),

@@ -7,8 +7,11 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use switchyard_kubelet::{Kubelet, Options, RunOptions};
+use switchyard_proto::nomad::drivers::proto as nomad;
 use switchyard_tests::host::{eventually, random_name};
+use switchyard_tests::http;
 use switchyard_tests::node::{Node, Pod};
+use switchyard_tests::nomad::config::encode;
 use switchyard_tests::nomad::{Agent, Setup};
 use tokio::runtime::Runtime;
 
@@ -254,7 +257,7 @@ fn what_had_stopped_before_a_restart_of_the_daemon_has_its_device_again_by_the_t
     let options = lab.admit(&kubelet, "first").expect("it is admitted");
     let token = options.annotations.keys().find_map(|key| key.strip_prefix("devices.switchyard.io/"));
     let first = lab.node.pod("first");
-    let container = first.start(&lab.container("main", &options));
+    let container = first.start(&container_with(&lab.node, "main", &options));
     assert_eq!(lab.numbers(&container), NUMBERS);
     lab.node.cri().stop_pod(first.id()).expect("it can be stopped");
     lab.is_free();
@@ -262,7 +265,7 @@ fn what_had_stopped_before_a_restart_of_the_daemon_has_its_device_again_by_the_t
     lab.node.daemon().restart();
     lab.is_free();
     let second = lab.node.pod("second");
-    let mut config = lab.container("main", &options);
+    let mut config = container_with(&lab.node, "main", &options);
     // As of a vendor's plugin, of which a kubelet is answered nothing but the token; so is an agent that was started anew.
     config.devices.clear();
     let _ = second.start(&config);
@@ -272,6 +275,61 @@ fn what_had_stopped_before_a_restart_of_the_daemon_has_its_device_again_by_the_t
     lab.is_held_by("kubernetes", "second");
     remove(&kubelet, second, "second");
     lab.is_free();
+}
+
+#[test]
+fn a_task_that_does_not_start_keeps_its_device_for_a_restart_and_no_longer() {
+    let lab = Lab::start();
+    let devices = Devices::launch(lab.node.root());
+    let agent = Agent::start(lab.node.root(), &json!({}));
+    let given = devices.reserve(&[&lab.id]).expect("it is free");
+    let mut task = task_with(&lab.node, &agent, &given);
+    let without_image = nomad::TaskConfig {
+        msgpack_driver_config: encode(
+            &agent.task_schema(),
+            &json!({ "image": "127.0.0.1:1/none:1", "network_mode": "host" }),
+        ),
+        ..task.config.clone()
+    };
+    agent.driver().start(&without_image).expect_err("nobody has this image");
+    // Nobody says that the job was stopped then.
+    lab.is_free();
+    // A restart that comes late finds it free.
+    agent.driver().start(&task.config).expect("it starts");
+    lab.is_held_by("nomad", task.id());
+    has_the_device(&lab, &agent, &task);
+    agent.driver().stop(task.id(), Duration::ZERO, "").expect("it stops");
+    agent.driver().destroy(task.id(), true).expect("it can be destroyed");
+    task.remove_leaf();
+    lab.is_free();
+}
+
+#[test]
+fn an_operator_ends_the_lease_of_a_task_that_has_ended_and_of_no_other() {
+    let lab = Lab::start();
+    let devices = Devices::launch(lab.node.root());
+    let agent = Agent::start(lab.node.root(), &json!({}));
+    let given = devices.reserve(&[&lab.id]).expect("it is free");
+    let task = task_with(&lab.node, &agent, &given);
+    agent.driver().start(&task.config).expect("it starts");
+    let token = lab.report()["slots"][0]["holders"][0]["token"].as_str().expect("it is held").to_owned();
+    let release = || {
+        let socket = lab.node.root().run().join("admin.sock");
+        http::delete_unix(&socket, &format!("/v1/devices/leases/{token}")).expect("it answers")
+    };
+    let refused = release();
+    assert_eq!(refused.status, 409, "{}", refused.text());
+    lab.is_held_by("nomad", task.id());
+    // Its agent is away, and destroys nothing.
+    agent.driver().signal(task.id(), "SIGKILL").expect("it runs");
+    agent.driver().wait(task.id(), SOON).expect("it ends");
+    lab.is_held_by("nomad", task.id());
+    assert_eq!(release().status, 204);
+    lab.is_free();
+    let kubelet = lab.kubelet();
+    lab.admit(&kubelet, "pod").expect("it is free");
+    kubelet.remove_pod("pod");
+    end(&agent, task);
 }
 
 #[test]

@@ -12,8 +12,9 @@ use super::{Gateway, NamedDevices, Scope};
 use crate::device::{Inventories, Inventory, Reservation};
 use crate::error::{Error, Result};
 use crate::id::{LeaseToken, Owner, SandboxId, TaskId};
-use crate::ledger::{LeaseState, Named, Reason, StoredLease, Ticks, View};
+use crate::ledger::{LeaseState, Named, Reason, StoredLease, Ticked, Ticks, View};
 use crate::spec::{LeaseClaim, TaskSpec};
+use crate::state::TaskState;
 use crate::table::Task;
 
 /// How often leases that nobody uses are looked at.
@@ -138,6 +139,15 @@ impl Scope {
         }
     }
 
+    /// What these leases of this owner were for has failed to start. Those that nothing was made with are kept from other owners for as
+    /// long as a restart may take, as after the end of a sandbox, and not for as long as a first start may. They stay on disk that long.
+    pub fn start_failed(&self, leases: &[LeaseClaim]) {
+        let tokens: Vec<LeaseToken> = leases.iter().map(|claim| claim.token).collect();
+        if !self.gateway.ledger().devices.start_failed(self.owner, &tokens).is_empty() {
+            self.gateway.shared.views.touch();
+        }
+    }
+
     /// This owner's leases that nothing has been made with, although the orchestrator's list has all of their slots.
     #[must_use]
     pub fn unused(&self, listed: &BTreeSet<String>) -> BTreeSet<LeaseToken> {
@@ -178,10 +188,10 @@ impl Gateway {
         });
     }
 
-    /// Ends a lease that no sandbox has, as an operator asks for.
+    /// Ends a lease that no sandbox has, or one in which every task has ended, as an operator asks for.
     ///
     /// # Errors
-    /// `NotFound`; `FailedPrecondition` if a sandbox has it.
+    /// `NotFound`; `FailedPrecondition` if a sandbox has it with a task that has not ended.
     pub async fn release_lease(&self, token: LeaseToken) -> Result<()> {
         {
             let mut ledger = self.ledger();
@@ -189,16 +199,28 @@ impl Gateway {
                 .devices
                 .get(token)
                 .ok_or_else(|| Error::not_found(format!("lease {token} does not exist")))?;
-            if let LeaseState::Bound { name, .. } = &lease.state {
-                let text = format!("lease {token} is in use by {name} of {}: it ends with that", lease.owner);
-                return Err(Error::failed_precondition(text));
+            match &lease.state {
+                LeaseState::Bound { sandbox, name } if !self.has_ended(*sandbox) => {
+                    let text =
+                        format!("lease {token} is in use by {name} of {}: it ends with that", lease.owner);
+                    return Err(Error::failed_precondition(text));
+                }
+                LeaseState::Bound { .. } => ledger.devices.take_from_stopped(token),
+                LeaseState::Unbound { .. } | LeaseState::LetGo { .. } => {
+                    ledger.devices.drop_unused(token);
+                }
             }
-            ledger.devices.drop_unused(token);
         }
         tracing::info!(lease = %token, "a lease of devices was ended by an operator");
         self.shared.views.touch();
         self.remove_stored(&[token]).await;
         Ok(())
+    }
+
+    /// Whether a sandbox has had tasks, and all of them have ended: an orchestrator that is away does not stop it.
+    fn has_ended(&self, sandbox: SandboxId) -> bool {
+        let tasks = self.shared.table.tasks_of(sandbox);
+        !tasks.is_empty() && tasks.iter().all(|task| matches!(task.state, TaskState::Exited { .. }))
     }
 
     async fn lease(&self, owner: Owner, slots: &[String]) -> Result<Leased> {
@@ -385,13 +407,15 @@ impl Gateway {
         rounds.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             rounds.tick().await;
-            let freed = {
+            let Ticked { freed, over } = {
                 let mut ledger = self.ledger();
-                ledger.devices.is_waiting() && ledger.devices.tick(ticks)
+                if ledger.devices.is_waiting() { ledger.devices.tick(ticks) } else { Ticked::default() }
             };
             if freed {
                 self.shared.views.touch();
             }
+            // Those whose start has failed are on disk.
+            self.remove_stored(&over).await;
         }
     }
 

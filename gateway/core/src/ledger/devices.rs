@@ -26,6 +26,7 @@ mod named;
 mod quota;
 mod recovery;
 mod report;
+mod unused;
 mod view;
 
 pub use named::Named;
@@ -90,6 +91,15 @@ pub struct Ticks {
     pub unbound: u32,
     /// Until another owner may have the slots of a lease whose sandbox has stopped.
     pub grace: u32,
+}
+
+/// What time has changed.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Ticked {
+    /// A slot is free for others now.
+    pub freed: bool,
+    /// The leases whose grace is over.
+    pub over: Vec<LeaseToken>,
 }
 
 /// How far a lease has come.
@@ -243,9 +253,9 @@ impl Devices {
         leases.collect()
     }
 
-    /// Some time has passed: leases that nobody uses hold their slots no longer than so many ticks. Says whether any slot is free for
-    /// others now. The token of a lease whose sandbox has stopped is remembered, for a start that comes late and finds its slots free.
-    pub fn tick(&mut self, limits: Ticks) -> bool {
+    /// Some time has passed: leases that nobody uses hold their slots no longer than so many ticks. The token of a lease whose grace is over
+    /// is remembered, for a start that comes late and finds its slots free.
+    pub fn tick(&mut self, limits: Ticks) -> Ticked {
         let mut over = Vec::new();
         let mut freed = false;
         for (token, lease) in &mut self.leases {
@@ -262,7 +272,7 @@ impl Devices {
             }
         }
         self.remember(&over);
-        freed
+        Ticked { freed, over }
     }
 
     /// The owner of a lease starts nothing with it any more before somebody else has its slots.
@@ -284,40 +294,6 @@ impl Devices {
             LeaseState::Bound { .. } => false,
         };
         self.leases.values().any(waits)
-    }
-
-    /// Ends those leases of an owner that nothing was made with and that its orchestrator does not have any more: `listed` are the slots
-    /// that it says its pods have. What it has does not age. The tokens of those that have ended are remembered: some lists leave out
-    /// containers that are still to be made.
-    pub fn end_unlisted(&mut self, owner: Owner, listed: &BTreeSet<String>) -> Vec<LeaseToken> {
-        let mut missing = Vec::new();
-        for (token, lease) in self.leases.iter_mut().filter(|(_, lease)| lease.owner == owner) {
-            let LeaseState::Unbound { contestable } = lease.state else {
-                lease.misses = 0;
-                continue;
-            };
-            if lease.slots.iter().all(|slot| listed.contains(slot)) {
-                lease.turn(LeaseState::Unbound { contestable });
-                continue;
-            }
-            lease.misses += 1;
-            if lease.misses >= MISSES {
-                lease.turn(LeaseState::LetGo { grace: false });
-                missing.push(*token);
-            }
-        }
-        self.remember(&missing);
-        missing
-    }
-
-    /// Ends a lease that no sandbox has. Says whether there was one.
-    pub fn drop_unused(&mut self, token: LeaseToken) -> bool {
-        let unused =
-            self.leases.get(&token).is_some_and(|lease| !matches!(lease.state, LeaseState::Bound { .. }));
-        if unused {
-            self.end(token);
-        }
-        unused
     }
 
     /// Ends a lease, whoever has it.

@@ -12,6 +12,7 @@ use switchyard_core::{ErrorKind, Result};
 use switchyard_proto::nomad::drivers::proto as nomad;
 
 use super::Driver;
+use crate::from_proto;
 use crate::identity::{self, Record, place};
 use crate::plan::Plan;
 use crate::session::Session;
@@ -47,7 +48,14 @@ impl Driver {
         let record = Record::new(&request);
         let task = match self.cleared(&record).await? {
             Some(task) => task,
-            None => Box::pin(self.begin(&session, &request, record)).await?,
+            None => match Box::pin(self.begin(&session, &request, record)).await {
+                Ok(task) => task,
+                Err(error) => {
+                    // No agent says of a task that it will not be started again. Leases that cannot be read are why it was refused.
+                    self.shared.scope.start_failed(&from_proto::leases(&request).unwrap_or_default());
+                    return Err(error);
+                }
+            },
         };
         // It was not there yet when it was named first.
         self.shared.seen.task(&session.id, &task.meta.name);

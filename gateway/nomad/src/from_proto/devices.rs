@@ -62,9 +62,9 @@ pub(super) fn devices(asked: &Asked<'_>) -> Result<Devices> {
 
 /// The leases that the device plugin has given to a task. They are in what Nomad's device plugins say alone: a variable of the same name
 /// that the job sets is the job's own.
-pub(super) fn leases(asked: &Asked<'_>) -> Result<Vec<LeaseClaim>> {
+pub(crate) fn leases(task: &nomad::TaskConfig) -> Result<Vec<LeaseClaim>> {
     let mut leases: Vec<LeaseClaim> = Vec::new();
-    for (name, token) in &asked.task.device_env {
+    for (name, token) in &task.device_env {
         let Some(digits) = name.strip_prefix(LEASE_VARIABLE) else { continue };
         let field = format!("task.device_env[{name:?}]");
         one_more(&field, "leases of devices", leases.len())?;

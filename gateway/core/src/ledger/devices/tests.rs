@@ -99,6 +99,25 @@ fn a_lease_whose_sandbox_had_stopped_before_a_restart_holds_nothing_and_is_known
 }
 
 #[test]
+fn a_lease_whose_start_has_failed_holds_its_slots_for_its_grace_and_is_known_after_it() {
+    let mut devices = devices(vec![group("v2", &["a", "b"])]);
+    devices.lease(N, &ids(&["a"]), token(1)).unwrap();
+    devices.lease(N, &ids(&["b"]), token(2)).unwrap();
+    devices.bind(N, token(2), sandbox(1), "task").unwrap();
+    assert_eq!(devices.start_failed(K, &[token(1)]), [], "it is Nomad's");
+    assert_eq!(devices.start_failed(N, &[token(1), token(2), token(3)]), [token(1)], "the other is in use");
+    assert_eq!(devices.lease(K, &ids(&["a"]), token(4)).unwrap_err().reason, Reason::Held);
+    assert_eq!(devices.tick(OVER), Ticked { freed: true, over: vec![token(1)] });
+    assert_eq!(healthy(&devices, K), ["a"]);
+    devices.bind(N, token(1), sandbox(2), "task").unwrap();
+    assert_eq!(healthy(&devices, K), Vec::<String>::new());
+    // A sandbox in which nothing runs is told to give it up.
+    devices.take_from_stopped(token(1));
+    devices.lease(K, &ids(&["a"]), token(4)).unwrap();
+    assert_eq!(devices.bind(N, token(1), sandbox(3), "task").unwrap_err().reason, Reason::Lost);
+}
+
+#[test]
 fn the_same_question_has_the_same_answer_until_something_is_made_with_it() {
     let mut devices = devices(vec![group("v2", &["a", "b"])]);
     devices.lease(N, &ids(&["b", "a"]), token(1)).unwrap();
@@ -171,7 +190,7 @@ fn a_lease_that_its_orchestrator_lists_does_not_age() {
     devices.lease(K, &ids(&["a"]), token(1)).unwrap();
     let listed = BTreeSet::from(["a".to_owned()]);
     for _ in 0..10 {
-        assert!(!devices.tick(Ticks { unbound: 2, grace: 1 }));
+        assert!(!devices.tick(Ticks { unbound: 2, grace: 1 }).freed);
         assert_eq!(devices.end_unlisted(K, &listed), []);
     }
     assert_eq!(healthy(&devices, N), [""; 0]);

@@ -1,0 +1,67 @@
+//! Ends of leases that nobody uses: their orchestrator has them no more, what they were for does not start, or an operator ends them.
+
+use std::collections::BTreeSet;
+
+use super::{Devices, Lease, LeaseState, MISSES};
+use crate::id::{LeaseToken, Owner};
+
+impl Devices {
+    /// Ends those leases of an owner that nothing was made with and that its orchestrator does not have any more: `listed` are the slots
+    /// that it says its pods have. What it has does not age. The tokens of those that have ended are remembered: some lists leave out
+    /// containers that are still to be made.
+    pub fn end_unlisted(&mut self, owner: Owner, listed: &BTreeSet<String>) -> Vec<LeaseToken> {
+        let mut missing = Vec::new();
+        for (token, lease) in self.leases.iter_mut().filter(|(_, lease)| lease.owner == owner) {
+            let LeaseState::Unbound { contestable } = lease.state else {
+                lease.misses = 0;
+                continue;
+            };
+            if lease.slots.iter().all(|slot| listed.contains(slot)) {
+                lease.turn(LeaseState::Unbound { contestable });
+                continue;
+            }
+            lease.misses += 1;
+            if lease.misses >= MISSES {
+                lease.turn(LeaseState::LetGo { grace: false });
+                missing.push(*token);
+            }
+        }
+        self.remember(&missing);
+        missing
+    }
+
+    /// What these leases of an owner were for has failed to start. Those that nothing was made with have their grace now, as after the end
+    /// of a sandbox; says which.
+    pub fn start_failed(&mut self, owner: Owner, tokens: &[LeaseToken]) -> Vec<LeaseToken> {
+        let unused =
+            |lease: &&mut Lease| lease.owner == owner && matches!(lease.state, LeaseState::Unbound { .. });
+        let mut given_up = Vec::new();
+        for token in tokens {
+            if let Some(lease) = self.leases.get_mut(token).filter(unused) {
+                lease.turn(LeaseState::LetGo { grace: true });
+                given_up.push(*token);
+            }
+        }
+        given_up
+    }
+
+    /// Takes a lease from a sandbox in which nothing runs. Its slots are free, and its token is remembered.
+    pub fn take_from_stopped(&mut self, token: LeaseToken) {
+        if let Some(lease) =
+            self.leases.get_mut(&token).filter(|lease| matches!(lease.state, LeaseState::Bound { .. }))
+        {
+            lease.turn(LeaseState::LetGo { grace: false });
+            self.remember(&[token]);
+        }
+    }
+
+    /// Ends a lease that no sandbox has. Says whether there was one.
+    pub fn drop_unused(&mut self, token: LeaseToken) -> bool {
+        let unused =
+            self.leases.get(&token).is_some_and(|lease| !matches!(lease.state, LeaseState::Bound { .. }));
+        if unused {
+            self.end(token);
+        }
+        unused
+    }
+}
