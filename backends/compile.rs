@@ -80,7 +80,8 @@ fn lack(program: &[u8]) -> Option<&'static str> {
         return Some("with a stack that can be executed");
     }
     let dynamic = find(DYNAMIC)?;
-    let (begin, length) = (number(dynamic + 8, 8), number(dynamic + 32, 8));
+    let begin = number(dynamic + 8, 8);
+    let length = number(dynamic + 32, 8);
     let mut entries =
         (0..length / 16).map(|index| (number(begin + index * 16, 8), number(begin + index * 16 + 8, 8)));
     let bound = entries.any(|(tag, value)| tag == FLAGS && value & BIND_NOW != 0);

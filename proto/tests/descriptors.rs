@@ -434,8 +434,8 @@ fn v1alpha2_is_v1_with_additions_from_100_on() {
         service.methods().map(|method| method.name().to_owned()).collect::<BTreeSet<_>>()
     };
     for (service, count) in [("RuntimeService", 25), ("ImageService", 5)] {
-        let (old, new) =
-            (calls(&format!("runtime.v1alpha2.{service}")), calls(&format!("runtime.v1.{service}")));
+        let old = calls(&format!("runtime.v1alpha2.{service}"));
+        let new = calls(&format!("runtime.v1.{service}"));
         assert_eq!(old.len(), count);
         assert!(old.difference(&new).all(|call| call == "StartPodSandbox"), "{old:?}");
     }

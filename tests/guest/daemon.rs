@@ -42,7 +42,8 @@ const COUNT: &str = "n=0; while :; do n=$((n+1)); echo $n; sleep 0.02; done";
 
 /// Kills the main process of a unit, and waits until systemd has started another.
 pub(crate) fn kill_main(unit: &str) {
-    let (before, restarts) = (property(unit, "MainPID"), property(unit, "NRestarts"));
+    let before = property(unit, "MainPID");
+    let restarts = property(unit, "NRestarts");
     run(&["systemctl", "kill", "--kill-whom=main", "--signal=KILL", unit]);
     let again = || {
         let pid = property(unit, "MainPID");

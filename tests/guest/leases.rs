@@ -249,7 +249,8 @@ impl Noted {
         }
         let name = format!("{name}-again");
         let pod = self.make(node, &name)?;
-        let (is_bound, shown) = (self.is_bound(&name), report());
+        let is_bound = self.is_bound(&name);
+        let shown = report();
         note(&format!("removing {name}"));
         for answer in [node.cri.stop_pod(&pod), node.cri.remove_pod(&pod)] {
             answer.map_err(|status| format!("its pod cannot be taken away: {status}"))?;

@@ -100,7 +100,8 @@ fn stats_are_those_of_the_control_group(node: &GuestNode) {
     };
     let memory = || (number(cgroup_file(&id, "memory.current")), keyed("memory.stat", "inactive_file "));
     let cpu = || keyed("cpu.stat", "usage_usec ") * 1000;
-    let (low, cpu_low) = (memory(), cpu());
+    let low = memory();
+    let cpu_low = cpu();
     let mut stats = cri::ContainerStats::default();
     // Samples may be a few seconds old.
     let fresh = eventually(LIMIT, || {
@@ -108,7 +109,8 @@ fn stats_are_those_of_the_control_group(node: &GuestNode) {
         stats.cpu.unwrap_or_default().usage_core_nano_seconds.unwrap_or_default().value >= cpu_low
     });
     assert!(fresh, "{stats:?} is behind {cpu_low} ns");
-    let (high, cpu_high) = (memory(), cpu());
+    let high = memory();
+    let cpu_high = cpu();
     let told = stats.cpu.unwrap_or_default().usage_core_nano_seconds.unwrap_or_default().value;
     assert!(told <= cpu_high, "{told} ns are more than {cpu_high}");
     let told = stats.memory.unwrap_or_default();

@@ -119,7 +119,8 @@ fn pods(node: &GuestNode, client: &str, mut random: u64) {
         note(&format!("pod {name} {pod}"));
         for container in 0..=(random >> 40) % 2 {
             let script = if (random >> 50).is_multiple_of(4) { "exit 3" } else { "exec sleep 1000" };
-            let (main, has_volume) = (format!("c{container}"), container == 0 && number % 2 == 1);
+            let main = format!("c{container}");
+            let has_volume = container == 0 && number % 2 == 1;
             let made = if has_volume {
                 node.cri.create_old(&pod, &with_volume(node, &main, &name))
             } else {

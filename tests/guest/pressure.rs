@@ -42,7 +42,8 @@ fn pressure_is_told(node: &GuestNode) {
     });
     let high = stalled(&id, "cpu.pressure", "some");
     let psi = told.cpu.expect("it is told").psi.expect("it is told");
-    let (some, full) = (psi.some.expect("it is told"), psi.full.expect("it is told"));
+    let some = psi.some.expect("it is told");
+    let full = psi.full.expect("it is told");
     assert!(waits && some.total <= high, "{some:?} is not between {low} and {high}");
     assert!(full.total <= some.total && some.avg10 <= 100.0 && some.avg60 <= some.avg10 + 1.0, "{psi:?}");
     assert!(told.memory.expect("it is told").psi.is_some() && told.io.expect("it is told").psi.is_some());

@@ -226,7 +226,8 @@ fn a_given_project(node: &GuestNode) {
     pull(node);
     let pod = node.pod("quota-given");
     let asked = FIRST + 4711;
-    let (text, limit) = (asked.to_string(), |mib: u64| Some(mib * 1024));
+    let text = asked.to_string();
+    let limit = |mib: u64| Some(mib * 1024);
     let limited = || projects().get(&asked).map(|counted| counted.limit_kib);
     let one = start(node, &pod, "one", &[("/", "4m")], &text);
     assert_eq!((project(node, &one), limited()), (asked, limit(4)));

@@ -57,7 +57,8 @@ impl Kept {
 
     /// Writes it down so that no end of the node can lose it.
     fn write(self, id: &str, bytes: &[u8]) {
-        let (path, new) = (self.path(id), Path::new(STATE).join("new").join(id.replace('/', "-")));
+        let path = self.path(id);
+        let new = Path::new(STATE).join("new").join(id.replace('/', "-"));
         let mut file = File::create(&new).expect("the disk can be written");
         file.write_all(bytes).expect("the disk can be written");
         file.sync_all().expect("the disk can be written");
@@ -102,7 +103,8 @@ impl Tasks {
     }
 
     fn begin_of(&self, task: Setup) -> Setup {
-        let (driver, id) = (self.agent.driver(), task.id());
+        let driver = self.agent.driver();
+        let id = task.id();
         Kept::Request.write(id, &task.config.encode_to_vec());
         let started = driver.start(&task.config).unwrap_or_else(|status| panic!("StartTask: {status}"));
         Kept::Handle.write(id, &started.handle.expect("it has a handle").encode_to_vec());

@@ -1,9 +1,12 @@
 //! Holds the lines that `ARCHITECTURE.md` draws: who may depend on whom, on what, and how files look.
 
+mod circles;
 mod dependencies;
 mod files;
 mod layers;
 mod licences;
+mod reading;
+mod source;
 mod spelling;
 mod writes;
 

@@ -20,7 +20,8 @@ async fn a_second_gateway_neither_adopts_nor_clears_what_the_first_made() {
         owner: Owner::Host,
     };
     first.images().pull(&request).await.expect("the image can be pulled");
-    let (sandbox, task) = (SandboxId::random(), TaskId::random());
+    let sandbox = SandboxId::random();
+    let task = TaskId::random();
     first.create_sandbox(sandbox, &world.sandbox_spec("pod")).await.expect("a sandbox can be made");
     first
         .create_task(task, sandbox, &world.task_spec("task", &["sleep", "1000"]))
@@ -28,7 +29,8 @@ async fn a_second_gateway_neither_adopts_nor_clears_what_the_first_made() {
         .expect("so can a task");
     first.start_task(task).await.expect("and started");
 
-    let (state, run) = (world.root().path().join("state2"), world.root().path().join("run2"));
+    let state = world.root().path().join("state2");
+    let run = world.root().path().join("run2");
     std::fs::create_dir_all(&state).expect("the scratch directory can be written");
     std::fs::create_dir_all(&run).expect("the scratch directory can be written");
     let second =

@@ -81,7 +81,8 @@ fn every_program_that_a_test_calls_is_in_a_package_that_tests_run_installs() {
     let database = Database::read();
     let list = list_of(&repository().join("tests/run"));
     let fresh = database.fresh(&list);
-    let (mut wrong, mut required) = (Vec::new(), 0);
+    let mut wrong = Vec::new();
+    let mut required = 0;
     for dir in ["tests", "gateway", "backends"] {
         for file in calls::sources(&repository().join(dir)) {
             let text = read(&file);

@@ -48,7 +48,8 @@ fn archives_are_deterministic_and_tar_reads_them() {
 
 #[test]
 fn layers_of_different_seeds_differ_and_do_not_compress() {
-    let (one, two) = (image::random_layer(1 << 16, 1), image::random_layer(1 << 16, 2));
+    let one = image::random_layer(1 << 16, 1);
+    let two = image::random_layer(1 << 16, 2);
     assert_ne!(one.diff_id, two.diff_id);
     assert_eq!(one.diff_id, image::random_layer(1 << 16, 1).diff_id);
     assert!(one.bytes.len() > 60_000, "{} bytes are left", one.bytes.len());
@@ -161,7 +162,8 @@ fn a_held_request_waits_for_its_release() {
 
 #[test]
 fn roots_do_not_share_anything() {
-    let (one, two) = (PrivateRoot::new(), PrivateRoot::new());
+    let one = PrivateRoot::new();
+    let two = PrivateRoot::new();
     assert_ne!(one.network().subnet(), two.network().subnet());
     assert_ne!(one.network().bridge(), two.network().bridge());
     assert_ne!(one.cgroup_name(), two.cgroup_name());
@@ -188,7 +190,8 @@ fn a_fresh_root_is_clean() {
 #[test]
 fn the_sweep_sees_what_is_left_and_dropping_the_root_removes_it() {
     let root = PrivateRoot::new();
-    let (path, cgroup) = (root.path().to_owned(), root.cgroup_name());
+    let path = root.path().to_owned();
+    let cgroup = root.cgroup_name();
     let before = Sweep::take(&root);
 
     let data = path.join("data");

@@ -30,7 +30,8 @@ impl Upstream {
     /// When it is not installed, or does not listen within half a minute.
     #[must_use]
     pub fn start(root: &PrivateRoot, socket: &Path) -> Self {
-        let (state, run) = (root.state().join("containerd"), root.run().join("containerd"));
+        let state = root.state().join("containerd");
+        let run = root.run().join("containerd");
         fs::create_dir_all(&state).expect("the scratch directory can be written");
         fs::create_dir_all(&run).expect("the scratch directory can be written");
         let text = format!(
@@ -39,7 +40,8 @@ impl Upstream {
             state.join("root"),
             run.join("state"),
         );
-        let (config, log) = (state.join("config.toml"), state.join("containerd.log"));
+        let config = state.join("config.toml");
+        let log = state.join("containerd.log");
         fs::write(&config, text).expect("the scratch directory can be written");
         let child = spawn(&config, &log);
         let started = Self { child, config, log, socket: socket.to_owned() };

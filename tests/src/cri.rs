@@ -340,7 +340,8 @@ impl Cri {
             .exec(container, &["sh", "-c", script], 30)
             .unwrap_or_else(|status| panic!("exec of {script:?} in {container}: {status}"));
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-        let (out, err) = (text(&answer.stdout), text(&answer.stderr));
+        let out = text(&answer.stdout);
+        let err = text(&answer.stderr);
         assert!(answer.exit_code == 0, "{script:?} ended with {}: {out}{err}", answer.exit_code);
         out.strip_suffix('\n').map(str::to_owned).unwrap_or(out)
     }

@@ -98,7 +98,8 @@ impl Database {
     }
 
     fn parse(shown: &str) -> Self {
-        let (mut packages, mut provided) = (BTreeMap::<String, Entry>::new(), BTreeMap::<_, Vec<_>>::new());
+        let mut packages = BTreeMap::<String, Entry>::new();
+        let mut provided = BTreeMap::<_, Vec<_>>::new();
         for line in shown.lines() {
             let fields: Vec<&str> = line.split('\t').collect();
             let [name, "installed", essential, priority, depends, provides] = fields[..] else { continue };
@@ -132,7 +133,8 @@ impl Database {
         let mut real = HashMap::<PathBuf, Option<PathBuf>>::new();
         let files = listed.lines().map(Path::new).filter(|path| path.is_absolute());
         let files = files.filter(|path| !UNUSED.iter().any(|dir| path.starts_with(dir))).filter_map(|path| {
-            let (dir, name) = (path.parent()?, path.file_name()?);
+            let dir = path.parent()?;
+            let name = path.file_name()?;
             let dir = real.entry(dir.to_owned()).or_insert_with(|| dir.canonicalize().ok());
             Some(dir.as_ref()?.join(name))
         });

@@ -82,7 +82,9 @@ impl Front {
         let hangs = watch::Sender::new(false);
         let hung = hangs.subscribe();
         let serve = tower::service_fn(move |request: Request<Body>| {
-            let (channel, shape, mut hung) = (channel.clone(), Arc::clone(&shown), hung.clone());
+            let channel = channel.clone();
+            let shape = Arc::clone(&shown);
+            let mut hung = hung.clone();
             async move {
                 if request.uri().path() != VERSION {
                     // The front outlives its server.

@@ -316,7 +316,8 @@ impl Shared {
         upstream.write_all(body)?;
 
         // What is left of a body goes up beside the answer coming down.
-        let (mut from, mut to) = (client.try_clone()?, upstream.try_clone()?);
+        let mut from = client.try_clone()?;
+        let mut to = upstream.try_clone()?;
         let up = thread::spawn(move || io::copy(&mut from, &mut to));
         let copied = match fault {
             Some(Fault::CutAfter(limit)) => {

@@ -277,7 +277,8 @@ impl Forward {
     /// When the session breaks.
     #[track_caller]
     pub fn connect(&mut self, port: u16) -> Connection {
-        let (port, request) = (port.to_string(), self.connections.to_string());
+        let port = port.to_string();
+        let request = self.connections.to_string();
         self.connections += 1;
         let opened = self.cri.clone().block_on(async {
             let mut streams = [0; 2];
@@ -315,7 +316,8 @@ impl Forward {
         let limited = async {
             loop {
                 let of = |stream: u32| self.heard.get(&stream).cloned().unwrap_or_default();
-                let (data, error) = (of(connection.data), of(connection.error));
+                let data = of(connection.data);
+                let error = of(connection.error);
                 if holds(&data, &error) {
                     return (data, error);
                 }

@@ -51,10 +51,14 @@ pub(crate) enum Blame {
 impl Above {
     /// The group above that of this file; `None` if that is the root, which counts nothing.
     pub(crate) fn of(path: &Path) -> Option<Self> {
-        let (group, name) = (path.parent()?, path.file_name()?);
-        let (dir, own) = (group.parent()?, group.file_name()?);
+        let group = path.parent()?;
+        let name = path.file_name()?;
+        let dir = group.parent()?;
+        let own = group.file_name()?;
         let file = File::open(dir.join(name)).ok()?;
-        let (own, name, before) = (own.to_owned(), name.to_owned(), Census::default());
+        let own = own.to_owned();
+        let name = name.to_owned();
+        let before = Census::default();
         Some(Self { file, dir: dir.to_owned(), own, name, before })
     }
 

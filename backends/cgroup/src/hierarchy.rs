@@ -161,7 +161,8 @@ fn parse_line(line: &str) -> Option<Mount> {
     // 36 35 98:0 /root /point options optional-fields... - type source super-options
     let (before, after) = line.split_once(" - ")?;
     let mut fields = before.split(' ').skip(3);
-    let (root, path) = (fields.next()?, fields.next()?);
+    let root = fields.next()?;
+    let path = fields.next()?;
     let mut fields = after.split(' ');
     let controllers = match fields.next()? {
         "cgroup2" => Vec::new(),

@@ -93,7 +93,8 @@ impl Reader {
     pub fn match_cpuset(&self, from: &Group, to: &Group) -> Result<()> {
         let Some((from_dir, to_dir)) = self.cpuset_dirs(from, to) else { return Ok(()) };
         for file in ["cpuset.mems", "cpuset.cpus"] {
-            let (theirs, ours) = (to_dir.join(file), from_dir.join(file));
+            let theirs = to_dir.join(file);
+            let ours = from_dir.join(file);
             let text = |path: &Path| {
                 fs::read_to_string(path).map_err(|source| Error::File { path: path.to_owned(), source })
             };
@@ -163,7 +164,8 @@ mod tests {
     #[test]
     fn what_was_there_is_there_again_and_what_was_made_is_gone() {
         let (dir, reader) = tree();
-        let (one, at) = (group("/nomad/a.web"), |name: &str| dir.path().join(name).join("nomad/a.web"));
+        let one = group("/nomad/a.web");
+        let at = |name: &str| dir.path().join(name).join("nomad/a.web");
         fs::create_dir(at("memory")).unwrap();
         fs::create_dir(at("cpu")).unwrap();
         let kept = reader.present(&one);
@@ -194,7 +196,8 @@ mod tests {
     #[test]
     fn a_process_that_is_listed_after_its_move_is_at_its_end_and_holds_nothing_up() {
         let (dir, reader) = tree();
-        let (from, to) = (dir.path().join("cpuset/nomad/a.web"), dir.path().join("cpuset/nomad/share"));
+        let from = dir.path().join("cpuset/nomad/a.web");
+        let to = dir.path().join("cpuset/nomad/share");
         for at in [&from, &to] {
             fs::create_dir(at).unwrap();
             for file in ["cpuset.cpus", "cpuset.mems"] {
@@ -209,7 +212,8 @@ mod tests {
     #[test]
     fn a_group_gets_the_processors_of_another() {
         let (dir, reader) = tree();
-        let (ours, theirs) = (dir.path().join("cpuset/nomad/a.web"), dir.path().join("cpuset/nomad/share"));
+        let ours = dir.path().join("cpuset/nomad/a.web");
+        let theirs = dir.path().join("cpuset/nomad/share");
         for (at, cpus) in [(&ours, "0-3\n"), (&theirs, "1\n")] {
             fs::create_dir(at).unwrap();
             fs::write(at.join("cpuset.cpus"), cpus).unwrap();
@@ -226,7 +230,8 @@ mod tests {
     #[test]
     fn a_cpuset_without_processors_is_given_those_above() {
         let (dir, _) = tree();
-        let (above, below) = (dir.path().join("cpuset"), dir.path().join("cpuset/nomad"));
+        let above = dir.path().join("cpuset");
+        let below = dir.path().join("cpuset/nomad");
         fs::write(above.join("cpuset.mems"), "0\n").unwrap();
         fs::write(below.join("cpuset.mems"), "\n").unwrap();
         inherit(&below, "cpuset.mems").unwrap();

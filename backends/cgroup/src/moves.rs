@@ -82,7 +82,8 @@ fn own_processes(hierarchy: &Hierarchy) -> Option<PathBuf> {
 fn processes_of(hierarchy: &Hierarchy, text: &str) -> Option<PathBuf> {
     text.lines().find_map(|line| {
         let mut fields = line.splitn(3, ':').skip(1);
-        let (controllers, path) = (fields.next()?, Path::new(fields.next()?));
+        let controllers = fields.next()?;
+        let path = Path::new(fields.next()?);
         let mount = hierarchy
             .mounts()
             .iter()

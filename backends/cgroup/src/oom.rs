@@ -71,7 +71,11 @@ impl OomWatch {
             CgroupMode::V1 => (subscribed(path, &file).map_err(failed)?, None),
             CgroupMode::V2 => (None, Above::of(path)),
         };
-        let (path, signalled, settled, ended, last) = (path.to_owned(), 0, false, false, 0);
+        let path = path.to_owned();
+        let signalled = 0;
+        let settled = false;
+        let ended = false;
+        let last = 0;
         let mut watch = Self { path, file, signals, above, signalled, settled, ended, last };
         watch.kills()?;
         Ok(Some(watch))

@@ -21,7 +21,9 @@ pub fn flat_keyed(text: &str) -> BTreeMap<&str, u64> {
 pub fn device_operations(text: &str) -> impl Iterator<Item = ((u64, u64), &str, u64)> {
     text.lines().filter_map(|line| {
         let mut words = line.split_whitespace();
-        let (device, operation, value) = (words.next()?, words.next()?, words.next()?);
+        let device = words.next()?;
+        let operation = words.next()?;
+        let value = words.next()?;
         Some((device_number(device)?, operation, value.parse().ok()?))
     })
 }

@@ -64,7 +64,10 @@ impl Reader {
             },
             CgroupMode::V1 => {
                 let dir = |controller| self.existing(controller, group);
-                let (cpuacct, cpu, memory, pids) = (dir("cpuacct"), dir("cpu"), dir("memory"), dir("pids"));
+                let cpuacct = dir("cpuacct");
+                let cpu = dir("cpu");
+                let memory = dir("memory");
+                let pids = dir("pids");
                 let unified = self.hierarchy.unified(group).filter(|dir| dir.is_dir());
                 let dirs = V1Dirs {
                     cpuacct: cpuacct.as_deref(),

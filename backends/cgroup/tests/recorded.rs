@@ -179,7 +179,8 @@ fn processes_of_the_groups_below_belong_to_it() {
 #[test]
 fn a_group_that_is_gone_is_none_and_removing_it_succeeds() {
     for tree in ["v1", "v2"] {
-        let (reader, gone) = (reader(tree), group("/kubepods/gone"));
+        let reader = reader(tree);
+        let gone = group("/kubepods/gone");
         assert_eq!(reader.usage(&gone).unwrap(), None);
         assert_eq!(reader.oom_kills(&gone).unwrap(), None);
         assert_eq!(reader.procs(&gone).unwrap(), None);

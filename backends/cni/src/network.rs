@@ -131,7 +131,8 @@ impl Network {
     /// Detaches after a failure, within a bound of its own, and makes the error that tells both.
     async fn undo(&self, attachment: &Attachment, result: Option<&CniResult>, failed: Error) -> Error {
         let limit = self.plugins.limits().undo;
-        let (container_id, network) = (attachment.container_id.clone(), self.list.name.clone());
+        let container_id = attachment.container_id.clone();
+        let network = self.list.name.clone();
         let undone = match timeout(limit, self.del(attachment, result)).await {
             Ok(undone) => undone,
             Err(_) => Err(Error::UndoDeadline {

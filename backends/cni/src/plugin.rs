@@ -161,7 +161,8 @@ impl Plugins {
         let mut child = spawn(&mut self.command(&path, call)).await.map_err(run)?;
         let mut group = Group(child.id().and_then(|id| i32::try_from(id).ok()).map(Pid::from_raw));
         let heard = timeout(self.limits.plugin, listen(&mut child, call.config)).await;
-        let (plugin, verb) = (call.plugin.to_owned(), call.verb);
+        let plugin = call.plugin.to_owned();
+        let verb = call.verb;
         match heard {
             Ok(Ok(said)) => {
                 // Reaped, so its number may soon be another's: it must not be killed any more.
@@ -228,7 +229,8 @@ async fn listen(child: &mut Child, config: &[u8]) -> Result<Said, Broken> {
     let stdin = child.stdin.take().ok_or_else(missing)?;
     let out = child.stdout.take().ok_or_else(missing)?;
     let err = child.stderr.take().ok_or_else(missing)?;
-    let (mut stdout, mut stderr) = (Vec::new(), Vec::new());
+    let mut stdout = Vec::new();
+    let mut stderr = Vec::new();
     let status = {
         let pipes = async {
             tokio::try_join!(feed(stdin, config), all(out, &mut stdout), tail(err, &mut stderr)).map(drop)
@@ -279,7 +281,8 @@ async fn tail(mut from: impl AsyncRead + Unpin, into: &mut Vec<u8>) -> Result<()
 
 /// Makes an error of a plugin's failure: its own words if it used the specification's form.
 fn failure(call: Call<'_>, said: &Said) -> Error {
-    let (plugin, verb) = (call.plugin.to_owned(), call.verb);
+    let plugin = call.plugin.to_owned();
+    let verb = call.verb;
     if let Ok(WireError { code, msg, details }) = serde_json::from_slice(&said.stdout) {
         return Error::Refused { plugin, verb, code, msg, details };
     }

@@ -92,7 +92,8 @@ impl Version {
         let end = text.find(|char: char| !char.is_ascii_digit() && char != '.').unwrap_or(text.len());
         let (numbers, rest) = text.split_at(end);
         let mut numbers = numbers.split('.').map(|number| number.parse::<u32>().ok());
-        let (major, minor) = (numbers.next()??, numbers.next()??);
+        let major = numbers.next()??;
+        let minor = numbers.next()??;
         let patch = match numbers.next() {
             Some(patch) => patch?,
             None => 0,

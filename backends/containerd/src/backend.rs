@@ -176,9 +176,12 @@ impl Containerd {
             .map_err(|fault| Error::internal("the node's abilities cannot be read").with_source(fault))?;
         host.selinux = host.selinux.filter(|_| config.selinux);
         let snapshotters = snapshotters(config);
-        let (tracker, abilities, leftovers) = (TaskTracker::new(), Abilities::default(), Arc::default());
+        let tracker = TaskTracker::new();
+        let abilities = Abilities::default();
+        let leftovers = Arc::default();
         let limit = Duration::from_secs(settings.network.plugin_timeout_seconds.max(1));
-        let (boot, cgroups) = (kernel_text("random/boot_id")?, cgroup::Reader::detect()?);
+        let boot = kernel_text("random/boot_id")?;
+        let cgroups = cgroup::Reader::detect()?;
         let inner = Arc::new(Inner {
             images: Images::new(
                 client.clone(),
@@ -285,7 +288,8 @@ impl Inner {
 
     /// Has the kernel ready for a process that a runtime is about to put into a cgroup, until what this gives is dropped.
     pub(crate) fn expect_move(&self) -> cgroup::ExpectedMove {
-        let (expected, moves) = (self.moves.expect(), Arc::clone(&self.moves));
+        let expected = self.moves.expect();
+        let moves = Arc::clone(&self.moves);
         self.tracker.spawn_blocking(move || moves.keep_ready());
         expected
     }

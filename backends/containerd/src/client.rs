@@ -122,7 +122,8 @@ impl Client {
         });
         let socket = address.to_path_buf();
         let lasting = tower::service_fn(move |_: Uri| {
-            let (socket, held) = (socket.clone(), held.clone());
+            let socket = socket.clone();
+            let held = held.clone();
             async move { held.connect(&socket).await.map(TokioIo::new) }
         });
         let namespace = namespace.parse().map_err(|fault| {

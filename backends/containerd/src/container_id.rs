@@ -52,7 +52,8 @@ mod tests {
 
     #[test]
     fn nothing_but_an_id_of_ours_names_a_container() {
-        let (sandbox, task) = (SandboxId::random(), TaskId::random());
+        let sandbox = SandboxId::random();
+        let task = TaskId::random();
         assert_eq!(*ContainerId::from(sandbox), sandbox.to_string());
         assert_eq!(task.to_string().parse(), Ok(ContainerId::from(task)));
         let long = format!("{task}/..");

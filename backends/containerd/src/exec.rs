@@ -42,7 +42,8 @@ struct Control {
 /// Starts a further process, once the task does not stand still. Cancel-safe: a start that nobody waits for any more comes to its end, and
 /// the process to its own; breaking it off half way would leave the shim with FIFOs that nobody opens.
 pub(crate) async fn start(inner: &Arc<Inner>, task: TaskId, spec: &ExecSpec) -> Result<ExecProcess> {
-    let (starting, spec) = (Arc::clone(inner), spec.clone());
+    let starting = Arc::clone(inner);
+    let spec = spec.clone();
     let place = inner.task(task)?.moving(inner.settings.containerd.shim_timeout()).await?;
     let started = inner.tracker.spawn(async move { start_now(&starting, task, &spec, place).await }).await;
     started.unwrap_or_else(|fault| {

@@ -30,7 +30,8 @@ const MOST_TOLD: usize = 4096;
 /// It does not hold.
 pub fn ttrpc(data: &[u8]) {
     let Some((cut, data)) = data.split_first() else { return };
-    let (mut received, mut taken) = (Vec::new(), 0);
+    let mut received = Vec::new();
+    let mut taken = 0;
     for piece in data.chunks(usize::from(*cut).max(1)) {
         received.extend_from_slice(piece);
         loop {

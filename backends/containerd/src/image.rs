@@ -373,7 +373,8 @@ impl ImageStore for Images {
             .collect::<Vec<_>>();
         // What is remembered of this image may rest on the right that goes with it.
         let _forgotten = self.recent.forget_around();
-        let (mut going, mut let_go) = (Vec::new(), Vec::new());
+        let mut going = Vec::new();
+        let mut let_go = Vec::new();
         for record in names {
             match holders::fate(&record.holders, owner, in_use) {
                 holders::Fate::Deleted => going.push(record.name.as_str()),

@@ -112,7 +112,8 @@ impl Inner {
 
     /// Removes a cgroup from every hierarchy. Idempotent.
     async fn remove_group(&self, group: &Group) -> Result<()> {
-        let (cgroups, group) = (Arc::clone(&self.cgroups), group.clone());
+        let cgroups = Arc::clone(&self.cgroups);
+        let group = group.clone();
         blocking(move || cgroups.remove(&group).map_err(Into::into)).await
     }
 
@@ -154,7 +155,8 @@ impl Inner {
             return Err(Error::unavailable(format!("cgroup {group}: {id} is still there")));
         }
         self.remove_group(&group).await?;
-        let (groups, cgroups) = (Arc::clone(&self.groups), Arc::clone(&self.cgroups));
+        let groups = Arc::clone(&self.groups);
+        let cgroups = Arc::clone(&self.cgroups);
         blocking(move || {
             groups.release_left(above, &cgroups);
             Ok(())

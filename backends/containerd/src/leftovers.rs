@@ -252,7 +252,8 @@ async fn in_rounds<F: Future<Output = ()>>(
 ) {
     let mut rounds = interval_at(Instant::now() + PERIOD, PERIOD);
     rounds.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let (mut at_work, mut left) = (FuturesUnordered::new(), 0);
+    let mut at_work = FuturesUnordered::new();
+    let mut left = 0;
     loop {
         tokio::select! {
             _ = rounds.tick() => left = due(),
@@ -277,7 +278,8 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn one_that_takes_long_holds_up_nothing_that_comes_later() {
         let stop = CancellationToken::new();
-        let (queue, done) = (RefCell::new(VecDeque::from([150])), RefCell::new(Vec::new()));
+        let queue = RefCell::new(VecDeque::from([150]));
+        let done = RefCell::new(Vec::new());
         let next = || {
             let seconds = queue.borrow_mut().pop_front()?;
             let done = &done;
@@ -300,7 +302,9 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn what_fails_waits_for_another_round() {
-        let (stop, tries, began) = (CancellationToken::new(), RefCell::new(Vec::new()), Instant::now());
+        let stop = CancellationToken::new();
+        let tries = RefCell::new(Vec::new());
+        let began = Instant::now();
         let next = || {
             tries.borrow_mut().push(began.elapsed().as_secs());
             Some(std::future::ready(()))
@@ -336,7 +340,9 @@ mod tests {
     fn what_cannot_be_cleared_away_is_told_once_and_each_hour() {
         let mut waiting = Waiting::new(Leftover::Group("x".to_owned()));
         let begin = waiting.since;
-        let (mut now, mut tries, mut told) = (begin, 0, Vec::new());
+        let mut now = begin;
+        let mut tries = 0;
+        let mut told = Vec::new();
         while now.duration_since(begin) < TOLD_EACH * 2 {
             tries += 1;
             if waiting.put_off(now) {

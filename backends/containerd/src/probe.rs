@@ -143,7 +143,8 @@ impl Probes {
         }
         self.asked.send_replace(true);
         let answers = self.known.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        let (path, text) = (run.join(ANSWERS), json!(answers).to_string());
+        let path = run.join(ANSWERS);
+        let text = json!(answers).to_string();
         if let Err(fault) = tokio::fs::write(&path, text).await {
             let error = io_error("write", &path, fault);
             tracing::warn!(error = error.report(), "the next daemon has to ask what runtimes can do");
@@ -163,7 +164,8 @@ impl Probes {
         }
         let mut passed = [false; 2];
         for (passed, trial) in passed.iter_mut().zip([Trial::RecursiveReadonly, Trial::Users]) {
-            let (name, place) = (binary.to_owned(), run.to_path_buf());
+            let name = binary.to_owned();
+            let place = run.to_path_buf();
             let outcome = blocking(move || put_to_trial(&name, trial, &place)).await;
             if let Err(error) = &outcome {
                 tracing::debug!(
@@ -187,7 +189,8 @@ impl Inner {
         let runtimes = self.settings.containerd.runtimes.values();
         let runc_like = runtimes.filter(|runtime| runtime.type_ == RUNC_TYPE);
         let binaries: Vec<String> = runc_like.map(|runtime| runtime.binary.clone()).collect();
-        let (state, run) = (self.layout.state(), self.layout.run());
+        let state = self.layout.state();
+        let run = self.layout.run();
         let mut logged = BTreeSet::new();
         self.probes.remember(&binaries, run).await;
         self.probes.ask(&binaries, state, run).await;

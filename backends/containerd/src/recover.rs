@@ -166,7 +166,8 @@ impl Inner {
         }
         for entry in running {
             self.end_taken_input(&entry);
-            let (inner, turn) = (Arc::clone(self), entry.take_turn().await);
+            let inner = Arc::clone(self);
+            let turn = entry.take_turn().await;
             self.tracker.spawn(async move {
                 let _turn = turn;
                 inner.resume_log(&entry).await;
@@ -283,7 +284,8 @@ impl Inner {
     ) -> Result<(Arc<TaskEntry>, TaskFate, Option<Task>)> {
         let FoundTask { sandbox, record, dirs, snapshotter, exit, unrecorded, started, begun, outdated: _ } =
             found;
-        let (meta, details) = (record.meta.to_core()?, record.details());
+        let meta = record.meta.to_core()?;
+        let details = record.details();
         if let Some(quota) = &record.quota {
             self.projects.adopt(id, meta.owner, quota);
         }

@@ -47,7 +47,8 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn tries_become_seldom_and_none_is_made_while_containerd_is_away() {
-        let (mut tries, health) = (Tries::default(), Health::new(SHORTEST));
+        let mut tries = Tries::default();
+        let health = Health::new(SHORTEST);
         let began = Instant::now();
         for _ in 0..7 {
             tries.failed(&health, "a", "it is not done", &Error::deadline("late")).await;

@@ -71,7 +71,9 @@ impl Rootfs {
         if let Some(accounts) = known {
             return user::resolve(spec, image_user, &accounts);
         }
-        let (asked, by_image, largest) = (spec.clone(), image_user.to_owned(), self.largest);
+        let asked = spec.clone();
+        let by_image = image_user.to_owned();
+        let largest = self.largest;
         let look = move |root: &Path| {
             let files = AccountFiles::open(root, largest)?;
             if files.bytes() <= REMEMBERED_BYTES {

@@ -211,8 +211,10 @@ impl Inner {
         entry: &mut SandboxEntry,
     ) -> Result<()> {
         let own_shm = entry.record.owns(Ns::Ipc);
-        let (wanted_ips, record) = (entry.record.ips.clone(), entry.record.clone());
-        let (dirs, pinned) = (entry.dirs.clone(), want.net || want.ipc || want.uts || want.users.is_some());
+        let wanted_ips = entry.record.ips.clone();
+        let record = entry.record.clone();
+        let dirs = entry.dirs.clone();
+        let pinned = want.net || want.ipc || want.uts || want.users.is_some();
         let files = async {
             files::write_early(&dirs, spec, &record).await?;
             self.faults.reach(Step::SandboxFiles)?;
@@ -319,7 +321,8 @@ impl Inner {
     /// Puts down what the frontend wants to find again.
     pub(crate) async fn amend_sandbox(&self, id: SandboxId, note: &[u8]) -> Result<()> {
         let entry = self.sandbox(id)?;
-        let (mut record, dirs) = (entry.record.clone(), entry.dirs.clone());
+        let mut record = entry.record.clone();
+        let dirs = entry.dirs.clone();
         record.note = hex::encode(note);
         self.mark_sandbox(id, &record, Phase::Ready).await?;
         let amended = SandboxEntry { record, dirs, ..*entry };
@@ -348,7 +351,8 @@ impl Inner {
             }
         }
         self.faults.reach(Step::SandboxStopped)?;
-        let (record, dirs) = (entry.record.clone(), entry.dirs.clone());
+        let record = entry.record.clone();
+        let dirs = entry.dirs.clone();
         let stopped = SandboxEntry { record, dirs, pid: None, released: true, doomed: entry.doomed };
         self.sandboxes().insert(id, Arc::new(stopped));
         Ok(())
@@ -365,7 +369,8 @@ impl Inner {
             // The removal makes space. Should we be killed amid it, whoever asked for it asks again.
             return unless_full(marked, "a removal is begun without being put on record");
         }
-        let (record, dirs) = (entry.record.clone(), entry.dirs.clone());
+        let record = entry.record.clone();
+        let dirs = entry.dirs.clone();
         self.sandboxes().insert(id, Arc::new(SandboxEntry { record, dirs, doomed: true, ..*entry }));
         self.faults.reach(Step::SandboxDoomed)
     }

@@ -184,7 +184,8 @@ impl Inner {
         let entry = self.task(id)?;
         let handler = entry.record().handler.clone();
         let spec = self.stored_spec(&id.to_string()).await?;
-        let (runtime, systemd) = (self.runtime(&handler)?, entry.record().systemd_cgroup);
+        let runtime = self.runtime(&handler)?;
+        let systemd = entry.record().systemd_cgroup;
         Ok(Inspection {
             pid: entry.started().filter(|_| entry.exit().is_none()).map(|started| started.pid),
             runtime_type: runtime.type_.clone(),

@@ -79,8 +79,10 @@ pub(crate) fn tree_error(doing: &str, path: &Path, error: switchyard_tree::Error
 pub(crate) async fn stoppable<T: Send + 'static>(
     work: impl Fn(&Cancel) -> Result<T> + Send + Sync + 'static,
 ) -> Result<T> {
-    let (guard, work) = (CancelOnDrop::default(), Arc::new(work));
-    let (brief, begun) = (guard.cancel().after(BRIEF), Arc::clone(&work));
+    let guard = CancelOnDrop::default();
+    let work = Arc::new(work);
+    let brief = guard.cancel().after(BRIEF);
+    let begun = Arc::clone(&work);
     match blocking(move || begun(&brief)).await {
         // Only the number of entries has ended it: while this runs nobody cancels.
         Err(error) if error.kind() == ErrorKind::Cancelled => {}
@@ -155,7 +157,8 @@ mod tests {
             (0..files).for_each(|file| fs::write(tree.join(file.to_string()), "").unwrap());
             tree
         };
-        let (small, large) = (tree("small", BRIEF / 2), tree("large", BRIEF * 2));
+        let small = tree("small", BRIEF / 2);
+        let large = tree("large", BRIEF * 2);
         let (begun, begins) = mpsc::channel();
         let mut answers = Vec::new();
         for _ in 0..BULK {

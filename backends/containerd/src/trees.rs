@@ -50,7 +50,8 @@ impl Trees {
 
     /// Removes a tree; one that is gone is removed, and so is one that is set aside. Idempotent. Dropping this stops it.
     pub(crate) async fn remove(self: &Arc<Self>, path: &Path) -> Result<()> {
-        let (trees, path) = (Arc::clone(self), path.to_path_buf());
+        let trees = Arc::clone(self);
+        let path = path.to_path_buf();
         stoppable(move |cancel| trees.remove_now(&path, cancel)).await
     }
 

@@ -164,7 +164,8 @@ fn sync_tree(dir: &Path) -> std::io::Result<()> {
 impl Inner {
     /// Removes a volume. Idempotent.
     pub(crate) async fn remove_volume(&self, owner: Owner, name: &str) -> Result<()> {
-        let (volumes, name) = (Arc::clone(&self.volumes), name.to_owned());
+        let volumes = Arc::clone(&self.volumes);
+        let name = name.to_owned();
         if let Some(aside) = blocking(move || volumes.unname(owner, &name)).await? {
             reach(Step::VolumeUnnamed);
             self.trees.remove(&aside).await?;
@@ -181,7 +182,8 @@ mod tests {
     fn the_first_to_fill_a_volume_names_it_and_nobody_removes_it_while_it_is_held() {
         let dir = tempfile::tempdir().unwrap();
         let volumes = Volumes::new(dir.path().join("volumes"));
-        let (one, other) = (TaskId::from_bytes([1; 32]), TaskId::from_bytes([2; 32]));
+        let one = TaskId::from_bytes([1; 32]);
+        let other = TaskId::from_bytes([2; 32]);
         let data = relative(Owner::Kubernetes, "data").unwrap();
         for id in [one, other] {
             volumes.hold(id, std::slice::from_ref(&data));

@@ -53,7 +53,8 @@ async fn rest(from: &mut Option<Source>) -> String {
 /// Clients come and go; none of them ends anything.
 pub async fn what_one_client_says_is_heard_by_all_and_an_open_input_outlives_them(fixture: &dyn Fixture) {
     let (lab, task) = running(fixture, spec(fixture, &["cat"], Stdin::Open)).await;
-    let (mut one, mut other) = (join(&lab, task.id).await, join(&lab, task.id).await);
+    let mut one = join(&lab, task.id).await;
+    let mut other = join(&lab, task.id).await;
     say(&mut one, "first\n").await;
     hear(&mut one, "first\n").await;
     hear(&mut other, "first\n").await;

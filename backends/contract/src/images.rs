@@ -100,7 +100,8 @@ pub async fn what_its_last_holder_had_by_credentials_is_nobodys_afterwards(fixtu
     let id = lab.pull_with(Owner::Host, secret()).await.expect("pull with credentials");
     let name = fixture.image();
     let open = |lab: &Lab<'_>| {
-        let (backend, name) = (std::sync::Arc::clone(&lab.backend), id.to_string());
+        let backend = std::sync::Arc::clone(&lab.backend);
+        let name = id.to_string();
         async move {
             let image = backend.images().get(&name).await.expect("get").expect("it is there");
             Owner::ALL.into_iter().filter(|owner| image.is_open_to(*owner)).collect::<Vec<_>>()

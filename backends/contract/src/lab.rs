@@ -84,7 +84,8 @@ impl<'a> Lab<'a> {
     }
 
     pub(crate) async fn sandbox(&self, name: &str) -> MadeSandbox {
-        let (id, spec) = (SandboxId::random(), self.fixture.sandbox_spec(name));
+        let id = SandboxId::random();
+        let spec = self.fixture.sandbox_spec(name);
         let details = self.backend.create_sandbox(id, &spec).await.expect("create a sandbox");
         MadeSandbox { id, spec, details }
     }

@@ -25,7 +25,8 @@ pub async fn nothing_is_recovered_from_nothing(fixture: &dyn Fixture) {
 /// Id, labels, record, addresses, state; then it can be stopped and removed.
 pub async fn a_ready_sandbox_is_recovered_as_it_was(fixture: &dyn Fixture) {
     let mut lab = Lab::open(fixture).await;
-    let (one, other) = (lab.sandbox("one").await, lab.sandbox("other").await);
+    let one = lab.sandbox("one").await;
+    let other = lab.sandbox("other").await;
     let found = lab.reopen().await;
     assert_eq!(found.sandboxes.len(), 2);
     for made in [&one, &other] {

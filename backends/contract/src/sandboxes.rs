@@ -51,7 +51,8 @@ pub async fn a_sandbox_with_an_unknown_handler_is_refused_and_leaves_nothing(fix
 /// Each has its own.
 pub async fn two_sandboxes_share_neither_address_nor_namespace(fixture: &dyn Fixture) {
     let lab = Lab::open(fixture).await;
-    let (one, other) = (lab.sandbox("one").await.details, lab.sandbox("other").await.details);
+    let one = lab.sandbox("one").await.details;
+    let other = lab.sandbox("other").await.details;
     assert!(one.ips.iter().all(|ip| !other.ips.contains(ip)), "{one:?} and {other:?}");
     assert!(one.netns.is_none() || one.netns != other.netns, "{one:?} and {other:?}");
 }

@@ -21,7 +21,8 @@ const STARTS: u32 = 10;
 /// `NotFound`, each of them.
 pub async fn an_unknown_task_cannot_be_started_waited_for_or_entered(fixture: &dyn Fixture) {
     let lab = Lab::open(fixture).await;
-    let (backend, id) = (&lab.backend, TaskId::random());
+    let backend = &lab.backend;
+    let id = TaskId::random();
     assert_eq!(refused(backend.start_task(id).await), ErrorKind::NotFound);
     assert_eq!(refused(backend.wait_task(id).await), ErrorKind::NotFound);
     assert_eq!(refused(backend.exec(id, &specs::exec(&["true"])).await), ErrorKind::NotFound);
@@ -156,7 +157,8 @@ pub async fn a_created_task_can_be_removed(fixture: &dyn Fixture) {
 pub async fn tasks_of_one_sandbox_can_run_at_the_same_time(fixture: &dyn Fixture) {
     let (lab, sandbox) = Lab::with_sandbox(fixture).await;
     let codes = futures::future::join_all(["11", "12", "13", "14"].map(|code| {
-        let (lab, sandbox) = (&lab, sandbox.id);
+        let lab = &lab;
+        let sandbox = sandbox.id;
         async move {
             let script = format!("exit {code}");
             let (task, _) = lab.running(sandbox, code, &["sh", "-c", &script]).await;

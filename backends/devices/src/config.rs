@@ -123,7 +123,9 @@ impl Group {
     /// # Errors
     /// `InvalidArgument`, naming the key.
     pub fn check(groups: &[Self]) -> Result<()> {
-        let (mut names, mut resources, mut kinds) = (BTreeSet::new(), BTreeSet::new(), BTreeSet::new());
+        let mut names = BTreeSet::new();
+        let mut resources = BTreeSet::new();
+        let mut kinds = BTreeSet::new();
         for group in groups {
             group.check_one()?;
             if !names.insert(group.full_name()) {

@@ -136,7 +136,8 @@ mod tests {
 
     #[test]
     fn what_is_too_long_or_nothing_has_a_hash() {
-        let (one, other) = (id(&"a".repeat(57)), id(&"a".repeat(58)));
+        let one = id(&"a".repeat(57));
+        let other = id(&"a".repeat(58));
         assert!(is_id(&one) && is_id(&other) && one != other, "{one} {other}");
         assert_eq!(one.len(), DEVICE_ID_MAX);
         assert_eq!(id(&"a".repeat(56)), "a".repeat(56));

@@ -116,7 +116,8 @@ mod tests {
     async fn a_new_node_is_told_by_an_event_and_so_is_one_that_goes() {
         let dir = tempfile::tempdir().unwrap();
         let (tell, mut seen) = watch::channel(None);
-        let (pattern, stop) = (dir.path().join("acme*"), CancellationToken::new());
+        let pattern = dir.path().join("acme*");
+        let stop = CancellationToken::new();
         let following = follow(search(&pattern), tell, NEVER);
         let ended = stop.clone();
         let task = tokio::spawn(async move { ended.run_until_cancelled(following).await });

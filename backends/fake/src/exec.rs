@@ -46,7 +46,8 @@ pub(crate) fn spawn(
     end: watch::Receiver<Option<Exit>>,
     count: &Arc<AtomicUsize>,
 ) -> ExecProcess {
-    let (mut ours, mut theirs) = (Streams::default(), Streams::default());
+    let mut ours = Streams::default();
+    let mut theirs = Streams::default();
     let pipe = || {
         let (near, far) = tokio::io::duplex(PIPE_BYTES);
         (Some(near), Some(far))

@@ -151,8 +151,8 @@ impl Images {
     fn load(&mut self, named: &Reference, owner: Owner) -> Result<ImageId> {
         let image = self.registry.get(named).cloned();
         let image = image.ok_or_else(|| Error::not_found(format!("the archive has no image {named}")))?;
-        let (manifest, id) =
-            (manifest_of(&image), ImageId::new(digest_of(&format!("configuration of {}", image.content))));
+        let manifest = manifest_of(&image);
+        let id = ImageId::new(digest_of(&format!("configuration of {}", image.content)));
         let local = self.local.entry(manifest.clone()).or_insert_with(|| Local {
             image,
             id: id.clone(),
@@ -237,7 +237,8 @@ fn manifest_of(image: &FakeImage) -> String {
 impl ImageStore for Fake {
     async fn pull(&self, request: &PullRequest) -> Result<ImageId> {
         let reference = Reference::parse(&request.reference)?;
-        let (credentials, owner) = (request.credentials.clone(), request.owner);
+        let credentials = request.credentials.clone();
+        let owner = request.owner;
         let shared = {
             let mut state = self.world.lock();
             let downloads = &mut state.images.downloads;

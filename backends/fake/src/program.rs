@@ -101,7 +101,8 @@ impl Program {
 
     /// How it goes on without streams; `stdin_open` says whether reading waits or ends at once.
     pub(crate) fn course(&self, stdin_open: bool) -> Course {
-        let (mut after, mut code) = (Duration::ZERO, 0);
+        let mut after = Duration::ZERO;
+        let mut code = 0;
         for step in &self.steps {
             match step {
                 Step::Write { .. } | Step::Zeros(_) => code = 0,
@@ -133,7 +134,8 @@ impl Program {
 
     fn script(&mut self, script: &str) {
         let mut words: Vec<String> = Vec::new();
-        let (mut stderr, mut background) = (false, Duration::ZERO);
+        let mut stderr = false;
+        let mut background = Duration::ZERO;
         for token in tokens(script).into_iter().chain([Token::Next]) {
             match token {
                 Token::Word(word) => words.push(word),

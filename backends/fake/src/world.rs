@@ -296,7 +296,8 @@ impl State {
             leases: spec.leases.clone(),
             compute: spec.compute,
         };
-        let (entrypoint, command) = (&local.image.entrypoint, &local.image.command);
+        let entrypoint = &local.image.entrypoint;
+        let command = &local.image.command;
         let (first, last) = match (spec.command.is_empty(), spec.args.is_empty()) {
             (false, _) => (&spec.command, &spec.args),
             (true, false) => (entrypoint, &spec.args),

@@ -27,7 +27,8 @@ async fn with_task(command: &[&str]) -> (Fake, SandboxId, TaskId) {
     let fake = Fake::with_busybox();
     fake.recover().await.unwrap();
     fake.pull(&request(BUSYBOX, Credentials::Anonymous)).await.unwrap();
-    let (sandbox, task) = (SandboxId::random(), TaskId::random());
+    let sandbox = SandboxId::random();
+    let task = TaskId::random();
     fake.create_sandbox(sandbox, &sandbox_spec()).await.unwrap();
     fake.create_task(task, sandbox, &specs::task(Owner::Host, "task", BUSYBOX, command)).await.unwrap();
     (fake, sandbox, task)

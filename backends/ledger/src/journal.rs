@@ -69,7 +69,8 @@ impl Journal {
     pub fn new(state: &Path) -> Self {
         let path = state.join(FILE);
         let disk = Disk { path: path.clone(), known: None };
-        let (turn, ended) = (Arc::new(Semaphore::new(1)), Arc::default());
+        let turn = Arc::new(Semaphore::new(1));
+        let ended = Arc::default();
         Self { path, turn, disk: Arc::new(Mutex::new(disk)), ended }
     }
 
@@ -82,7 +83,8 @@ impl Journal {
             let turn = Arc::clone(&self.turn).acquire_owned().await;
             let turn =
                 turn.map_err(|closed| Error::internal("wait for the journal of leases").with_source(closed))?;
-            let (disk, ended) = (Arc::clone(&self.disk), Arc::clone(&self.ended));
+            let disk = Arc::clone(&self.disk);
+            let ended = Arc::clone(&self.ended);
             let working = spawn_blocking(move || {
                 let _until_it_ends = turn;
                 let mut disk = disk.lock().unwrap_or_else(PoisonError::into_inner);
@@ -259,7 +261,8 @@ impl Known {
     /// Writes the file anew, with the leases alone, and has it on disk. After a failure the file is as it was before, or as it should be.
     fn rewrite(&mut self, path: &Path) -> io::Result<()> {
         self.file = None;
-        let (dir, new) = (parent(path), path.with_extension("new"));
+        let dir = parent(path);
+        let new = path.with_extension("new");
         DirBuilder::new().recursive(true).mode(0o700).create(dir)?;
         remove_if_there(&new)?;
         let bytes: Vec<u8> = self.leases.values().flat_map(|(lease, _)| record::of_lease(lease)).collect();

@@ -57,7 +57,9 @@ struct Lease {
 /// The record of a lease.
 pub(crate) fn of_lease(lease: &StoredLease) -> Vec<u8> {
     let StoredLease { token, owner, slots } = lease;
-    let (token, owner, slots) = (token.to_string(), owner.as_str().to_owned(), slots.clone());
+    let token = token.to_string();
+    let owner = owner.as_str().to_owned();
+    let slots = slots.clone();
     encode(&Document::Lease(Lease { token, owner, slots }))
 }
 

@@ -40,7 +40,8 @@ pub fn join(dir: &Path, project: u32) -> Result<(), Error> {
 /// [`Error::NoProjectQuota`]; [`Error::Project`] with the kernel's word; [`Error::Program`].
 pub fn limit(dir: &Path, project: u32, bytes: Option<u64>) -> Result<(), Error> {
     let kib = bytes.map_or(0, |bytes| bytes.div_ceil(1024).max(1));
-    let (project, kib) = (project.to_string(), kib.to_string());
+    let project = project.to_string();
+    let kib = kib.to_string();
     run(dir, &["limit".as_ref(), project.as_ref(), kib.as_ref(), dir.as_os_str()]).map(drop)
 }
 

@@ -110,7 +110,8 @@ impl Client {
     /// # Errors
     /// [`Error::InvalidConfig`]. Cancel-safe.
     pub async fn open(&self, reference: &Reference, credentials: Credentials) -> Result<Pull> {
-        let (roots, name) = (self.shared.config.hosts_dirs.clone(), reference.clone());
+        let roots = self.shared.config.hosts_dirs.clone();
+        let name = reference.clone();
         let loaded = tokio::task::spawn_blocking(move || hosts::load(&roots, &name)).await;
         let hosts = loaded.map_err(|error| Error::Unavailable {
             what: reference.to_string(),

@@ -218,7 +218,8 @@ mod tests {
 
     #[test]
     fn a_value_that_is_not_utf8_is_changed_and_named() {
-        let (mut environment, mut warnings) = (Environment::default(), Vec::new());
+        let mut environment = Environment::default();
+        let mut warnings = Vec::new();
         environment.assign(&[var("RAW", b"a\xffb")], &mut warnings).unwrap();
         assert_eq!(environment.get("RAW"), Some("a\u{fffd}b"));
         assert!(warnings[0].contains("RAW"), "{warnings:?}");

@@ -117,7 +117,8 @@ pub fn seccomp(data: &[u8]) {
         ..Security::default()
     };
     for arch in [Arch::X86_64, Arch::Aarch64, Arch::Other] {
-        let (host, mut warnings) = (Host { arch, ..bare_host() }, Vec::new());
+        let host = Host { arch, ..bare_host() };
+        let mut warnings = Vec::new();
         let file = OneFile { name: "profile.json", data };
         let capabilities = Capabilities::default();
         match seccomp::of_task(&security, &host, &capabilities, &file, &mut warnings) {

@@ -99,7 +99,8 @@ impl AccountFiles {
             bytes += size;
             Ok(Some(file))
         };
-        let (passwd, group) = (file(PASSWD)?, file(GROUP)?);
+        let passwd = file(PASSWD)?;
+        let group = file(GROUP)?;
         Ok(Self { passwd, group, bytes })
     }
 

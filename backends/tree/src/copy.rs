@@ -36,7 +36,8 @@ pub struct Copied {
 /// [`Error::TooLarge`] when `budget` is used up, [`Error::Cancelled`], [`Error::Mounted`], [`Error::Changing`] when `from` is changed,
 /// [`Error::Io`]. What is in `to` then is a part of the copy, to be removed.
 pub fn copy(from: impl AsFd, to: impl AsFd, budget: &mut Budget, cancel: &Cancel) -> Result<Copied, Error> {
-    let (from, to) = (from.as_fd(), to.as_fd());
+    let from = from.as_fd();
+    let to = to.as_fd();
     let mut copying = Copying {
         levels: Vec::new(),
         open: VecDeque::new(),

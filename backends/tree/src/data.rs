@@ -53,7 +53,8 @@ impl Contents {
         budget: &mut Budget,
         cancel: &Cancel,
     ) -> Result<(), Fault> {
-        let (from, to) = (from.as_fd(), to.as_fd());
+        let from = from.as_fd();
+        let to = to.as_fd();
         let mut at = 0;
         while at < size {
             let data = match seek(from, SeekFrom::Data(at)) {
@@ -92,7 +93,8 @@ impl Contents {
     /// Copies a part of what is at an offset, and says how much.
     fn piece(&mut self, from: impl AsFd, to: impl AsFd, at: u64, length: u64) -> Result<u64, Errno> {
         if self.buffer.is_none() {
-            let (mut read, mut written) = (at, at);
+            let mut read = at;
+            let mut written = at;
             let wanted = usize::try_from(length).unwrap_or(BUFFER);
             match copy_file_range(&from, Some(&mut read), &to, Some(&mut written), wanted) {
                 Ok(0) | Err(Errno::XDEV | Errno::NOSYS | Errno::INVAL | Errno::OPNOTSUPP | Errno::PERM) => {}

@@ -45,7 +45,8 @@ impl Xattrs {
             path.extend_from_slice(name.to_bytes());
             path
         };
-        let (from, to) = (path(&from.as_fd()), path(&to.as_fd()));
+        let from = path(&from.as_fd());
+        let to = path(&to.as_fd());
         let length = llistxattr(&from[..], &mut self.names[..]);
         self.copy_each(
             length,

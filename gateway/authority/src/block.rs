@@ -55,7 +55,9 @@ impl Client {
     /// [`Malformed`]; the client cannot be followed any further.
     pub(crate) fn follow(&mut self, block: &[u8]) -> Result<Option<Vec<u8>>, Malformed> {
         let mut rewritten: Option<Vec<u8>> = None;
-        let (mut at, mut copied, mut may_resize) = (0, 0, true);
+        let mut at = 0;
+        let mut copied = 0;
+        let mut may_resize = true;
         while let Some(first) = block.get(at) {
             let literal = match first {
                 0x80.. => None,

@@ -76,7 +76,8 @@ pub fn filtered(bytes: &[u8], cut: usize) -> Vec<u8> {
 pub fn check(bytes: &[u8], cut: usize) {
     let behind = filtered(bytes, bytes.len());
     assert_eq!(filtered(bytes, cut), behind, "it matters how the bytes are cut");
-    let (before, behind) = (read(bytes), read(&behind));
+    let before = read(bytes);
+    let behind = read(&behind);
     assert!(behind.len() >= before.len(), "{before:?} became {behind:?}");
     for (before, behind) in before.iter().zip(&behind) {
         match (before, behind) {

@@ -23,8 +23,10 @@ const LENGTHS: [u8; 256] = [
 const CODE: ([u8; 256], [u32; LONGEST + 1]) = in_order();
 
 const fn in_order() -> ([u8; 256], [u32; LONGEST + 1]) {
-    let (mut symbols, mut counts) = ([0; 256], [0; LONGEST + 1]);
-    let (mut length, mut next) = (1, 0);
+    let mut symbols = [0; 256];
+    let mut counts = [0; LONGEST + 1];
+    let mut length = 1;
+    let mut next = 0;
     while length <= LONGEST {
         let mut symbol: u8 = 0;
         loop {
@@ -50,7 +52,10 @@ const fn in_order() -> ([u8; 256], [u32; LONGEST + 1]) {
 pub(crate) fn decode(coded: &[u8], mut each: impl FnMut(u8)) -> Result<(), Malformed> {
     let (symbols, counts) = &CODE;
     // Of the code so far: its bits, its length, the first code of that length, and the place of that one's symbol.
-    let (mut code, mut length, mut first, mut place) = (0_u32, 0, 0_u32, 0);
+    let mut code = 0_u32;
+    let mut length = 0;
+    let mut first = 0_u32;
+    let mut place = 0;
     for bit in coded.iter().flat_map(|byte| (0..8).rev().map(move |shift| u32::from(byte >> shift & 1))) {
         code = code << 1 | bit;
         length += 1;

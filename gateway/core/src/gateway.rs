@@ -189,7 +189,8 @@ impl Gateway {
         let watched: Vec<_> =
             recovered.tasks.iter().filter(|task| task.state.may_run()).map(|task| task.id).collect();
         let sandboxes = recovered.sandboxes.clone();
-        let (unsettled, removals) = (recovered.unsettled.clone(), recovered.removals.clone());
+        let unsettled = recovered.unsettled.clone();
+        let removals = recovered.removals.clone();
         self.recover_ledger(&recovered).await;
         self.shared.table.load(recovered);
         for id in unsettled {

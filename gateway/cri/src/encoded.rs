@@ -151,23 +151,24 @@ mod tests {
     }
 
     proptest! {
-        #[test]
-        fn any_history_of_lists_shows_each_object_as_it_is(
-            changes in prop::collection::vec((0_u8..12, prop::option::of(any::<u8>())), 0..60),
-            chosen in prop::collection::vec(any::<bool>(), 12),
-        ) {
-            let (kept, mut objects) = (Kept::default(), std::collections::BTreeMap::new());
-            for (id, change) in changes {
-                match change {
-                    Some(value) => objects.insert(id, Arc::new((id, value))),
-                    None => objects.remove(&id),
-                };
-                let all: Vec<_> = objects.values().cloned().collect();
-                let page = kept.renew(&all, |object| object.0, text);
-                let some: Vec<_> = all.iter().filter(|object| chosen[usize::from(object.0)]).cloned().collect();
-                prop_assert_eq!(page.of(&all), wire(&all));
-                prop_assert_eq!(page.of(&some), wire(&some));
+            #[test]
+            fn any_history_of_lists_shows_each_object_as_it_is(
+                changes in prop::collection::vec((0_u8..12, prop::option::of(any::<u8>())), 0..60),
+                chosen in prop::collection::vec(any::<bool>(), 12),
+            ) {
+                let kept = Kept::default();
+    let mut objects = std::collections::BTreeMap::new();
+                for (id, change) in changes {
+                    match change {
+                        Some(value) => objects.insert(id, Arc::new((id, value))),
+                        None => objects.remove(&id),
+                    };
+                    let all: Vec<_> = objects.values().cloned().collect();
+                    let page = kept.renew(&all, |object| object.0, text);
+                    let some: Vec<_> = all.iter().filter(|object| chosen[usize::from(object.0)]).cloned().collect();
+                    prop_assert_eq!(page.of(&all), wire(&all));
+                    prop_assert_eq!(page.of(&some), wire(&some));
+                }
             }
         }
-    }
 }

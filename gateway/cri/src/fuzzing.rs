@@ -48,7 +48,8 @@ pub fn pod(data: &[u8]) {
 /// It does not hold.
 pub fn container(data: &[u8]) {
     let Ok(request) = cri::CreateContainerRequest::decode(data) else { return };
-    let (pod, volumes) = (request.sandbox_config.unwrap_or_default(), BTreeMap::new());
+    let pod = request.sandbox_config.unwrap_or_default();
+    let volumes = BTreeMap::new();
     let parent =
         Parent { id: SandboxId::random(), config: &pod, recursive_readonly: true, volumes: &volumes };
     let target = |_: &str| Ok(TaskId::random());

@@ -214,7 +214,8 @@ mod tests {
     fn a_record_is_decoded_once() {
         let cache = Cache::<u8, SandboxRecord>::default();
         let bytes = encode(&record("a"));
-        let (first, second) = (cache.get(1, &bytes), cache.get(1, &bytes));
+        let first = cache.get(1, &bytes);
+        let second = cache.get(1, &bytes);
         assert!(Arc::ptr_eq(&first.expect("it is readable"), &second.expect("it is readable")));
     }
 }

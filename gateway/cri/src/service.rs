@@ -74,7 +74,8 @@ impl Calls for RuntimeService {
     const NAME: &'static str = <RuntimeServiceServer<Runtime> as NamedService>::NAME;
 
     fn call(&self, request: Request) -> Answer {
-        let (runtime, limit) = (&self.runtime, self.limit);
+        let runtime = &self.runtime;
+        let limit = self.limit;
         match call_of(&request) {
             "ListContainers" => {
                 unary(limit, runtime, request, |runtime, request| ready(runtime.list_encoded(request)))

@@ -96,7 +96,8 @@ impl Calls for RuntimeService {
     const NAME: &'static str = old::runtime_service_server::SERVICE_NAME;
 
     fn call(&self, request: Request) -> Answer {
-        let (runtime, limit) = (&self.runtime, self.limit);
+        let runtime = &self.runtime;
+        let limit = self.limit;
         match call_of(&request) {
             "Version" => unary(limit, &(), request, |(), request| ready(Ok(node::version(request, API)))),
             "RunPodSandbox" => unary(limit, runtime, request, run_sandbox),
@@ -125,7 +126,8 @@ impl Calls for ImageService {
     const NAME: &'static str = old::image_service_server::SERVICE_NAME;
 
     fn call(&self, request: Request) -> Answer {
-        let (images, limit) = (&self.images, self.limit);
+        let images = &self.images;
+        let limit = self.limit;
         match call_of(&request) {
             "ListImages" => unary(limit, images, request, list_images),
             "ImageStatus" => unary(limit, images, request, image_status),

@@ -162,7 +162,8 @@ fn probe(name: &str, parts: &[Part], verbose: bool, reach: Reach) -> Response {
     }
     let mut body = String::new();
     for part in parts {
-        let (name, detail) = (part.name, detail(part, reach));
+        let name = part.name;
+        let detail = detail(part, reach);
         let line = match (part.is_up(), part.needed) {
             (true, _) if detail.is_empty() => format!("[+]{name} ok\n"),
             (true, _) => format!("[+]{name} ok: {detail}\n"),

@@ -16,7 +16,8 @@ pub(crate) fn of_node() -> Option<Reserved> {
             .inspect_err(|error| tracing::warn!(path, %error, "what the node has is not known: over-commit is not told"))
             .ok()
     };
-    let (online, memory) = (read(ONLINE)?, read(MEMORY)?);
+    let online = read(ONLINE)?;
+    let memory = read(MEMORY)?;
     let found = parse(&online, &memory);
     if found.is_none() {
         tracing::warn!("{ONLINE} and {MEMORY} do not say what the node has: over-commit is not told");

@@ -254,7 +254,8 @@ fn devices(gateway: &Gateway) -> Condition {
 
 /// Whether a kubelet follows what is offered to it; `None` if nothing is.
 fn kubelet_devices(registrations: &Registrations) -> Option<Part> {
-    let (offered, followed) = (registrations.resources(), registrations.followed());
+    let offered = registrations.resources();
+    let followed = registrations.followed();
     let condition = match (offered, followed) {
         (0, _) => return None,
         (_, 0) => Condition::Down(format!("no kubelet follows any of {offered} resources")),

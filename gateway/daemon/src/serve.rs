@@ -256,7 +256,9 @@ impl Daemon {
 
     /// Serves streaming sessions; they end with the daemon, after a moment.
     fn serve_streaming(&self, server: switchyard_streaming::Server) -> Sessions {
-        let (sessions, address, shutdown) = (server.sessions(), server.address(), self.shutdown.clone());
+        let sessions = server.sessions();
+        let address = server.address();
+        let shutdown = self.shutdown.clone();
         tracing::info!(%address, "exec, attach and port-forward are served");
         if !address.ip().is_loopback() {
             tracing::warn!(%address, "streams are served beyond loopback: whoever sees a URL can use it once");
@@ -350,7 +352,8 @@ async fn recover(
         tokio::time::sleep(wait).await;
         wait = (wait * 2).min(longest);
     }
-    let (sandboxes, tasks) = (gateway.count_sandboxes(), gateway.count_tasks());
+    let sandboxes = gateway.count_sandboxes();
+    let tasks = gateway.count_tasks();
     let sum = |counts: switchyard_core::table::Counts| counts.values().sum::<u64>();
     tracing::info!(
         sandboxes = sum(sandboxes),

@@ -31,7 +31,8 @@ mod tests {
 
     #[test]
     fn a_configuration_that_says_nothing_is_the_default_of_the_server() {
-        let (ours, theirs) = (settings(&Streaming::default()), Settings::default());
+        let ours = settings(&Streaming::default());
+        let theirs = Settings::default();
         assert_eq!((ours.address, ours.idle_timeout), (theirs.address, theirs.idle_timeout));
         assert!(ours.base_url.is_none() && ours.tls.is_none());
     }

@@ -180,7 +180,8 @@ mod tests {
     #[test]
     fn a_name_is_new_each_time_short_and_has_no_path_in_it() {
         for resource in ["acme.com/tpu", &"x".repeat(400), "../../etc/ü"] {
-            let (one, two) = (socket_name(resource).unwrap(), socket_name(resource).unwrap());
+            let one = socket_name(resource).unwrap();
+            let two = socket_name(resource).unwrap();
             assert_ne!(one, two);
             assert!(one.len() <= SOCKET_NAME_MAX && !one.contains('/'), "{one}");
         }

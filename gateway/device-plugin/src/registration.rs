@@ -210,7 +210,8 @@ impl Resource {
             streams: streams.clone(),
             ended: CancellationToken::new(),
         };
-        let (ended, observe) = (plugin.ended.clone(), Arc::clone(&self.shared.observe));
+        let ended = plugin.ended.clone();
+        let observe = Arc::clone(&self.shared.observe);
         let routes = move || observe(add(Routes::new(DevicePluginServer::new(plugin))));
         let endpoint = Endpoint::open(directory, &self.name, &self.shared.tasks, ended, routes)?;
         Ok((endpoint, streams))

@@ -264,7 +264,8 @@ impl Offered {
         endpoint::remove_stale(plugin_watcher_directory.as_ref().unwrap_or(&directory)).await;
         let (told, kubelets) = watch::channel(None);
         if plugin_watcher_directory.is_none() {
-            let (scope, names) = (self.scope.clone(), self.names.subscribe());
+            let scope = self.scope.clone();
+            let names = self.names.subscribe();
             // Of what is offered no more, nothing is registered.
             let urgent = move || &*names.borrow() & &scope.resources_in_use();
             self.tasks.spawn(directory::follow(directory, told, urgent));

@@ -84,7 +84,8 @@ mod tests {
     fn the_first_that_was_told_counts_and_the_end_of_the_last() {
         let streams = Streams::new();
         assert_eq!(streams.opened().now_or_never(), None);
-        let (first, second) = (streams.open(), streams.open());
+        let first = streams.open();
+        let second = streams.open();
         assert_eq!(streams.opened().now_or_never(), Some(()));
         assert_eq!(streams.told().now_or_never(), None);
         second.tell();

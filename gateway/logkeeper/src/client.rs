@@ -128,7 +128,8 @@ impl Client {
     /// # Errors
     /// As [`Client::hello`].
     pub async fn list(&self) -> Result<Vec<Entry>, Error> {
-        let (mut entries, mut after) = (Vec::new(), None);
+        let mut entries = Vec::new();
+        let mut after = None;
         loop {
             let page: Page = self.call("list", &Request::List { after }, self.limit).await?;
             entries.extend(page.entries);

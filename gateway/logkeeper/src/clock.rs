@@ -59,7 +59,8 @@ impl Clock {
 /// Year, month and day of a day counted from 1970-01-01, by counting in eras of 400 years that start in March.
 fn civil_from_days(days: u64) -> (u64, u64, u64) {
     let shifted = days + 719_468; // days from 0000-03-01 to 1970-01-01
-    let (era, of_era) = (shifted / 146_097, shifted % 146_097);
+    let era = shifted / 146_097;
+    let of_era = shifted % 146_097;
     let year_of_era = (of_era - of_era / 1460 + of_era / 36_524 - of_era / 146_096) / 365;
     let of_year = of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
     let march_month = (5 * of_year + 2) / 153;

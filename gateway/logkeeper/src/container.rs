@@ -142,7 +142,8 @@ impl Container {
         lane: &Arc<Lane>,
         counters: Arc<Mutex<Counters>>,
     ) -> Self {
-        let (shared, lane) = (Arc::clone(shared), Arc::clone(lane));
+        let shared = Arc::clone(shared);
+        let lane = Arc::clone(lane);
         let container = Self { id: spec.id.clone(), fifos, journal, counters, shared, lane, ending: None };
         container.publish();
         container

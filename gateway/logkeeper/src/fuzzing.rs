@@ -77,7 +77,8 @@ pub fn state_entry(data: &[u8]) {
 pub fn output(data: &[u8]) {
     let Some((first, input)) = data.split_first() else { return };
     let max_line = usize::from(*first) + 1;
-    let (mut used, mut content) = (0, 0);
+    let mut used = 0;
+    let mut content = 0;
     while let Some(line) = format::next_line(&input[used..], max_line) {
         assert!(line.content.len() <= max_line && line.consumed > 0);
         content += line.content.len();

@@ -137,7 +137,8 @@ impl Journal {
             tracing::warn!(id = spec.id, "position record is missing or damaged; spooled output is given up");
             Sink::recover(spec.log.as_deref(), crate::position::Position::default())
         };
-        let (feeds, resumable) = (<[Feed; 2]>::default(), Some(Instant::now() + RESUME));
+        let feeds = <[Feed; 2]>::default();
+        let resumable = Some(Instant::now() + RESUME);
         let mut journal =
             Self { spools, sink, position, max_line: max_line(spec), feeds, resumable, warned: false };
         journal.store_position();
@@ -387,7 +388,8 @@ fn write_lines(
     let stamp = clock.format(start);
     sink.begin(batch, stamp);
     let mut header = Header::new(stamp, stream);
-    let (mut used, mut drained) = (0, false);
+    let mut used = 0;
+    let mut drained = false;
     while batch.len() < TEXT_LIMIT {
         let rest = &input[used..];
         let (content, tag, consumed) = match format::next_line(rest, max_line) {

@@ -284,7 +284,8 @@ impl Table {
 
     fn insert(&mut self, spec: LogSpec, origin: Origin) -> Contact {
         let (commands, receiver) = mpsc::channel(COMMANDS);
-        let (contact, counters) = (Contact::new(commands), Arc::default());
+        let contact = Contact::new(commands);
+        let counters = Arc::default();
         let common = (Arc::clone(&self.shared), Arc::clone(&self.lanes));
         let served = (receiver, Arc::clone(&counters));
         let task = tokio::spawn(live(spec.clone(), origin, common, contact.progress(), served));

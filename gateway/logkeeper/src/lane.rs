@@ -70,7 +70,8 @@ impl Lanes {
             let (device, point) = mounts.of(walk.at());
             let lane = self.lane(device, point)?;
             passing(&lane);
-            let (mounts, thread) = (Arc::clone(&mounts), Arc::clone(&lane));
+            let mounts = Arc::clone(&mounts);
+            let thread = Arc::clone(&lane);
             let looked = lane.spawn(async move {
                 let _call = thread.call();
                 let ends = walk.advance(&mounts);

@@ -79,7 +79,8 @@ impl AsyncRead for LiveOutput {
                         this.at += len as u64;
                         return Poll::Ready(Ok(()));
                     }
-                    let (asked, at) = (this.asked.clone(), this.at);
+                    let asked = this.asked.clone();
+                    let at = this.at;
                     this.state = State::Asking(Box::pin(async move { asked.resume(at).await }));
                 }
                 State::Asking(answer) => match ready!(answer.as_mut().poll(cx)) {

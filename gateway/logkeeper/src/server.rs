@@ -116,41 +116,42 @@ impl Server {
                 (permit.expect("the semaphore is never closed"), listener.accept().await)
             };
             tokio::select! {
-                () = &mut shutdown => break,
-                () = asked.notified() => break,
-                Some(ended) = connections.join_next() => {
-                    if let Err(error) = ended {
-                        tracing::error!(%error, "the task of a control connection panicked");
-                    }
-                }
-                (permit, accepted) = accept => match accepted {
-                    Ok((stream, _address)) => {
-                        told = false;
-                        let (keeper, asked) = (Arc::clone(&keeper), Arc::clone(&asked));
-                        let held = held.clone();
-                        connections.spawn(async move {
-                            let mut sockets = Vec::new();
-                            let end = converse(stream, &keeper, &asked, &held, &mut sockets).await;
-                            drop(permit);
-                            match end {
-                                Ok(None) => {}
-                                Ok(Some((client, follower))) => follower.run(client).await,
-                                Err(error) => tracing::debug!(%error, "a control connection broke"),
+                            () = &mut shutdown => break,
+                            () = asked.notified() => break,
+                            Some(ended) = connections.join_next() => {
+                                if let Err(error) = ended {
+                                    tracing::error!(%error, "the task of a control connection panicked");
+                                }
                             }
-                            let end = Instant::now() + LINGER;
-                            for socket in sockets {
-                                socket.linger(end).await;
-                            }
-                        });
-                    }
-                    Err(error) => {
-                        if !std::mem::replace(&mut told, true) {
-                            tracing::warn!(%error, "cannot accept a control connection, and tries until it can");
+                            (permit, accepted) = accept => match accepted {
+                                Ok((stream, _address)) => {
+                                    told = false;
+                                    let keeper = Arc::clone(&keeper);
+            let asked = Arc::clone(&asked);
+                                    let held = held.clone();
+                                    connections.spawn(async move {
+                                        let mut sockets = Vec::new();
+                                        let end = converse(stream, &keeper, &asked, &held, &mut sockets).await;
+                                        drop(permit);
+                                        match end {
+                                            Ok(None) => {}
+                                            Ok(Some((client, follower))) => follower.run(client).await,
+                                            Err(error) => tracing::debug!(%error, "a control connection broke"),
+                                        }
+                                        let end = Instant::now() + LINGER;
+                                        for socket in sockets {
+                                            socket.linger(end).await;
+                                        }
+                                    });
+                                }
+                                Err(error) => {
+                                    if !std::mem::replace(&mut told, true) {
+                                        tracing::warn!(%error, "cannot accept a control connection, and tries until it can");
+                                    }
+                                    sleep(ACCEPT_PAUSE).await;
+                                }
+                            },
                         }
-                        sleep(ACCEPT_PAUSE).await;
-                    }
-                },
-            }
         }
         if let Err(error) = std::fs::remove_file(&socket) {
             tracing::warn!(socket = %socket.display(), %error, "cannot remove the control socket");

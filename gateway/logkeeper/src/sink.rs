@@ -301,7 +301,8 @@ mod tests {
     #[test]
     fn a_link_at_the_name_of_a_log_is_refused_and_its_target_untouched() {
         let temp = tempfile::tempdir().unwrap();
-        let (log, target) = (temp.path().join("0.log"), temp.path().join("precious"));
+        let log = temp.path().join("0.log");
+        let target = temp.path().join("precious");
         fs::write(&target, "as it was").unwrap();
         symlink(&target, &log).unwrap();
         let error = Sink::create(Some(&log)).unwrap_err();
@@ -318,8 +319,9 @@ mod tests {
     #[test]
     fn a_log_that_is_put_aside_goes_on_although_a_link_has_its_name_at_first() {
         let temp = tempfile::tempdir().unwrap();
-        let (log, aside, target) =
-            (temp.path().join("0.log"), temp.path().join("0.log.1"), temp.path().join("precious"));
+        let log = temp.path().join("0.log");
+        let aside = temp.path().join("0.log.1");
+        let target = temp.path().join("precious");
         fs::write(&target, "as it was").unwrap();
         let mut sink = Sink::create(Some(&log)).unwrap();
         let mut batch = Batch::new();
@@ -345,7 +347,8 @@ mod tests {
     #[test]
     fn only_the_recorded_file_is_cut_back() {
         let temp = tempfile::tempdir().unwrap();
-        let (log, target) = (temp.path().join("0.log"), temp.path().join("precious"));
+        let log = temp.path().join("0.log");
+        let target = temp.path().join("precious");
         fs::write(&target, "as it was").unwrap();
         fs::write(&log, "whole\ntorn").unwrap();
         let metadata = log.metadata().unwrap();

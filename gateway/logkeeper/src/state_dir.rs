@@ -188,7 +188,8 @@ fn remove_if_there(path: &Path) -> io::Result<()> {
 /// A file system that is full passes, since the keeper can work, with less safety, without spools.
 fn probe(path: &Path) -> io::Result<()> {
     let (reader, writer) = nix::unistd::pipe()?;
-    let (reader, mut writer) = (File::from(reader), File::from(writer));
+    let reader = File::from(reader);
+    let mut writer = File::from(writer);
     let page = [0; 4096];
     writer.write_all(&page)?;
     writer.write_all(&page)?;

@@ -42,7 +42,9 @@ pub(crate) fn changes(
     add: &[String],
     drop: &[String],
 ) -> Result<CapabilityChanges> {
-    let (allowed, add, drop) = (set(allowed), set(add), set(drop));
+    let allowed = set(allowed);
+    let add = set(add);
+    let drop = set(drop);
     let all_allowed = allowed.contains(ALL);
     if !all_allowed {
         let refused: Vec<String> = add.difference(&allowed).map(|name| name.to_ascii_lowercase()).collect();

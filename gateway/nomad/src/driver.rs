@@ -206,7 +206,8 @@ impl nomad::driver_server::Driver for Driver {
         &self,
         request: Request<nomad::TaskEventsRequest>,
     ) -> Answer<Self::TaskEventsStream> {
-        let (events, ended) = (&self.shared.events, self.shared.scope.ended());
+        let events = &self.shared.events;
+        let ended = self.shared.scope.ended();
         answer(
             self.session(request.metadata()).map(|session| -> Self::TaskEventsStream {
                 Box::pin(events.stream(session.id.clone(), ended))

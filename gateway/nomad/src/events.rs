@@ -122,8 +122,10 @@ mod tests {
 
     #[tokio::test]
     async fn a_stream_hears_its_own_session_from_its_beginning_on() {
-        let (events, end) = (Events::default(), CancellationToken::new());
-        let (ours, theirs) = (events.teller("1", &request()), events.teller("2", &request()));
+        let events = Events::default();
+        let end = CancellationToken::new();
+        let ours = events.teller("1", &request());
+        let theirs = events.teller("2", &request());
         ours.tell("before", &[]);
         let mut stream = Box::pin(events.stream("1".into(), end.clone().cancelled_owned()));
         theirs.tell("other", &[]);
@@ -139,7 +141,8 @@ mod tests {
 
     #[tokio::test]
     async fn a_stream_that_is_not_read_loses_the_oldest_and_goes_on() {
-        let (events, end) = (Events::default(), CancellationToken::new());
+        let events = Events::default();
+        let end = CancellationToken::new();
         let teller = events.teller("1", &request());
         let mut stream = Box::pin(events.stream("1".into(), end.cancelled_owned()));
         for number in 0..QUEUE + 5 {

@@ -186,7 +186,8 @@ fn user(asked: &Asked<'_>) -> Result<UserSpec> {
 
 /// The standard streams. The FIFOs are the agent's: the runtime gets them as they are.
 fn stdio(asked: &Asked<'_>) -> Result<Stdio> {
-    let (options, task) = (asked.options, asked.task);
+    let options = asked.options;
+    let task = asked.task;
     let nowhere = |path: &str| matches!(path, "" | "/dev/null");
     let unwanted = options.discards_output || asked.session.config.disable_log_collection;
     let output = if unwanted || (nowhere(&task.stdout_path) && nowhere(&task.stderr_path)) {

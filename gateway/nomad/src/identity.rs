@@ -221,7 +221,8 @@ pub(crate) fn is_network(name: &str) -> bool {
 
 /// What the core keeps with a task and its sandbox: as planned, with this record.
 pub(crate) fn meta(record: &Record, planned: &Meta, now: SystemTime) -> Meta {
-    let (name, labels) = (record.id.clone(), planned.labels.clone());
+    let name = record.id.clone();
+    let labels = planned.labels.clone();
     Meta { owner: Owner::Nomad, name, labels, created_at: now, record: record.encode() }
 }
 
@@ -265,7 +266,8 @@ mod tests {
 
     #[test]
     fn a_record_survives_being_kept_and_holds_no_value_of_the_environment() {
-        let (record, now) = (Record::new(&request()), SystemTime::UNIX_EPOCH);
+        let record = Record::new(&request());
+        let now = SystemTime::UNIX_EPOCH;
         let meta = meta(&record, &network_meta("3a7c", "", None, now), now);
         assert_eq!((Record::of(&meta), meta.name.as_str()), (record, "3a7c/web/0123abcd"));
         assert!(!meta.record.windows(7).any(|part| part == b"hunter2"));
@@ -280,7 +282,8 @@ mod tests {
 
     #[test]
     fn a_record_of_another_version_says_nothing() {
-        let (record, now) = (Record::new(&request()), SystemTime::UNIX_EPOCH);
+        let record = Record::new(&request());
+        let now = SystemTime::UNIX_EPOCH;
         let mut meta = meta(&record, &network_meta("3a7c", "", None, now), now);
         meta.record[0] = 9;
         assert_eq!(Record::of(&meta), Record::default());

@@ -79,7 +79,8 @@ impl Images {
         }
         let credentials = auth::credentials(wish, config, &self.looks).await?;
         teller.tell("Downloading image", &[("image", &wish.reference)]);
-        let (reference, handler) = (wish.reference.clone(), handler.to_owned());
+        let reference = wish.reference.clone();
+        let handler = handler.to_owned();
         let request = PullRequest { reference, credentials, handler, owner: Owner::Nomad };
         let id = self.pull(&request, wish, teller).await.map_err(|error| worded(error, &wish.reference))?;
         self.keep.wanted(&id);
@@ -94,7 +95,9 @@ impl Images {
         (whose, dir): (String, &Path),
         handler: &str,
     ) -> Result<ImageId> {
-        let (root, path, shown) = (dir.to_owned(), PathBuf::from(path), path);
+        let root = dir.to_owned();
+        let shown = path;
+        let path = PathBuf::from(path);
         let open = move || {
             open_below(&root, &path).map_err(|fault| {
                 let why = format!("{} cannot be read in the task's local directory", path.display());

@@ -116,7 +116,8 @@ fn real(root: &Path, path: &Path, missing: MissingSource) -> std::io::Result<(Pa
     };
     let [root, place] =
         [&root_fd, &place].map(|held| std::fs::read_link(format!("/proc/self/fd/{}", held.as_raw_fd())));
-    let (root, place) = (root?, place?);
+    let root = root?;
+    let place = place?;
     // It is moved away just now.
     let below = place.strip_prefix(&root).map_err(|_| Errno::EXDEV)?.to_owned();
     Ok((root, below))

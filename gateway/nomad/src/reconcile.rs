@@ -139,7 +139,8 @@ impl Driver {
     /// into it any more, whatever was said of it before.
     pub(crate) async fn is_cleared(&self, network: &Record) -> bool {
         let Some(agent) = network.agent() else { return false };
-        let (all, own) = (agent.dir().to_owned(), agent.dir_of(&network.alloc_id));
+        let all = agent.dir().to_owned();
+        let own = agent.dir_of(&network.alloc_id);
         // Where all of its directory is not there, as when it moves, nothing is known.
         let look = move || Ok(all.is_dir() && own.try_exists().is_ok_and(|exists| !exists));
         let looked = self.looks().look(format!("allocation {}", network.alloc_id), look).await;

@@ -39,7 +39,8 @@ pub const AT_ONCE: [&str; 3] = ["Open", "Fingerprint", "TaskEvents"];
 /// sessions end at once.
 #[must_use]
 pub fn services(scope: Scope, stop: CancellationToken) -> Services {
-    let (sessions, of_devices) = (Sessions::default(), Sessions::default());
+    let sessions = Sessions::default();
+    let of_devices = Sessions::default();
     let session = SessionService::new(sessions.clone(), of_devices.clone(), stop.clone());
     let open = SessionsServer::new(session).max_decoding_message_size(MAX_MESSAGE);
     let devices = DeviceService::new(scope.clone());

@@ -102,7 +102,8 @@ mod tests {
 
     #[tokio::test]
     async fn a_device_plugin_has_no_say_in_what_becomes_of_tasks_and_images() {
-        let (drivers, devices) = (Sessions::default(), Sessions::default());
+        let drivers = Sessions::default();
+        let devices = Sessions::default();
         let service = SessionService::new(drivers.clone(), devices.clone(), CancellationToken::new());
         let open = |role: wire::Role| {
             let request = wire::OpenRequest { role: role.into(), name: "x".into(), ..Default::default() };

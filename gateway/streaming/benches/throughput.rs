@@ -118,7 +118,8 @@ fn report(what: &str, begin: Instant) {
 #[tokio::main]
 async fn main() {
     let server = Server::bind(Config::default()).await.unwrap();
-    let (sessions, stop) = (server.sessions(), CancellationToken::new());
+    let sessions = server.sessions();
+    let stop = CancellationToken::new();
     let serving = tokio::spawn(server.run(stop.clone()));
     for _ in 0..3 {
         let begin = Instant::now();
@@ -156,7 +157,8 @@ async fn main() {
         let mut spdy = forward(&sessions, port).await;
         let (mut socket, _) = listener.accept().await.unwrap();
         let take = tokio::spawn(async move {
-            let (mut got, mut buffer) = (0, vec![0; 256 * 1024]);
+            let mut got = 0;
+            let mut buffer = vec![0; 256 * 1024];
             while got < LENGTH {
                 got += socket.read(&mut buffer).await.unwrap();
             }

@@ -41,7 +41,8 @@ mod tests {
 
     #[test]
     fn memory_is_used_again_once_nobody_holds_it() {
-        let (mut buffers, mut buffer) = (Buffers::default(), BytesMut::new());
+        let mut buffers = Buffers::default();
+        let mut buffer = BytesMut::new();
         let mut places = Vec::new();
         for _ in 0..20 {
             buffers.make_room(&mut buffer, 600, 1000);
@@ -56,7 +57,9 @@ mod tests {
 
     #[test]
     fn what_is_held_is_not_overwritten_and_not_kept() {
-        let (mut buffers, mut buffer, mut held) = (Buffers::default(), BytesMut::new(), Vec::new());
+        let mut buffers = Buffers::default();
+        let mut buffer = BytesMut::new();
+        let mut held = Vec::new();
         for turn in 0..20 {
             buffers.make_room(&mut buffer, 600, 1000);
             buffer.resize(600, turn);
@@ -70,7 +73,8 @@ mod tests {
 
     #[test]
     fn what_is_not_taken_yet_stays() {
-        let (mut buffers, mut buffer) = (Buffers::default(), BytesMut::new());
+        let mut buffers = Buffers::default();
+        let mut buffer = BytesMut::new();
         for room in [10, 100, 5000, 20_000] {
             buffer.extend_from_slice(b"x");
             buffers.make_room(&mut buffer, room, 1000);

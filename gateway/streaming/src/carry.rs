@@ -29,7 +29,8 @@ async fn session(redeemed: Redeemed, io: Io, config: &Config, end: CancellationT
     let limit = config.stream_creation_timeout;
     match redeemed {
         Redeemed::Process { kind: _, upgrade, streams, command } => {
-            let (version, form) = (upgrade.version, upgrade.version.form());
+            let version = upgrade.version;
+            let form = upgrade.version.form();
             match upgrade.carrier {
                 Carrier::Spdy => {
                     let session = async |incoming| {

@@ -30,7 +30,8 @@ pub(crate) async fn outward(mut output: Output, outbound: &mut Outbound) -> Resu
         // Fewer turns between who writes and us. A system that does not want it costs only speed.
         let _as_it_is = rustix::pipe::fcntl_setpipe_size(pipe, PIPE);
     }
-    let (mut buffer, mut buffers) = (BytesMut::new(), Buffers::default());
+    let mut buffer = BytesMut::new();
+    let mut buffers = Buffers::default();
     let mut size = READ.0;
     loop {
         buffers.make_room(&mut buffer, size / 2, size);

@@ -28,7 +28,9 @@ pub fn frames(data: &[u8]) {
 
 /// The same in pieces of `cut`.
 pub(crate) fn frames_in(bytes: &[u8], cut: usize) {
-    let (mut decoder, mut buffer, mut data) = (Decoder::new(), BytesMut::new(), 0);
+    let mut decoder = Decoder::new();
+    let mut buffer = BytesMut::new();
+    let mut data = 0;
     for piece in bytes.chunks(cut.max(1)) {
         buffer.extend_from_slice(piece);
         loop {

@@ -125,7 +125,8 @@ async fn carry(
             }
         };
         let down = downward(output, outbound, &mut error, port);
-        let (mut up, mut down) = (pin!(up), pin!(down));
+        let mut up = pin!(up);
+        let mut down = pin!(down);
         // Both to their ends, unless the client has reset the stream.
         tokio::select! {
             gone = &mut up => if !gone { down.await; },

@@ -58,7 +58,11 @@ pub(crate) async fn collect(
     end: &CancellationToken,
 ) -> Option<Channels> {
     let resizes = wanted.tty && version.resizes();
-    let (mut error, mut stdin, mut stdout, mut stderr, mut resize) = (None, None, None, None, None);
+    let mut error = None;
+    let mut stdin = None;
+    let mut stdout = None;
+    let mut stderr = None;
+    let mut resize = None;
     let mut idle = Vec::new();
     let all = async {
         loop {

@@ -65,7 +65,8 @@ fn redeem<B>(sessions: &Sessions, request: &Request<B>) -> Result<Redeemed, Reje
     };
     // A proxy may have left its own prefix before the last two parts.
     let mut parts = request.uri().path().rsplit('/');
-    let (token, kind) = (parts.next().ok_or_else(missing)?, parts.next().ok_or_else(missing)?);
+    let token = parts.next().ok_or_else(missing)?;
+    let kind = parts.next().ok_or_else(missing)?;
     let kind = Kind::ALL.into_iter().find(|known| known.name() == kind).ok_or_else(missing)?;
     let now = Instant::now();
     let mut tokens = sessions.tokens();

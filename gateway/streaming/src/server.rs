@@ -121,7 +121,8 @@ impl Server {
     /// rest. All tasks of the server are gone when this returns, and when it is dropped.
     pub async fn run(self, stop: CancellationToken) {
         let Self { listener, address: _, tls, config, sessions } = self;
-        let (config, end) = (Arc::new(config), CancellationToken::new());
+        let config = Arc::new(config);
+        let end = CancellationToken::new();
         let mut connections = JoinSet::new();
         let mut waiting = Waiting::default();
         let mut sweep = interval(SWEEP);
@@ -129,26 +130,28 @@ impl Server {
         let mut told = false;
         loop {
             tokio::select! {
-                () = stop.cancelled() => break,
-                _ = sweep.tick() => sessions.tokens().expire(tokio::time::Instant::now()),
-                Some(ended) = connections.join_next() => note(ended),
-                accepted = listener.accept(), if waiting.leave_room(connections.len(), &config) => match accepted {
-                    Ok((socket, _)) => {
-                        told = false;
-                        let tls = tls.as_ref().map(|tls| tls.0.clone());
-                        let (config, sessions, end) = (Arc::clone(&config), sessions.clone(), end.child_token());
-                        let place = waiting.take_place(&config);
-                        connections
-                            .spawn(async move { connection(socket, tls, &config, &sessions, place, end).await });
-                    }
-                    Err(error) => {
-                        if !std::mem::replace(&mut told, true) {
-                            warn!(%error, "no streaming connection can be accepted: trying until one can");
+                            () = stop.cancelled() => break,
+                            _ = sweep.tick() => sessions.tokens().expire(tokio::time::Instant::now()),
+                            Some(ended) = connections.join_next() => note(ended),
+                            accepted = listener.accept(), if waiting.leave_room(connections.len(), &config) => match accepted {
+                                Ok((socket, _)) => {
+                                    told = false;
+                                    let tls = tls.as_ref().map(|tls| tls.0.clone());
+                                    let config = Arc::clone(&config);
+            let sessions = sessions.clone();
+            let end = end.child_token();
+                                    let place = waiting.take_place(&config);
+                                    connections
+                                        .spawn(async move { connection(socket, tls, &config, &sessions, place, end).await });
+                                }
+                                Err(error) => {
+                                    if !std::mem::replace(&mut told, true) {
+                                        warn!(%error, "no streaming connection can be accepted: trying until one can");
+                                    }
+                                    sleep(NO_ACCEPT).await;
+                                }
+                            },
                         }
-                        sleep(NO_ACCEPT).await;
-                    }
-                },
-            }
         }
         drop(listener);
         for limit in [config.drain_timeout, ENDING] {

@@ -13,7 +13,8 @@ use crate::server::BindError;
 
 /// What makes TLS of a connection, with the certificate and key of these files.
 pub(crate) fn acceptor(tls: &Tls) -> Result<TlsAcceptor, BindError> {
-    let (certificates, key) = (tls.certificates.display(), tls.key.display());
+    let certificates = tls.certificates.display();
+    let key = tls.key.display();
     let fail = |reason| BindError::Tls { reason };
     let chain = CertificateDer::pem_file_iter(&tls.certificates)
         .and_then(Iterator::collect::<Result<Vec<_>, _>>)

@@ -77,7 +77,8 @@ mod tests {
 
     #[test]
     fn a_token_is_good_once() {
-        let (mut tokens, now) = (Tokens::new(LIFETIME, 10), Instant::now());
+        let mut tokens = Tokens::new(LIFETIME, 10);
+        let now = Instant::now();
         let token = tokens.issue("exec", now).unwrap();
         assert_eq!(tokens.look(&token, now), Some(&"exec"));
         assert_eq!(tokens.redeem(&token, now), Some("exec"));
@@ -87,7 +88,8 @@ mod tests {
 
     #[test]
     fn a_token_expires() {
-        let (mut tokens, now) = (Tokens::new(LIFETIME, 10), Instant::now());
+        let mut tokens = Tokens::new(LIFETIME, 10);
+        let now = Instant::now();
         let token = tokens.issue("exec", now).unwrap();
         assert!(tokens.look(&token, now + LIFETIME - Duration::from_millis(1)).is_some());
         assert_eq!(tokens.redeem(&token, now + LIFETIME), None);
@@ -95,7 +97,8 @@ mod tests {
 
     #[test]
     fn only_so_many_wait() {
-        let (mut tokens, now) = (Tokens::new(LIFETIME, 2), Instant::now());
+        let mut tokens = Tokens::new(LIFETIME, 2);
+        let now = Instant::now();
         let first = tokens.issue(1, now).unwrap();
         tokens.issue(2, now).unwrap();
         assert_eq!(tokens.issue(3, now).unwrap_err().limit, 2);
@@ -107,7 +110,8 @@ mod tests {
 
     #[test]
     fn tokens_are_long_and_never_alike() {
-        let (mut tokens, now) = (Tokens::new(LIFETIME, 1000), Instant::now());
+        let mut tokens = Tokens::new(LIFETIME, 1000);
+        let now = Instant::now();
         let issued: HashSet<_> = (0..1000).map(|at| tokens.issue(at, now).unwrap()).collect();
         assert_eq!(issued.len(), 1000);
         assert!(issued.iter().all(|token| token.len() == 22));
@@ -115,7 +119,8 @@ mod tests {
 
     #[test]
     fn what_was_opened_long_ago_is_not_kept() {
-        let (mut tokens, mut now) = (Tokens::new(LIFETIME, 10), Instant::now());
+        let mut tokens = Tokens::new(LIFETIME, 10);
+        let mut now = Instant::now();
         for at in 0..1000 {
             let token = tokens.issue(at, now).unwrap();
             tokens.redeem(&token, now).unwrap();

@@ -192,7 +192,8 @@ async fn fill(side: &Side, stand: &Stand, requests: &Requests, size: Size) -> Re
     // What the starts left to do is no rest.
     tokio::time::sleep(Duration::from_secs(2)).await;
     let full = Memory::of(stand)?;
-    let (own_before, containerd_before) = (processor::spent(&own)?, processor::spent(&containerd)?);
+    let own_before = processor::spent(&own)?;
+    let containerd_before = processor::spent(&containerd)?;
     let begin = Instant::now();
     tokio::time::sleep(size.rest).await;
     let watched = begin.elapsed();
@@ -268,7 +269,8 @@ where
     T: Send + 'static,
     F: Future<Output = Result<T, Failure>> + Send + 'static,
 {
-    let (mut done, mut running) = (Vec::new(), JoinSet::new());
+    let mut done = Vec::new();
+    let mut running = JoinSet::new();
     for item in items {
         while running.len() >= CLIENTS {
             if let Some(result) = running.join_next().await {

@@ -87,7 +87,8 @@ pub(crate) async fn measure(
 /// Leases of both frontends, each beside a write to the disk.
 async fn leases(lab: &mut Lab, size: Size) -> Result<Vec<Row>, Failure> {
     let mut file = OpenOptions::new().create(true).append(true).open(lab.file("bench"))?;
-    let (mut pods, mut tasks) = (Vec::new(), Vec::new());
+    let mut pods = Vec::new();
+    let mut tasks = Vec::new();
     for batch in 0..size.batches {
         let (mut allocate, _) = Allocate::connect(&lab.unused()?).await?;
         let reservable = Allocate::connect(&lab.unused()?).await?.0.ids;
@@ -157,7 +158,8 @@ async fn starts(stand: &mut Stand, lab: &mut Lab, size: Size) -> Result<Vec<Row>
     let nomad = Nomad::start(&stand.root, &stand.image).await?;
     let (mut allocate, _) = Allocate::connect(&lab.unused()?).await?;
     let mut ids = Allocate::connect(&lab.endpoint(&nodes())?).await?.0.ids;
-    let (mut pods, mut tasks) = (Vec::new(), Vec::new());
+    let mut pods = Vec::new();
+    let mut tasks = Vec::new();
     for round in 0..size.warm_up + size.starts {
         let name = format!("devices-{round}");
         let without = (sandbox(&plain, &stand.ours, &name), plain.container("main"));

@@ -71,7 +71,8 @@ async fn at_once(side: &Side, requests: &Requests, round: u32, pods: u32) -> Res
     let begin = Instant::now();
     let mut clients = JoinSet::new();
     for pod in 0..pods {
-        let (mut side, requests) = (side.clone(), requests.clone());
+        let mut side = side.clone();
+        let requests = requests.clone();
         clients.spawn(async move { pods::up(&mut side, &requests, &format!("burst-{round}-{pod}")).await });
     }
     let mut running = Vec::new();
@@ -105,7 +106,8 @@ async fn churn(
     let begin = Instant::now();
     let mut running = JoinSet::new();
     for client in 0..clients {
-        let (mut side, requests) = (side.clone(), requests.clone());
+        let mut side = side.clone();
+        let requests = requests.clone();
         running.spawn(async move {
             let mut pods = 0_u32;
             while begin.elapsed() < length {

@@ -172,7 +172,8 @@ async fn log(side: &mut Side, writers: &[u32], place: &Place<'_>) -> Result<Cost
     let shims: Vec<u32> = shims().filter(|pid| !before.contains(pid)).collect();
 
     let log = dir.join("lines.log");
-    let (writer, shim) = (spent(writers)?, spent(&shims)?);
+    let writer = spent(writers)?;
+    let shim = spent(&shims)?;
     let begin = Instant::now();
     // This waits for the container to open its end.
     drop(File::options().write(true).open(place.source.dir.join("begin"))?);

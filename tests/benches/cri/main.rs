@@ -389,7 +389,8 @@ async fn measure_crun(args: &Args, stand: &mut Stand, report: &mut Report) -> Re
 }
 
 async fn measure_load(args: &Args, stand: &mut Stand, report: &mut Report) -> Result<(), Failure> {
-    let (mut rows, mut note) = (Vec::new(), String::new());
+    let mut rows = Vec::new();
+    let mut note = String::new();
     if args.wants(Part::Burst) {
         let mut bursts = Vec::new();
         for round in 0..args.bursts {

@@ -31,7 +31,8 @@ int main(void) {
 /// Builds it; `dir` takes the compiler's files.
 pub(crate) fn build(dir: &Path) -> Result<Image, Failure> {
     let compiler = prereq::require("cc", "gcc libc6-dev");
-    let (source, program) = (dir.join("pause.c"), dir.join("pause"));
+    let source = dir.join("pause.c");
+    let program = dir.join("pause");
     fs::write(&source, SOURCE)?;
     let status =
         Command::new(compiler).args(["-Os", "-static", "-s", "-o"]).arg(&program).arg(&source).status()?;

@@ -67,7 +67,8 @@ impl<T> Pair<T> {
         theirs: impl Future<Output = Result<T, Failure>>,
         ours: impl Future<Output = Result<T, Failure>>,
     ) -> impl Future<Output = Result<Self, Failure>> {
-        let (theirs, ours) = (Box::pin(theirs), Box::pin(ours));
+        let theirs = Box::pin(theirs);
+        let ours = Box::pin(ours);
         async move {
             if round.is_multiple_of(2) {
                 let theirs = theirs.await?;

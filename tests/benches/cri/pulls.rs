@@ -54,7 +54,8 @@ pub(crate) async fn round(stand: &mut Stand, round: u32, size: Size) -> Result<P
     let ours = push(stand, &format!("ours-{}", size.layers), round, size);
     let containerd = stand.containerd.pid();
     let daemon = u32::try_from(stand.daemon.pid())?;
-    let (their, our) = ([containerd], [containerd, daemon]);
+    let their = [containerd];
+    let our = [containerd, daemon];
     let theirs = pull(&mut stand.theirs, &theirs, &their);
     Pair::in_turns(round, theirs, pull(&mut stand.ours, &ours, &our)).await
 }

@@ -228,12 +228,14 @@ fn write_breakdown(text: &mut String, what: &str, calls: &Scrape, count: f64) ->
         if calls.is_empty() {
             continue;
         }
-        let (per, total) = (format!("per {what}"), format!("ms per {what}"));
+        let per = format!("per {what}");
+        let total = format!("ms per {what}");
         writeln!(text, "\n{title:<44}{per:>9}{:>10}{total:>12}", "ms each")?;
         let mut rows: Vec<(&String, &Calls)> = calls.iter().collect();
         rows.sort_by(|(_, left), (_, right)| right.seconds.total_cmp(&left.seconds));
         for (name, calls) in rows {
-            let (times, each) = (calls.count / count, calls.seconds / calls.count);
+            let times = calls.count / count;
+            let each = calls.seconds / calls.count;
             let total = calls.seconds / count;
             writeln!(text, "{name:<44}{times:>9.1}{:>10.2}{:>12.2}", each * 1e3, total * 1e3)?;
         }

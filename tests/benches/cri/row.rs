@@ -86,7 +86,8 @@ impl Row {
     /// it would be a ratio of two values that are next to nothing.
     pub(crate) fn ratio(&self) -> Option<f64> {
         let floor = if self.unit == "ms" { 0.1 } else { 0.0 };
-        let (theirs, ours) = (quantile(&self.theirs, 0.5), quantile(&self.ours, 0.5));
+        let theirs = quantile(&self.theirs, 0.5);
+        let ours = quantile(&self.ours, 0.5);
         if theirs <= floor || ours <= floor / 10.0 {
             return None;
         }

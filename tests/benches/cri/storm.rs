@@ -156,7 +156,8 @@ async fn tasks(lab: &Lab, count: u32, over: &CancellationToken) -> Result<Durati
 async fn pods(lab: &Lab, round: u32, count: u32, over: &CancellationToken) -> Result<Duration, Failure> {
     let begin = Instant::now();
     let starts = (0..count).map(|number| {
-        let (mut side, requests) = (lab.side.clone(), lab.requests.clone());
+        let mut side = lab.side.clone();
+        let requests = lab.requests.clone();
         async move {
             let sandbox = sandbox(&requests, &side, &format!("storm-{round}-{number}"));
             pods::up_with(&mut side, sandbox, requests.container("main")).await
@@ -181,7 +182,8 @@ impl Probed {
         let (probe, known) = match self {
             Self::Kubelet => {
                 let (cri, containerd) = lab.sockets();
-                let (requests, endpoint) = (lab.requests.clone(), lab.unused()?);
+                let requests = lab.requests.clone();
+                let endpoint = lab.unused()?;
                 (Probe::Kubelet { cri, containerd, requests, endpoint, name }, None)
             }
             Self::Nomad => {
@@ -267,7 +269,9 @@ impl Probe {
                 let (mut allocate, _) = Allocate::connect(&endpoint).await?;
                 // Whoever waits for it has given up otherwise.
                 let _ = ready.send(());
-                let (mut reads, mut starts, mut pod) = (side.clone(), side, 0);
+                let mut reads = side.clone();
+                let mut starts = side;
+                let mut pod = 0;
                 let (reads, leases, starts) = tokio::try_join!(
                     again(&over, READ, async || list(&mut reads).await.map(Some)),
                     again(&over, LEASE, async || {
@@ -289,7 +293,8 @@ impl Probe {
                 let mut reads = Calls::connect(&driver).await?;
                 let mut starts = reads.clone();
                 let mut reserve = Reserve::connect(&plugin).await?;
-                let (mut ids, mut tasks) = (ids.into_iter(), tasks.into_iter());
+                let mut ids = ids.into_iter();
+                let mut tasks = tasks.into_iter();
                 // As above.
                 let _ = ready.send(());
                 let (reads, leases, starts) = tokio::try_join!(

@@ -213,7 +213,8 @@ async fn open(url: &Url, protocol: &str) -> io::Result<Spdy> {
 
 /// Receives one stream to its end.
 async fn receive(spdy: &mut Spdy, wanted: u32, begin: Instant) -> Result<(Duration, u64, Duration), Failure> {
-    let (mut first, mut received) = (None, 0);
+    let mut first = None;
+    let mut received = 0;
     loop {
         match spdy.receiver.event().await? {
             Some(Event::Data { stream, bytes, end }) if stream == wanted => {

@@ -128,7 +128,8 @@ impl Sides {
     }
 
     async fn theirs(&self, own: bool) -> Result<Duration, Failure> {
-        let (mut bare, task) = (self.bare.clone(), self.nomad.prepare(wish(own)?)?);
+        let mut bare = self.bare.clone();
+        let task = self.nomad.prepare(wish(own)?)?;
         let (took, running) = bare.start(&task).await?;
         bare.must_run(&running).await?;
         bare.remove(running).await?;
@@ -273,7 +274,8 @@ pub(crate) async fn all<T: Send + 'static>(
     work: impl Iterator<Item = impl Future<Output = Result<T, Failure>> + Send + 'static>,
     at_once: usize,
 ) -> Result<Vec<T>, Failure> {
-    let (mut running, mut done) = (JoinSet::new(), Vec::new());
+    let mut running = JoinSet::new();
+    let mut done = Vec::new();
     for one in work {
         if running.len() >= at_once
             && let Some(result) = running.join_next().await

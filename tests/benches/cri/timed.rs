@@ -74,7 +74,8 @@ impl Timed {
         let runc = prereq::require("runc", "runc");
         let runc_dir = runc.parent().unwrap_or(Path::new("/"));
         fs::create_dir_all(&dir)?;
-        let (source, program) = (dir.join("source.c"), dir.join("runc"));
+        let source = dir.join("source.c");
+        let program = dir.join("runc");
         fs::write(&source, SOURCE)?;
         let status = Command::new(prereq::require("cc", "gcc libc6-dev"))
             .args(["-O2", "-static", "-s"])

@@ -12,7 +12,8 @@ const MOST_LINES: usize = 500;
 pub(super) fn files(endings: &[&str]) -> Vec<PathBuf> {
     fn walk(dir: &Path, endings: &[&str], found: &mut Vec<PathBuf>) {
         for entry in fs::read_dir(dir).expect("a directory of the repository can be read").flatten() {
-            let (path, name) = (entry.path(), entry.file_name().to_string_lossy().into_owned());
+            let path = entry.path();
+            let name = entry.file_name().to_string_lossy().into_owned();
             if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
                 if name != "target" && !name.starts_with('.') {
                     walk(&path, endings, found);

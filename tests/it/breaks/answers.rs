@@ -71,11 +71,13 @@ impl StandIn {
         let real = real.split('"').next().expect("the first part is always there").to_owned();
         fs::write(&file, text.replace(&real, socket.to_str().expect("it is ASCII"))).expect("root may write");
         let listener = UnixListener::bind(&socket).expect("the name is free");
-        let (plan, played) = (Arc::<Mutex<Option<Plan>>>::default(), Arc::<AtomicUsize>::default());
+        let plan = Arc::<Mutex<Option<Plan>>>::default();
+        let played = Arc::<AtomicUsize>::default();
         let all = (Arc::clone(&plan), Arc::clone(&played));
         std::thread::spawn(move || {
             for client in listener.incoming().map_while(Result::ok) {
-                let (real, (plan, played)) = (real.clone(), all.clone());
+                let real = real.clone();
+                let (plan, played) = all.clone();
                 // It ends with its connection.
                 std::thread::spawn(move || serve(client, Path::new(&real), &plan, &played));
             }
@@ -175,7 +177,8 @@ fn a_shim_that_answers_wrongly_fails_one_command_at_most_and_leaves_nothing() {
     let node = Node::start_with(CONF, |_| {});
     let pod = node.pod("answers");
     // They share a directory and a shim, to which commands in the second go straight.
-    let (main, other) = (pod.shell("main", "exec sleep 1000"), pod.shell("other", "exec sleep 1000"));
+    let main = pod.shell("main", "exec sleep 1000");
+    let other = pod.shell("other", "exec sleep 1000");
     let stand_in = StandIn::instead_of(&node, &main);
     let before = node.sweep();
     let cri = node.cri().within(SOON);

@@ -24,7 +24,8 @@ struct Runtime {
 impl Runtime {
     fn install(root: &PrivateRoot) -> Self {
         // The daemon looks for one on its own path.
-        let (runc, _) = (prereq::require("runc", "runc"), prereq::require("criu", "criu"));
+        let runc = prereq::require("runc", "runc");
+        let _ = prereq::require("criu", "criu");
         let dir = root.path().join("criu-that-hangs");
         fs::create_dir(&dir).expect("the root can be written");
         let at = dir.display();

@@ -171,7 +171,9 @@ fn ends_on_a_full_state(options: &str, fill: fn(&Path) -> Filling) -> bool {
     node.registry().push("disks/gone:1", &busybox().layer(random_layer(2_000_000, 4243)).build());
     let reference = node.registry().reference("disks/gone:1");
     cri.pull(&reference, None).expect("it can be pulled");
-    let (pod, other, third) = (node.pod("full"), node.pod("other"), node.pod("third"));
+    let pod = node.pod("full");
+    let other = node.pod("other");
+    let third = node.pod("third");
     let dies = pod.shell("dies", "mkfifo /f; read x </f; echo last words; exit 7");
     let stopped = pod.shell("stopped", "exec sleep 1000");
     let runs = pod.shell("runs", "mkfifo /f; exec 3<>/f; while :; do echo on; read -t 1 x <&3; done");
@@ -254,7 +256,8 @@ fn whatever_containerds_database_has_no_space_for_ends_are_told_and_pods_stopped
     let node = behind_a_front(&behind);
     let fill = |parts: &[&str]| behind.borrow().as_ref().expect("it was started with the node").1.fill(parts);
     let cri = node.cri().within(SOON);
-    let (pod, removed) = (node.pod("stopped"), node.pod("removed"));
+    let pod = node.pod("stopped");
+    let removed = node.pod("removed");
     // It has no namespace that would be missed.
     let bare = node.pod_with("bare", |config| {
         namespaces(config).set_network(NamespaceMode::Node);

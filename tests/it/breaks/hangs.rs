@@ -28,8 +28,8 @@ fn while_containerd_hangs_the_node_says_so_and_afterwards_goes_on() {
     let stopping = node.pod("stopping");
     node.registry().push("hangs/new:1", &busybox().layer(random_layer(1000, 77_001)).build());
     let before = node.sweep();
-    let (pods, containers) =
-        (node.cri().pods().expect("it works"), node.cri().containers().expect("it works"));
+    let pods = node.cri().pods().expect("it works");
+    let containers = node.cri().containers().expect("it works");
     let begun = node.pod_config("begun");
 
     let frozen = Frozen::new(managed(&node, "containerd"));

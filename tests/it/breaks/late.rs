@@ -48,7 +48,8 @@ fn limits_that_are_put_back_are_told_by_the_next_daemon_too() {
     let node = behind_a_front(&behind);
     let behind = behind.borrow();
     let (_, front) = behind.as_ref().expect("it was started with the node");
-    let (before, after) = (64 << 20, 96 << 20);
+    let before = 64 << 20;
+    let after = 96 << 20;
     let pod = node.pod("late");
     let id = pod.shell_with("main", "exec sleep 1000", |config| {
         limits(config).memory_limit_in_bytes = before;

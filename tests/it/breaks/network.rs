@@ -201,7 +201,8 @@ fn a_plugin_that_is_missing_is_told_and_pods_are_stopped_when_it_is_back() {
     let cri = node.cri().within(SOON);
     let before = node.sweep();
     let pod = node.pod("missing");
-    let (plugin, away) = (wayward.dir.join("wayward"), wayward.dir.join("away"));
+    let plugin = wayward.dir.join("wayward");
+    let away = wayward.dir.join("away");
     fs::rename(&plugin, &away).expect("it is there");
     assert_told(node, "NetworkReady", "NetworkPluginNotReady", "plugin wayward");
     let status =

@@ -63,7 +63,8 @@ fn a_process_that_calls_itself_a_shim_has_nobody_delete_a_directory_or_kill_a_pr
     }
     fs::write(victim.join("file"), "kept").expect("a file");
     let absolute_id = absolute.to_str().expect("a path in letters");
-    let (unknown, users) = ("ab".repeat(32), "cd".repeat(32));
+    let unknown = "ab".repeat(32);
+    let users = "cd".repeat(32);
     let mut strangers = [
         Pretender::start(&node, 0, "../../../victim", &gone),
         Pretender::start(&node, 0, absolute_id, &gone),

@@ -132,7 +132,8 @@ fn a_registry_that_lies_is_found_out_and_leaves_nothing() {
         node.registry().gate().forget_faults();
     }
     // A manifest that does not have the digest by which it was asked for.
-    let (image, other) = (unique(910), unique(911));
+    let image = unique(910);
+    let other = unique(911);
     let digest = node.registry().push("registries/digest:1", &image);
     let served = answer(200, &[("Content-Type", &other.manifest.media_type)], &other.manifest.bytes);
     plan(&node, &format!("/manifests/{digest}"), &served, OFTEN);

@@ -33,7 +33,8 @@ impl Runtime {
     fn install(root: &PrivateRoot) -> Self {
         let dir = root.path().join("runtime");
         fs::create_dir(&dir).expect("the root can be written");
-        let (at, runc) = (dir.display(), prereq::require("runc", "runc"));
+        let at = dir.display();
+        let runc = prereq::require("runc", "runc");
         let script = format!(
             "#!/bin/sh\ncase \" $* \" in\n\
              *' create '*) echo >> {at}/creating; while [ -e {at}/hold ]; do sleep 0.02; done ;;\n\
@@ -130,7 +131,8 @@ fn a_start_that_takes_long_is_waited_for_beside_a_containerd_of_others() {
     let behind = RefCell::new(None);
     let node = Node::start_configured(|root| {
         let socket = root.run().join("containerd/containerd.sock");
-        let (upstream, runtime) = (Upstream::start(root, &socket), Runtime::install(root));
+        let upstream = Upstream::start(root, &socket);
+        let runtime = Runtime::install(root);
         let config = runtime.config();
         *behind.borrow_mut() = Some((upstream, runtime));
         format!("[containerd]\nmode = \"external\"\naddress = {socket:?}\n{config}")
@@ -163,9 +165,11 @@ fn a_start_that_takes_long_is_waited_for_beside_a_containerd_of_others() {
 /// A later containerd, which is told whose exits it is to keep: those of tasks that may run, and of no other.
 #[test]
 fn a_daemon_starts_although_containers_are_of_a_runtime_that_is_configured_no_more() {
-    let (behind, config) = (RefCell::new(None), RefCell::new(String::new()));
+    let behind = RefCell::new(None);
+    let config = RefCell::new(String::new());
     let node = Node::start_configured(|root| {
-        let (socket, front) = (root.run().join("containerd/containerd.sock"), root.run().join("front.sock"));
+        let socket = root.run().join("containerd/containerd.sock");
+        let front = root.run().join("front.sock");
         let upstream = Upstream::start(root, &socket);
         let shown = Front::start(&front, &socket);
         shown.store_sandboxes();
@@ -178,7 +182,8 @@ fn a_daemon_starts_although_containers_are_of_a_runtime_that_is_configured_no_mo
     let odd = node.pod_config("odd");
     let pod = node.cri().run_pod_with(&odd, "odd").expect("the handler is configured");
     let pod = Pod::adopt(&node, pod, odd);
-    let (ended, running) = (pod.shell("ended", "exit 3"), pod.shell("running", "exec sleep 1000"));
+    let ended = pod.shell("ended", "exit 3");
+    let running = pod.shell("running", "exec sleep 1000");
     assert_eq!(node.cri().wait_exit(&ended).exit_code, 3);
     assert_eq!(front.sandboxes(), [running.as_str()], "the exits that are kept");
 

@@ -31,10 +31,12 @@ const PATIENCE: Duration = Duration::from_secs(4);
 fn a_hung_shim_holds_up_nobody_and_is_killed_when_it_serves_nobody() {
     let node = Node::start_with(CONF, |_| {});
     // All containers of a pod have one shim.
-    let (pod, others) = (node.pod("hung"), node.pod("others"));
+    let pod = node.pod("hung");
+    let others = node.pod("others");
     let id = pod.shell("hung", "exec sleep 1000");
     let other = others.shell("other", "exec sleep 1000");
-    let (soon, cri) = (node.cri().within(SOON), node.cri().within(AT_ONCE));
+    let soon = node.cri().within(SOON);
+    let cri = node.cri().within(AT_ONCE);
     let late = &[Code::DeadlineExceeded];
     let mut frozen = None;
     let command = ["sh", "-c", "sleep 3.1434; exit 7"];
@@ -140,7 +142,8 @@ fn a_hung_shim_that_serves_a_running_container_is_left_alone() {
     let node = Node::start_with(CONF, |_| {});
     let pod = node.pod("hung");
     // All containers of a pod have one shim.
-    let (first, second) = (pod.shell("first", "exec sleep 31430"), pod.shell("second", "exec sleep 31431"));
+    let first = pod.shell("first", "exec sleep 31430");
+    let second = pod.shell("second", "exec sleep 31431");
     let before = node.cri().status(&second).expect("it has a status");
     let frozen = Frozen::new(shim(&node, &first));
     refused("StopContainer", node.cri().stop(&first, 0), &[Code::DeadlineExceeded]);
@@ -165,7 +168,8 @@ fn a_hung_shim_that_serves_a_running_container_is_left_alone() {
 fn a_hung_shim_whose_own_container_is_gone_is_left_alone_while_it_serves_another() {
     let node = Node::start_with(LOOKING, |_| {});
     let pod = node.pod("hung");
-    let (first, second) = (pod.shell("first", "exec sleep 31450"), pod.shell("second", "exec sleep 31451"));
+    let first = pod.shell("first", "exec sleep 31450");
+    let second = pod.shell("second", "exec sleep 31451");
     let before = node.cri().status(&second).expect("it has a status");
     let shared = shim(&node, &first);
     node.cri().remove(&first).expect("it can be removed");
@@ -180,10 +184,11 @@ fn a_hung_shim_whose_own_container_is_gone_is_left_alone_while_it_serves_another
 #[test]
 fn a_shim_whose_containers_come_and_go_while_it_is_looked_at_is_left_alone() {
     let node = Node::start_with(LOOKING, |_| {});
-    let (hung, pod) = (node.pod("hung"), node.pod("shared"));
+    let hung = node.pod("hung");
+    let pod = node.pod("shared");
     let hanging = hung.shell("hung", "exec sleep 31452");
-    let (first, mut latest) =
-        (pod.shell("first", "exec sleep 31453"), pod.shell("next-0", "exec sleep 31454"));
+    let first = pod.shell("first", "exec sleep 31453");
+    let mut latest = pod.shell("next-0", "exec sleep 31454");
     let shared = processes::find(shim(&node, &first)).expect("it runs");
     node.cri().remove(&first).expect("it can be removed");
     let _frozen = Frozen::new(shim(&node, &hanging));
@@ -218,7 +223,8 @@ fn some_limits() -> switchyard_proto::cri::v1::LinuxContainerResources {
 #[test]
 fn a_daemon_starts_beside_a_hung_shim_and_goes_on_when_it_does() {
     let node = Node::start_with(CONF, |_| {});
-    let (pod, others) = (node.pod("hung"), node.pod("others"));
+    let pod = node.pod("hung");
+    let others = node.pod("others");
     let id = pod.shell("hung", "exec sleep 31419");
     let other = others.shell("other", "exec sleep 1000");
     let frozen = Frozen::new(shim(&node, &id));
@@ -279,7 +285,9 @@ fn however_many_shims_hang_a_start_asks_only_those_it_must_and_all_at_once() {
 #[test]
 fn a_shim_that_dies_ends_its_container_which_is_told_and_leaves_nothing() {
     let node = Node::start_with(CONF, |_| {});
-    let (dead, silent, others) = (node.pod("dead"), node.pod("silent"), node.pod("others"));
+    let dead = node.pod("dead");
+    let silent = node.pod("silent");
+    let others = node.pod("others");
     let before = node.sweep();
     let other = others.shell("other", "exec sleep 1000");
     let running = dead.shell("running", "exec sleep 31417");

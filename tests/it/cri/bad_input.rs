@@ -113,7 +113,8 @@ const CONTAINERS: &[Case<ContainerConfig>] = &[
     }),
     ("config.mounts[0].uidMappings", |container| {
         let map = vec![IdMapping { host_id: 5, container_id: 0, length: 5 }];
-        let (uid_mappings, gid_mappings) = (map.clone(), map);
+        let uid_mappings = map.clone();
+        let gid_mappings = map;
         container.mounts = vec![Mount { uid_mappings, gid_mappings, ..mount("/tmp", "/data") }];
     }),
     ("config.mounts[0].image_sub_path", |container| {

@@ -53,7 +53,8 @@ fn a_reopened_log_leaves_the_old_file_alone() {
 fn a_link_at_the_name_of_a_log_is_not_followed() {
     let node = Node::shared();
     let pod = node.pod("linked");
-    let (path, target) = (pod.log_path("main"), pod.log_path("main").with_file_name("precious"));
+    let path = pod.log_path("main");
+    let target = pod.log_path("main").with_file_name("precious");
     fs::create_dir_all(path.parent().expect("it is in a directory")).expect("the root can be written");
     fs::write(&target, "as it was").expect("the root can be written");
     symlink(&target, &path).expect("a link can be made");

@@ -115,7 +115,8 @@ fn a_pod_on_the_hosts_ipc_shares_its_memory_and_another_does_not() {
             context(config).namespace_options.get_or_insert_default().set_ipc(mode);
         })
     };
-    let (shared, own) = (seen(NamespaceMode::Node), seen(NamespaceMode::Pod));
+    let shared = seen(NamespaceMode::Node);
+    let own = seen(NamespaceMode::Pod);
     std::fs::remove_file(&file).expect("it was just made");
     let host = std::fs::read_link("/proc/self/ns/ipc").expect("this process has a namespace");
     assert_eq!(shared, format!("{}\n1", host.display()));

@@ -105,7 +105,8 @@ fn a_named_volume_has_the_same_owners_with_and_without_a_user_namespace() {
         node.cri().start(&id).expect("it starts");
         id
     };
-    let (inside, outside) = (pod(&node, "inside", NamespaceMode::Container), node.pod("outside"));
+    let inside = pod(&node, "inside", NamespaceMode::Container);
+    let outside = node.pod("outside");
     let first = run(&inside, "first");
     // What the image has there is root's, and so is what root makes.
     let made =
@@ -200,7 +201,8 @@ fn a_node_that_is_ready_knows_what_its_handlers_can_do_also_after_a_restart() {
     let node = Node::start_configured(|root| {
         dir = root.path().join("runtime");
         fs::create_dir(&dir).expect("the root can be written");
-        let (runtime, real) = (dir.join("runtime"), prereq::require("runc", "runc"));
+        let runtime = dir.join("runtime");
+        let real = prereq::require("runc", "runc");
         let script = format!(
             "#!/bin/sh\n[ \"$1\" = features ] && sleep 2; while [ \"$1\" = features ] && [ -e {dir}/hang ]; do sleep 0.1; done\nexec {real} \"$@\"\n",
             dir = dir.display(),

@@ -51,7 +51,8 @@ fn a_pods_life_is_told_as_it_happens_and_its_end_with_the_reason() {
         assert!(told.recv_timeout(SOON).expect("events are served").is_none());
         let next = || told.recv_timeout(SOON).expect("it is told soon").expect("it is an event");
         let pod = node.run(config.clone());
-        let (made, ready) = (next(), next());
+        let made = next();
+        let ready = next();
         assert_eq!(
             (made.container_event_type(), made.container_id.as_str()),
             (Kind::ContainerCreatedEvent, pod.id())
@@ -158,7 +159,9 @@ fn a_thousand_clients_that_stall_cost_little_and_hold_up_nobody() {
         let mut held = Vec::new();
         for _ in 0..CONNECTIONS {
             // Nothing of a message is taken before somebody reads it.
-            let (open, mut finish, client) = (open.clone(), finish.clone(), node.cri().with_window(1));
+            let open = open.clone();
+            let mut finish = finish.clone();
+            let client = node.cri().with_window(1);
             held.push(scope.spawn(move || {
                 let held = client.runtime(async |mut client| {
                     let mut streams = Vec::new();

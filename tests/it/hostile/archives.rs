@@ -95,7 +95,8 @@ fn loads_without_end_hold_up_nobody_else_and_end_with_their_deadline() {
     thread::scope(|scope| {
         let loads: Vec<_> = (0..LOADS)
             .map(|_| {
-                let (driver, mut config) = (agent.driver(), task.config.clone());
+                let driver = agent.driver();
+                let mut config = task.config.clone();
                 config.id = format!("{}/task/{}", config.alloc_id, random_name());
                 scope.spawn(move || driver.start(&config).map(drop))
             })

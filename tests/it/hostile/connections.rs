@@ -44,7 +44,8 @@ fn connect(socket: &Path) -> Option<(UnixStream, Vec<u8>)> {
 fn answer(socket: &Path, authority: &str) -> u8 {
     let (mut stream, _) = connect(socket).expect("there is a place");
     let short = |text: &str| u8::try_from(text.len()).expect("it is short");
-    let (path, content) = ("/x/y", "application/grpc");
+    let path = "/x/y";
+    let content = "application/grpc";
     let mut block = vec![0x83, 0x86, 0x04, short(path)];
     block.extend_from_slice(path.as_bytes());
     block.extend_from_slice(&[0x01, short(authority)]);

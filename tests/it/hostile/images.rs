@@ -29,7 +29,8 @@ struct Watched {
 impl Watched {
     fn start(conf: &str) -> Self {
         let node = Node::start_with(conf, |_| {});
-        let (daemon, containerd) = (node.daemon().pid(), node.containerd().as_raw());
+        let daemon = node.daemon().pid();
+        let containerd = node.containerd().as_raw();
         // The node's own image has been pulled.
         node.registry().gate().forget();
         Self { node, daemon, containerd }
@@ -175,7 +176,8 @@ fn sizes_that_cannot_be_are_refused_before_anything_is_downloaded() {
         assert!(status.message().contains("is no valid manifest"), "{status}");
     }
     // Two of these do not fit 64 bits as a sum, and none of them a disk.
-    let (mut other, largest) = (layer(json!(i64::MAX)), layer(json!(i64::MAX)));
+    let mut other = layer(json!(i64::MAX));
+    let largest = layer(json!(i64::MAX));
     other["digest"] = json!(format!("sha256:{}", "6".repeat(64)));
     let mut third = other.clone();
     third["digest"] = json!(format!("sha256:{}", "7".repeat(64)));

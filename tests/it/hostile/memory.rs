@@ -27,7 +27,8 @@ fn daemon_and_logkeeper_are_not_dumpable_and_what_they_start_is() {
     let daemon = node.daemon().pid();
     let managed =
         |name: &str| node.root().managed(name).expect("the daemon writes down whom it started").as_raw();
-    let (containerd, logkeeper) = (managed("containerd"), managed("logkeeper"));
+    let containerd = managed("containerd");
+    let logkeeper = managed("logkeeper");
     let pod = node.pod("memory");
     let id = pod.shell("main", "exec sleep 1000");
     let container = pid(&node, &id);

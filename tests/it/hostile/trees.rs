@@ -114,7 +114,8 @@ fn a_daemon_that_was_killed_before_it_removes_a_deep_tree_is_followed_by_one_tha
     let image = push(&node, "marked", &busybox().volume("/data"));
     let pod = node.pod("marked");
     let id = dig(&node, &pod, &image, &["/data", "/named"]);
-    let (containerd, volume) = (node.containerd(), image_volume(&node, &id));
+    let containerd = node.containerd();
+    let volume = image_volume(&node, &id);
     node.cri().stop(&id, 0).expect("it can be stopped");
     // The last that the daemon has done, before the tree's turn.
     node.daemon().kill_at(&[(Step::TaskSnapshotGone, 1)]);

@@ -126,7 +126,8 @@ async fn an_open_image_is_everybodys_and_stays_while_others_use_it() {
 async fn an_image_that_anothers_task_has_as_a_volume_is_pinned_and_stays() {
     let world = tokio::task::block_in_place(World::new);
     world.registry().push("held/volume:1", &with_file("shown").build());
-    let (image, volume) = (world.image(), world.registry().reference("held/volume:1"));
+    let image = world.image();
+    let volume = world.registry().reference("held/volume:1");
     let Owners { kubernetes, nomad } = Owners::of(world.backend()).await;
     for image in [&image, &volume] {
         let pull = request(Owner::Kubernetes, image, Credentials::Anonymous);

@@ -84,11 +84,12 @@ fn an_image_that_two_registries_have_is_one_and_whoever_removes_it_at_once_succe
 #[test]
 fn images_share_layers_and_lose_only_their_own() {
     let node = Node::shared();
-    let (one, two) = (unique(21, 1, 50_000), {
+    let one = unique(21, 1, 50_000);
+    let two = {
         let own = switchyard_tests::image::LayerBuilder::default().file("which", "two\n", 0o644).build();
         let shared = switchyard_tests::image::random_layer(50_000, 21_000);
         switchyard_tests::image::busybox().layer(shared).layer(own).build()
-    });
+    };
     let [one_name, two_name] = [("lives/shares:1", &one), ("lives/shares:2", &two)].map(|(name, image)| {
         node.registry().push(name, image);
         node.registry().reference(name)

@@ -49,7 +49,8 @@ async fn a_loaded_image_runs_for_its_owner_alone_and_takes_no_name() {
     let world = tokio::task::block_in_place(World::new);
     let Owners { kubernetes, nomad } = Owners::of(world.backend()).await;
     let dir = Scratch::new();
-    let (path, image) = (dir.path().join("image.tar"), with_file("loaded").build());
+    let path = dir.path().join("image.tar");
+    let image = with_file("loaded").build();
     save(&image, "busybox:loaded", &path);
     let id = load(&nomad, &path).await.expect("it is an image");
     assert_eq!(id.as_str(), image.config.digest);
@@ -75,7 +76,8 @@ async fn what_is_no_archive_leaves_nothing() {
     let Owners { kubernetes: _, nomad } = Owners::of(world.backend()).await;
     let socket = world.root().containerd_socket().expect("containerd has been started");
     let dir = Scratch::new();
-    let (path, mut image) = (dir.path().join("image.tar"), with_file("broken").build());
+    let path = dir.path().join("image.tar");
+    let mut image = with_file("broken").build();
     // The last layer is not the one that the configuration names.
     image.layers.pop();
     save(&image, "busybox:loaded", &path);

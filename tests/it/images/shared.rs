@@ -36,7 +36,8 @@ fn has_begun(registry: &Registry, image: &Image) -> bool {
 fn images_pulled_at_once_fetch_a_common_layer_once() {
     let node = Node::start();
     let images = ["one", "two", "three"].map(|name| {
-        let (path, image) = (format!("shared/{name}:1"), with_common(41, name));
+        let path = format!("shared/{name}:1");
+        let image = with_common(41, name);
         node.registry().push(&path, &image);
         (name, node.registry().reference(&path), image)
     });

@@ -45,7 +45,8 @@ fn listed(lab: &Lab, pod: &str) -> Vec<String> {
 
 fn create(lab: &Lab, kill: Kill) {
     let pod = lab.node.pod("create");
-    let (config, before) = (tasks::config(lab), lab.node.sweep());
+    let config = tasks::config(lab);
+    let before = lab.node.sweep();
     lab.dies_amid(kill, || pod.try_create(&config));
     let listed = listed(lab, pod.id());
     assert_eq!(listed.len(), usize::from(kill.step == TaskPrepared), "{kill:?}: {listed:?}");

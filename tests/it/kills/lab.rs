@@ -72,8 +72,8 @@ impl Lab {
     pub(super) fn with_store() -> Self {
         let mut behind = None;
         let node = Node::start_configured(|root| {
-            let (socket, front) =
-                (root.run().join("containerd/containerd.sock"), root.run().join("front.sock"));
+            let socket = root.run().join("containerd/containerd.sock");
+            let front = root.run().join("front.sock");
             let upstream = Upstream::start(root, &socket);
             let shown = Front::start(&front, &socket);
             shown.store_sandboxes();

@@ -242,7 +242,8 @@ fn update_twice(lab: &Lab, kill: Kill) {
 
 fn update_amid(lab: &Lab, kill: Kill, cut: impl FnOnce(&str, old::LinuxContainerResources)) {
     let pod = lab.node.pod("update");
-    let (before, after) = (64 << 20, 96 << 20);
+    let before = 64 << 20;
+    let after = 96 << 20;
     let id = pod.shell_with("main", "exec sleep 1000", |config| {
         (limits(config).memory_limit_in_bytes, limits(config).oom_score_adj) = (before, 500);
     });

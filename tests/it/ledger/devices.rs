@@ -212,7 +212,8 @@ fn the_last_device_is_a_pods_or_a_tasks_and_never_both() {
 #[test]
 fn a_container_that_crashes_keeps_its_device_and_so_does_a_task_that_is_restarted() {
     let lab = Lab::start();
-    let (kubelet, devices) = (lab.kubelet(), Devices::launch(lab.node.root()));
+    let kubelet = lab.kubelet();
+    let devices = Devices::launch(lab.node.root());
     let options = lab.admit(&kubelet, "crashing").expect("it is admitted");
     let pod = lab.node.pod("crashing");
     let mut first = container_with(&lab.node, "main", &options);

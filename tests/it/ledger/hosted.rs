@@ -180,7 +180,8 @@ fn a_vendors_devices_stay_with_their_pod_and_task_through_the_end_of_the_plugin_
     let main = container_with(&lab.node, "main", &options);
     let container = pod.start(&main);
     lab.pod_has(&container, &of_pod, "one");
-    let (devices, agent) = (Devices::launch(lab.node.root()), Agent::start(lab.node.root(), &json!({})));
+    let devices = Devices::launch(lab.node.root());
+    let agent = Agent::start(lab.node.root(), &json!({}));
     let refused = devices.reserve(&[&of_pod]).expect_err("the pod has it");
     for word in [&of_pod, "kubernetes", "trainer"] {
         assert!(refused.message().contains(word), "{word}: {refused}");

@@ -152,7 +152,8 @@ fn the_last_port_is_a_pods_or_a_tasks_in_a_groups_network_and_never_both() {
 fn who_has_a_port_has_it_after_a_kill_of_the_daemon() {
     let node = Node::start();
     let agent = Agent::start(node.root(), &json!({}));
-    let (port, other) = (free_port(), free_port());
+    let port = free_port();
+    let other = free_port();
     let pod = node.pod_with("holder", |config| {
         config.port_mappings =
             vec![PortMapping { container_port: 80, host_port: port.into(), ..Default::default() }];

@@ -81,7 +81,8 @@ async fn it_is_there_beside_the_nodes_and_without_it() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_port_is_published_on_the_address_that_was_given_and_no_other() {
     let lab = Lab::new().await;
-    let (port, gateway) = (free_port(), lab.world.root().bridge().gateway());
+    let port = free_port();
+    let gateway = lab.world.root().bridge().gateway();
     let ports = vec![
         mapping(Protocol::Tcp, Ipv4Addr::LOCALHOST, port),
         mapping(Protocol::Udp, Ipv4Addr::LOCALHOST, port),
@@ -130,7 +131,8 @@ fn heard_by_udp(details: &SandboxDetails, published: SocketAddr) {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_task_reaches_its_own_published_port() {
     let lab = Lab::new().await;
-    let (port, gateway) = (free_port(), lab.world.root().bridge().gateway());
+    let port = free_port();
+    let gateway = lab.world.root().bridge().gateway();
     // The address of the bridge is one of the node, and comes with the first sandbox.
     let (other, _) = lab.sandbox(|spec| spec.network = bridged(|_| {})).await;
     let publish = |network: &mut PodNetwork| network.ports = vec![mapping(Protocol::Tcp, gateway, port)];
@@ -253,7 +255,8 @@ async fn a_range_that_the_node_has_another_way_to_is_refused() {
 
 /// The settings of another gateway on the same containerd.
 fn beside(lab: &Lab) -> Settings {
-    let (state, run) = (lab.world.root().path().join("state2"), lab.world.root().path().join("run2"));
+    let state = lab.world.root().path().join("state2");
+    let run = lab.world.root().path().join("run2");
     for dir in [&state, &run] {
         std::fs::create_dir_all(dir).expect("the scratch directory can be written");
     }
@@ -267,10 +270,12 @@ async fn two_gateways_share_a_bridge_and_no_address() {
     second.recover().await.expect("it recovers");
     let mut spec = lab.world.sandbox_spec("sandbox");
     spec.network = bridged(|_| {});
-    let (mine, theirs) = (SandboxId::random(), SandboxId::random());
+    let mine = SandboxId::random();
+    let theirs = SandboxId::random();
     let (first_made, second_made) =
         tokio::join!(lab.backend.create_sandbox(mine, &spec), second.create_sandbox(theirs, &spec));
-    let (first_made, second_made) = (first_made.expect("one is made"), second_made.expect("so is another"));
+    let first_made = first_made.expect("one is made");
+    let second_made = second_made.expect("so is another");
     assert_ne!(first(&first_made), first(&second_made));
     second.stop_sandbox(theirs).await.expect("it can be stopped");
     second.remove_sandbox(theirs).await.expect("and removed");

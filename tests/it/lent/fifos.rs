@@ -83,7 +83,8 @@ async fn tasks_that_print_and_end_at_once_show_all_their_output() {
     let all: Vec<_> =
         (0..SHORT).map(|number| (number, Pipes::new(&lab, &format!("short{number}")))).collect();
     let runs = all.iter().map(async |(number, pipes)| {
-        let (mut stdout, mut stderr) = (Reader::open(&pipes.stdout), Reader::open(&pipes.stderr));
+        let mut stdout = Reader::open(&pipes.stdout);
+        let mut stderr = Reader::open(&pipes.stderr);
         let script = format!("echo out {number}; echo err {number} >&2");
         let task = lab.task(sandbox, &script, pipes.take()).await;
         assert_eq!(lab.end(task).await.code, 0);

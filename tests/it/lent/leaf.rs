@@ -33,7 +33,8 @@ impl Leaf {
     /// As Nomad makes them: on v1 the group of the cpuset controller is another, which tasks may share.
     fn make(lab: &Lab, name: &str, share: &str) -> Self {
         let parent = PathBuf::from("/").join(lab.world.root().cgroup_name());
-        let (path, cpuset) = (parent.join(name), (!unified()).then(|| parent.join(share)));
+        let path = parent.join(name);
+        let cpuset = (!unified()).then(|| parent.join(share));
         let mut made: Vec<PathBuf> =
             controllers(&["freezer", "memory", "cpu"]).iter().map(|root| below(root, &path)).collect();
         made.extend(cpuset.iter().map(|cpuset| below(&Path::new(ROOT).join("cpuset"), cpuset)));

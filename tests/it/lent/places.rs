@@ -34,7 +34,8 @@ fn run(program: &str, words: &[&str]) {
 
 /// An allocation with a directory and a file, and a directory beside it that is nobody's business.
 fn alloc(lab: &Lab) -> (PathBuf, PathBuf) {
-    let (alloc, outside) = (lab.pipes.path().join("alloc"), lab.pipes.path().join("outside"));
+    let alloc = lab.pipes.path().join("alloc");
+    let outside = lab.pipes.path().join("outside");
     for (dir, text) in [(alloc.join("local/dir"), "ours"), (outside.join("dir"), "theirs")] {
         fs::create_dir_all(&dir).expect("it can be made");
         fs::write(dir.join("file"), text).expect("it can be written");

@@ -207,7 +207,8 @@ fn env(task: &mut nomad::TaskConfig, name: &str, value: &str) {
 }
 
 fn mount(task: &mut nomad::TaskConfig, task_path: &str, host_path: &str, propagation_mode: &str) {
-    let (task_path, host_path) = (task_path.into(), host_path.into());
+    let task_path = task_path.into();
+    let host_path = host_path.into();
     let propagation_mode = propagation_mode.into();
     task.mounts.push(nomad::Mount { task_path, host_path, propagation_mode, ..Default::default() });
 }
@@ -247,7 +248,8 @@ fn refused(agent: &Agent, mut task: Setup, code: Code, text: &str) -> Option<Str
     // Fails if something is in it.
     task.remove_leaf();
     let left = driver.inspect(task.id()).is_ok();
-    let (said, message) = (status.code(), status.message());
+    let said = status.code();
+    let message = status.message();
     // What cannot be told to work later carries nothing that makes an agent try again.
     let again = !status.details().is_empty();
     let right = said == code && message.contains(text) && again == (code == FailedPrecondition) && !left;

@@ -38,7 +38,8 @@ fn build() -> PathBuf {
     database.fresh(&debian::list_of(&tests.join("run"))).make(&root).expect("it can be made");
     let protos = tests.join("../proto").canonicalize().expect("the repository has it");
     let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join("nomad-go");
-    let (wire, sources) = (dir.join("src").join(WIRE), dir.join("src/switchyard/nomad-go"));
+    let wire = dir.join("src").join(WIRE);
+    let sources = dir.join("src/switchyard/nomad-go");
     for dir in [&wire, &sources] {
         fs::create_dir_all(dir).expect("the target directory can be written");
     }

@@ -92,10 +92,12 @@ fn any_number_of_waiters_is_told_of_an_end_and_keeps_no_other_call_waiting() {
     driver.start(&task.config).expect("it starts");
     task.wait_stdout(|text| text.contains("up"));
     // More than what servers of gRPC let be open on one connection unless they are told otherwise.
-    let (channel, id) = (agent.plugin().channel(), task.id().to_owned());
+    let channel = agent.plugin().channel();
+    let id = task.id().to_owned();
     let waiting = agent.runtime().spawn(async move {
         let wait = |_| {
-            let (mut client, task_id) = (DriverClient::new(channel.clone()), id.clone());
+            let mut client = DriverClient::new(channel.clone());
+            let task_id = id.clone();
             async move { client.wait_task(nomad::WaitTaskRequest { task_id }).await }
         };
         futures::future::join_all((0..500).map(wait)).await
@@ -118,7 +120,8 @@ fn fifty_tasks_start_at_once() {
     std::thread::scope(|scope| {
         let tasks: Vec<_> = (0..50)
             .map(|number| {
-                let (node, agent) = (&node, &agent);
+                let node = &node;
+                let agent = &agent;
                 scope.spawn(move || {
                     let mut task = shell(node, agent, &format!("echo task {number}"));
                     let driver = agent.driver();

@@ -32,7 +32,8 @@ fn usage_comes_at_the_interval_with_all_that_an_agent_looks_at_and_ends_with_the
         last = Some(usage);
     }
     let usage = last.expect("some came");
-    let (cpu, memory) = (usage.cpu.unwrap_or_default(), usage.memory.unwrap_or_default());
+    let cpu = usage.cpu.unwrap_or_default();
+    let memory = usage.memory.unwrap_or_default();
     // Two cores of 2500 MHz: a hundred percent are one of them.
     assert!(cpu.percent > 1.0 && cpu.percent <= 250.0, "{cpu:?}");
     let expected = cpu.percent / 100.0 * 2500.0;

@@ -130,7 +130,8 @@ pub(super) fn required(text: &str) -> Vec<(&str, &str)> {
 pub(super) fn sources(dir: &Path) -> Vec<PathBuf> {
     let mut found = Vec::new();
     for entry in fs::read_dir(dir).expect("a directory of the repository can be read").flatten() {
-        let (path, kind) = (entry.path(), entry.file_type().expect("it was just listed"));
+        let path = entry.path();
+        let kind = entry.file_type().expect("it was just listed");
         if kind.is_dir() && entry.file_name() != "target" {
             found.extend(sources(&path));
         } else if path.extension().is_some_and(|ending| ending == "rs") {

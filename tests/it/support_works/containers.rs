@@ -15,7 +15,8 @@ use switchyard_tests::sweep::Sweep;
 #[test]
 fn a_container_left_running_is_seen_and_removed() {
     let root = PrivateRoot::new();
-    let (path, cgroup) = (root.path().to_owned(), root.cgroup_name());
+    let path = root.path().to_owned();
+    let cgroup = root.cgroup_name();
     start_containerd(&root);
     let registry = Registry::start();
     registry.push("busybox:1", &image::busybox().build());
@@ -49,7 +50,8 @@ fn a_container_left_running_is_seen_and_removed() {
 
 /// Starts containerd as the daemon does: with all its directories in the root, detached from the test.
 fn start_containerd(root: &PrivateRoot) {
-    let (run, state) = (root.run().join("containerd"), root.state().join("containerd"));
+    let run = root.run().join("containerd");
+    let state = root.state().join("containerd");
     fs::create_dir_all(&run).expect("the root can be written");
     let config = run.join("config.toml");
     let text = format!(

@@ -61,7 +61,8 @@ impl Shared {
         let connection = self.stop.child_token();
         let plugin = Plugin { channel, options, connection: connection.clone() };
         self.change(|state| state.add(resource, plugin));
-        let (resource, shared) = (resource.to_owned(), self.this.clone());
+        let resource = resource.to_owned();
+        let shared = self.this.clone();
         tokio::spawn(async move {
             let follow = async {
                 let mut stream = client.list_and_watch(v1beta1::Empty {}).await?.into_inner();

@@ -168,7 +168,8 @@ impl<'r> Client<'r> {
         pod.made += 1;
         let name = format!("main{}", pod.made);
         let config = self.node.container(&name, &["sh", "-c", &script]);
-        let (home, pod_config) = (pod.id.clone(), pod.config.clone());
+        let home = pod.id.clone();
+        let pod_config = pod.config.clone();
         let made = self.calls.call("CreateContainer", &name, || self.cri.create(&home, &config, &pod_config));
         let id = match made.map(|answer| (answer.result, answer.asked)) {
             Some((Ok(id), _)) => id,
@@ -268,8 +269,10 @@ impl<'r> Client<'r> {
     /// Looks whether a container is as it was told to be.
     fn look(&mut self, at: usize, which: usize) {
         let container = &self.pods[at].containers[which];
-        let (id, code, started, ends) =
-            (container.id.clone(), container.code, container.started, container.ends);
+        let id = container.id.clone();
+        let code = container.code;
+        let started = container.started;
+        let ends = container.ends;
         if !started && code.is_none() {
             self.start(at, which);
             return;
@@ -298,7 +301,8 @@ impl<'r> Client<'r> {
     }
 
     fn stop(&mut self, at: usize, which: usize) {
-        let (id, home) = (self.pods[at].containers[which].id.clone(), self.pods[at].id.clone());
+        let id = self.pods[at].containers[which].id.clone();
+        let home = self.pods[at].id.clone();
         if self.pods[at].containers[which].code.is_some() || !self.pods[at].containers[which].started {
             self.look(at, which);
             return;
@@ -398,7 +402,8 @@ impl<'r> Client<'r> {
     /// A container was seen to have ended: how, and with what in its log?
     fn seen_ended(&mut self, at: usize, which: usize, status: &cri::ContainerStatus) {
         let container = &mut self.pods[at].containers[which];
-        let (code, told) = (status.exit_code, container.ending.is_some());
+        let code = status.exit_code;
+        let told = container.ending.is_some();
         let right = match code {
             OWN_CODE => container.ends,
             OBEDIENT_CODE => !container.ends && told,

@@ -17,8 +17,8 @@ pub(super) fn of(node: &Node, notes: &Notes, id: &str, log: &Path) -> String {
     let mut text = String::new();
     tell(&mut text, "answers and kills", &notes.past_of(id));
     tell(&mut text, &log.display().to_string(), &lines_of(log));
-    let (daemon, containerd) =
-        (node.root().daemon_log(), node.root().state().join("containerd/containerd.log"));
+    let daemon = node.root().daemon_log();
+    let containerd = node.root().state().join("containerd/containerd.log");
     let tells = |line: &str| line.contains(id) || line.contains(" WARN ") || line.contains(" ERROR ");
     tell(&mut text, &daemon.display().to_string(), &around(lines_of(&daemon), tells));
     tell(

@@ -38,7 +38,8 @@ impl Killer<'_> {
         for _ in 0..kills {
             let (least, most) = self.pauses;
             let pause = self.random.millis(least, most);
-            let (victim, choice) = (self.choose(), self.random.next());
+            let victim = self.choose();
+            let choice = self.random.next();
             std::thread::sleep(pause);
             self.kill(victim, choice);
         }

@@ -21,7 +21,9 @@ pub(super) fn read(text: &str) -> Result<Read, String> {
     for line in whole.lines() {
         let fault = || format!("after line {} comes {line:?}", read.last);
         let mut words = line.split(' ');
-        let (stamp, stream, tag) = (words.next(), words.next(), words.next());
+        let stamp = words.next();
+        let stream = words.next();
+        let tag = words.next();
         let formed = stamp.is_some_and(|stamp| stamp.len() > 20 && stamp.starts_with("20"))
             && stream == Some("stdout")
             && tag == Some("F");

@@ -91,7 +91,8 @@ fn field(mut message: &[u8], number: u8) -> Option<&[u8]> {
 }
 
 fn length(mut bytes: &[u8]) -> Option<(usize, &[u8])> {
-    let (mut length, mut shift) = (0, 0);
+    let mut length = 0;
+    let mut shift = 0;
     loop {
         let (byte, rest) = bytes.split_first()?;
         length |= usize::from(byte & 0x7f) << shift;

@@ -288,7 +288,8 @@ impl Driver {
         said.extend(close.then(|| stdin(&[], true)));
         let requests = futures::StreamExt::chain(futures::stream::iter(said), futures::stream::pending());
         let mut answers = self.stream(async |mut client| client.exec_task_streaming(requests).await)?;
-        let (mut stdout, mut stderr) = (Vec::new(), Vec::new());
+        let mut stdout = Vec::new();
+        let mut stderr = Vec::new();
         let mut result = None;
         while let Some(answer) = answers.next(CALL_LIMIT).transpose()? {
             assert!(result.is_none(), "something came after the end");

@@ -120,7 +120,8 @@ impl Plugin {
             let _ = child.wait();
             return Err(Failed { status, stderr: stderr.text() });
         };
-        let (pid, channel) = (child.id(), connect(&address, runtime));
+        let pid = child.id();
+        let channel = connect(&address, runtime);
         Ok(Self {
             child: Some(child),
             pid,

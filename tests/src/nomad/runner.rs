@@ -37,7 +37,8 @@ impl Runner {
     /// Waits from now on.
     #[must_use]
     pub fn start(agent: &Arc<Agent>, handle: nomad::TaskHandle) -> Self {
-        let (agent, recovered) = (Arc::clone(agent), Arc::new(AtomicU32::new(0)));
+        let agent = Arc::clone(agent);
+        let recovered = Arc::new(AtomicU32::new(0));
         let count = Arc::clone(&recovered);
         Self { thread: std::thread::spawn(move || run(&agent, &handle, &count)), recovered }
     }

@@ -62,7 +62,8 @@ async fn del_needs_nothing_but_the_file() {
     del_saved(&path, &bench.plugins(), Some(Path::new("/run/netns/x"))).await.unwrap();
     assert_eq!(bench.order(), ["ADD one", "ADD two", "DEL two", "DEL one"]);
     for plugin in ["one", "two"] {
-        let (mut add, mut del) = (bench.stdin(plugin, "ADD"), bench.stdin(plugin, "DEL"));
+        let mut add = bench.stdin(plugin, "ADD");
+        let mut del = bench.stdin(plugin, "DEL");
         assert_eq!(del["prevResult"], made.raw);
         for request in [&mut add, &mut del] {
             request.as_object_mut().unwrap().remove("prevResult");
@@ -93,7 +94,8 @@ const HANGS: &str = "[ $CNI_COMMAND != ADD ] || { touch started; exec sleep 300;
 
 /// Attaches until the plugin that hangs has started, and goes no further.
 async fn cut_off_once_started(bench: &Bench, network: &Network, path: &Path) {
-    let (attachment, started) = (attachment(), bench.path("log/started"));
+    let attachment = attachment();
+    let started = bench.path("log/started");
     let running = async {
         while !started.exists() {
             tokio::time::sleep(Duration::from_millis(10)).await;

@@ -50,7 +50,9 @@ impl Inner {
     /// Ends the further processes that a predecessor started in a running task, in the background: nobody waits for them any more.
     pub(crate) fn clear_execs(&self, task: &TaskEntry) {
         for dir in exec_dirs(&task.dirs.run) {
-            let (client, leftovers, id) = (self.client.clone(), Arc::clone(&self.leftovers), task.id);
+            let client = self.client.clone();
+            let leftovers = Arc::clone(&self.leftovers);
+            let id = task.id;
             let held = self.predecessor_fifos.take(&dir);
             self.tracker.spawn(async move {
                 let _held = held;

@@ -174,7 +174,9 @@ impl Exec {
     ) -> std::result::Result<Response<()>, Status> {
         let place = Arc::new(place);
         if let Some((mut shim, held)) = direct {
-            let (task, exec, place) = (self.task.clone(), self.id.clone(), Arc::clone(&place));
+            let task = self.task.clone();
+            let exec = self.id.clone();
+            let place = Arc::clone(&place);
             let (tell, told) = oneshot::channel();
             self.inner.tracker.spawn(async move {
                 let process = Process { task: &task, exec: &exec };

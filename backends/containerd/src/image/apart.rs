@@ -46,7 +46,8 @@ impl Apart {
 
     /// Whether the layer lists all its directories. If that cannot be seen, it does not.
     pub(crate) async fn is_whole(&self) -> bool {
-        let (upper, began) = (self.upper.clone(), self.began);
+        let upper = self.upper.clone();
+        let began = self.began;
         let doubtful = bulk(move || Ok(has_doubtful_directory(&upper, began))).await;
         match doubtful {
             Ok(Ok(doubtful)) => !doubtful,

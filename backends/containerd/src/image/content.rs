@@ -200,7 +200,8 @@ pub(crate) async fn store(client: &Client, file: &Arc<File>, at: u64, descriptor
         let mut writer = Writer::open(client, descriptor, &what).await?;
         while writer.offset < descriptor.size {
             let rest = usize::try_from(descriptor.size - writer.offset).unwrap_or(CHUNK);
-            let (file, from) = (Arc::clone(file), at + writer.offset);
+            let file = Arc::clone(file);
+            let from = at + writer.offset;
             let reading = threads::bulk(move || {
                 let mut piece = vec![0; rest.min(CHUNK)];
                 let read = file.read_exact_at(&mut piece, from);
@@ -341,7 +342,8 @@ impl<'a> Writer<'a> {
 
     /// The digest is not told with the data: containerd would look for it each time.
     async fn write(&mut self, data: Bytes) -> Result<()> {
-        let (action, offset) = (WriteAction::Write.into(), length(self.offset)?);
+        let action = WriteAction::Write.into();
+        let offset = length(self.offset)?;
         self.send(WriteContentRequest { action, offset, data, ..Default::default() }).await?;
         self.settle(AHEAD - 1).await
     }

@@ -48,11 +48,13 @@ mod tests {
 
     #[tokio::test]
     async fn those_who_ask_meanwhile_share_the_work_and_later_ones_begin_anew() {
-        let (flights, begun) = (Flights::default(), Arc::new(AtomicUsize::new(0)));
+        let flights = Flights::default();
+        let begun = Arc::new(AtomicUsize::new(0));
         let (done, wait) = oneshot::channel::<u32>();
         let mut wait = Some(wait);
         let mut join = |key: &'static str| {
-            let (begun, wait) = (Arc::clone(&begun), wait.take());
+            let begun = Arc::clone(&begun);
+            let wait = wait.take();
             flights.join(key, || {
                 async move {
                     begun.fetch_add(1, Ordering::SeqCst);
@@ -64,7 +66,8 @@ mod tests {
                 .boxed()
             })
         };
-        let (one, two) = (join("layer"), join("layer"));
+        let one = join("layer");
+        let two = join("layer");
         assert_eq!(join("other").await, 2);
         done.send(1).expect("it is waited for");
         assert_eq!((one.await, two.await), (1, 1));
@@ -83,7 +86,8 @@ mod tests {
             }
             .boxed()
         };
-        let (one, two) = (flights.join("layer", start), flights.join("layer", || async {}.boxed()));
+        let one = flights.join("layer", start);
+        let two = flights.join("layer", || async {}.boxed());
         drop(one);
         assert!(gone.try_recv().is_err_and(|fault| fault == oneshot::error::TryRecvError::Empty));
         drop(two);

@@ -70,7 +70,8 @@ impl Flush {
         }
         // A daemon that ends drops what it was at, maybe outside of its runtime.
         let Ok(runtime) = Handle::try_current() else { return };
-        let (client, snapshotter) = (self.client.clone(), snapshotter.to_owned());
+        let client = self.client.clone();
+        let snapshotter = snapshotter.to_owned();
         let work = async move {
             if let Err(error) = flush(&client, &snapshotter, &names, dir).await {
                 tracing::warn!(
@@ -160,9 +161,11 @@ pub(crate) fn lost(layers: &BTreeMap<String, Layer>, boot: &str, ended: impl Fn(
     }
     let suspect =
         |layer: &Layer| layer.unsynced.as_deref().is_some_and(|made| !made.is_empty() && made != boot);
-    let (mut gone, mut used) = (BTreeSet::new(), Vec::new());
+    let mut gone = BTreeSet::new();
+    let mut used = Vec::new();
     for (name, _) in layers.iter().filter(|(_, layer)| suspect(layer)) {
-        let (mut tree, mut next) = (BTreeSet::new(), vec![name.as_str()]);
+        let mut tree = BTreeSet::new();
+        let mut next = vec![name.as_str()];
         while let Some(name) = next.pop() {
             if tree.insert(name) {
                 next.extend(children.get(name).into_iter().flatten());
@@ -195,7 +198,8 @@ mod tests {
     /// Names, parents and boots; those with a `:` are committed.
     fn layers(list: &[(&str, &str, Option<&str>)]) -> BTreeMap<String, Layer> {
         let layer = |(name, parent, unsynced): &(&str, &str, Option<&str>)| {
-            let (parent, unsynced) = ((*parent).to_owned(), unsynced.map(str::to_owned));
+            let parent = (*parent).to_owned();
+            let unsynced = unsynced.map(str::to_owned);
             ((*name).to_owned(), Layer { parent, committed: name.contains(':'), unsynced })
         };
         list.iter().map(layer).collect()

@@ -93,7 +93,8 @@ mod tests {
 
     #[test]
     fn a_label_speaks_of_its_own_content_alone() {
-        let (old, new) = (digest("a"), digest("b"));
+        let old = digest("a");
+        let new = digest("b");
         let labels = HashMap::from([
             (key(Owner::Nomad), value(Right::Private, &old)),
             (key(Owner::Kubernetes), value(Right::Open, &new)),
@@ -105,8 +106,10 @@ mod tests {
 
     #[test]
     fn what_the_last_holder_had_by_credentials_is_nobodys_afterwards() {
-        let (this, other) = (digest("a"), digest("b"));
-        let (k, n) = (Owner::Kubernetes, Owner::Nomad);
+        let this = digest("a");
+        let other = digest("b");
+        let k = Owner::Kubernetes;
+        let n = Owner::Nomad;
         let left = |holders: &[(Owner, Right)]| {
             let labels = without(&holders.iter().copied().collect(), k, &this);
             assert_eq!(labels[&key(k)], "");
@@ -122,7 +125,8 @@ mod tests {
     #[test]
     fn a_record_goes_when_nobody_else_holds_or_uses_it() {
         let of = |owners: &[Owner]| owners.iter().map(|owner| (*owner, Right::Open)).collect::<Holders>();
-        let (k, n) = (Owner::Kubernetes, Owner::Nomad);
+        let k = Owner::Kubernetes;
+        let n = Owner::Nomad;
         assert_eq!(fate(&of(&[k]), k, false), Fate::Deleted);
         assert_eq!(fate(&of(&[]), k, false), Fate::Deleted);
         assert_eq!(fate(&of(&[k, n]), k, false), Fate::LetGo);

@@ -122,7 +122,8 @@ impl Layers {
     /// # Errors
     /// `InvalidArgument` if the image's configuration does not fit its manifest.
     pub(crate) fn new(plan: Plan, shares: &Arc<Shares>, lease: Lease) -> Result<Arc<Self>> {
-        let (named, listed) = (plan.diff_ids.len(), plan.layers.len());
+        let named = plan.diff_ids.len();
+        let listed = plan.layers.len();
         if named != listed {
             return Err(Error::invalid(
                 "image",
@@ -190,8 +191,11 @@ impl Layers {
         let layer = &self.plan.layers[number];
         let here = self.shares.counters.of(&layer.digest);
         let start = || {
-            let (client, pull) = (self.client.clone(), downloads.pull.clone());
-            let (layer, labels, here) = (layer.clone(), downloads.labels.clone(), Arc::clone(&here));
+            let client = self.client.clone();
+            let pull = downloads.pull.clone();
+            let layer = layer.clone();
+            let labels = downloads.labels.clone();
+            let here = Arc::clone(&here);
             async move { Ok(content::fetch(&client, &pull, &layer, labels, &here).await?) }.boxed()
         };
         let own = self.share(&self.shares.downloads, layer.digest.clone(), start).await?;
@@ -286,7 +290,8 @@ impl Layers {
 
     /// Starts work in a task of its own, which ends with the last who waits for it.
     fn begin(&self, work: BoxFuture<'static, Result<(), Failure>>) -> BoxFuture<'static, Done> {
-        let (lease, source) = (Arc::clone(&self.lease), self.plan.source);
+        let lease = Arc::clone(&self.lease);
+        let source = self.plan.source;
         let task = AbortOnDropHandle::new(tokio::spawn(work));
         async move {
             let result = task.await.unwrap_or_else(|fault| {

@@ -96,8 +96,10 @@ mod tests {
 
     #[test]
     fn pulls_of_one_layer_count_it_together_and_its_end_is_forgotten_with_them() {
-        let (counters, running) = (Counters::default(), Running::default());
-        let (one, two) = (Arc::new(Progress::default()), Arc::new(Progress::default()));
+        let counters = Counters::default();
+        let running = Running::default();
+        let one = Arc::new(Progress::default());
+        let two = Arc::new(Progress::default());
         running.note([1; 32], &one);
         assert_eq!(running.read(&[1; 32]), None);
         one.expect(&[layer('a', 10), layer('b', 5)], &counters);

@@ -131,7 +131,8 @@ impl Target {
 
     /// Has containerd unpack the layer into these mounts, and checks what it unpacks to.
     async fn apply(&self, mounts: Vec<types::Mount>) -> Result<()> {
-        let (layer, diff_id) = (&self.layer, &self.diff_id);
+        let layer = &self.layer;
+        let diff_id = &self.diff_id;
         let diff = types::Descriptor {
             media_type: layer.media_type.clone(),
             digest: layer.digest.to_string(),

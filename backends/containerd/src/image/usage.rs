@@ -96,7 +96,8 @@ async fn snapshots(client: &Client, snapshotter: &str) -> Result<(u64, u64)> {
                 .map(|info| info.name),
         );
     }
-    let (mut bytes, mut inodes): (u64, u64) = (0, 0);
+    let mut bytes: u64 = 0;
+    let mut inodes: u64 = 0;
     for name in names {
         let request = snap::UsageRequest { snapshotter: snapshotter.to_owned(), key: name.clone() };
         match call(&format!("measure snapshot {name}"), QUICK, client.snapshots().usage(request)).await {

@@ -103,7 +103,8 @@ impl Inner {
 
 /// Those that are seen to run, and the questions that stay open.
 fn look(questions: Vec<Question>, cgroups: &Reader) -> (HashMap<String, Process>, Vec<Question>) {
-    let (mut seen, mut open) = (HashMap::new(), Vec::new());
+    let mut seen = HashMap::new();
+    let mut open = Vec::new();
     for question in questions {
         match running(&question, cgroups) {
             Some(pid) => drop(seen.insert(question.id, Process::Running { pid })),

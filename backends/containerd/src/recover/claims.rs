@@ -26,7 +26,8 @@ impl Inner {
     pub(super) async fn note_unreadable(&self, owners: &HashMap<SandboxId, Owner>, finding: &mut Finding) {
         for (id, owner) in owners {
             if matches!(finding.homes.get(id), Some(Home::Unreadable)) {
-                let (name, host_ports) = (id.to_string(), self.mapped_ports(*id).await);
+                let name = id.to_string();
+                let host_ports = self.mapped_ports(*id).await;
                 self.leftovers.unreleased.add(*id);
                 finding.recovered.remnants.push(Remnant { id: *id, owner: *owner, name, host_ports });
             }

@@ -236,7 +236,8 @@ mod tests {
     }
 
     fn facts(process: Process) -> TaskFacts {
-        let (exit, started_at) = (None, None);
+        let exit = None;
+        let started_at = None;
         TaskFacts { sandbox: true, finished: true, this_boot: true, exit, started_at, begun: false, process }
     }
 

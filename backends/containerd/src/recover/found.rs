@@ -54,7 +54,8 @@ impl Inner {
             .ok_or_else(|| Error::internal(format!("sandbox {id} is in the unknown phase {phase:?}")))?;
         let record: SandboxRecord = record::decode(&container.id, &container.extensions)?;
         let outdated = Outdated::find(id.into(), container, &record.meta, &HashMap::new());
-        let (dirs, doomed) = (self.layout.sandbox(id), phase == Phase::Removing);
+        let dirs = self.layout.sandbox(id);
+        let doomed = phase == Phase::Removing;
         let entry = SandboxEntry { dirs, pid: None, record, released: false, doomed };
         Ok(FoundSandbox { phase, entry, outdated })
     }
@@ -85,7 +86,8 @@ impl Inner {
         let begun = dirs.run.exists();
         let views = view_labels(&record.staged, &container.snapshotter);
         let outdated = Outdated::find(id.into(), &container, &record.meta, &views);
-        let (snapshotter, exit) = (container.snapshotter, exit.or(noted));
+        let snapshotter = container.snapshotter;
+        let exit = exit.or(noted);
         Ok(FoundTask { sandbox, record, dirs, snapshotter, exit, unrecorded, started, begun, outdated })
     }
 

@@ -79,7 +79,9 @@ impl Inner {
         snapshotters.extend(
             ours.iter().map(|container| container.snapshotter.clone()).filter(|name| !name.is_empty()),
         );
-        let (mut sandboxes, mut tasks, mut strange) = (Vec::new(), Vec::new(), Vec::new());
+        let mut sandboxes = Vec::new();
+        let mut tasks = Vec::new();
+        let mut strange = Vec::new();
         for container in ours {
             match container.labels.get(KIND).map(String::as_str) {
                 Some("sandbox") => strange.extend(push_named(&mut sandboxes, container)),

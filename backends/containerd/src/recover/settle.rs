@@ -36,7 +36,8 @@ impl Inner {
         let patience =
             Patience { grace: self.settings.recovery.grace(), limit: self.settings.recovery.settle() };
         let mut wait = self.waited_since(id).await?;
-        let (mut last, mut since) = (None, Instant::now());
+        let mut last = None;
+        let mut since = Instant::now();
         loop {
             let process = self.process_now(id).await?;
             let sight = Sight { process, work: self.sees_work(id, process).await? };
@@ -124,7 +125,8 @@ impl Inner {
     /// Ends what a predecessor was starting, so that it can be started anew. Whoever calls this has the turn of the task.
     async fn discard_start(&self, entry: &TaskEntry) -> Result<()> {
         // Should we be killed amid the ending, the next of us must not take what is half ended for what was started.
-        let (id, discarded) = (entry.id.to_string(), entry.dirs.discarded());
+        let id = entry.id.to_string();
+        let discarded = entry.dirs.discarded();
         crate::text::make_dir(&entry.dirs.run).await?;
         tokio::fs::write(&discarded, [])
             .await

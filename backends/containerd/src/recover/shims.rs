@@ -118,8 +118,10 @@ impl Inner {
             () = self.recovered.cancelled() => {}
             () = stop.cancelled() => return,
         }
-        let (mut schedule, mut contact) = (LookSchedule::new(&self.settings.recovery), self.health.view());
-        let (mut before, mut told) = (Forgotten::default(), false);
+        let mut schedule = LookSchedule::new(&self.settings.recovery);
+        let mut contact = self.health.view();
+        let mut before = Forgotten::default();
+        let mut told = false;
         loop {
             let mut looked = before.looked();
             if matches!(self.health.now(), Contact::Up { .. }) {
@@ -148,7 +150,8 @@ impl Inner {
     /// One look: clears what is certain, and gives what is suspect.
     async fn look_for_forgotten(&self, before: &Forgotten) -> Result<Forgotten> {
         // Processes first: whatever is started after this look is not in it.
-        let (shims, bundles) = (self.shims().await?, self.list_bundles()?);
+        let shims = self.shims().await?;
+        let bundles = self.list_bundles()?;
         let busy = self.busy();
         let tasks = self.known_tasks(None).await?;
         let managed = self.settings.containerd.mode == Mode::Managed;

@@ -32,7 +32,8 @@ struct Mark<'a> {
 impl Inner {
     /// Since when it is waited for what a predecessor asked about a container: since now, if nobody waited before.
     pub(super) async fn waited_since(&self, id: &str) -> Result<Wait> {
-        let (clock, now) = (clock(), Instant::now());
+        let clock = clock();
+        let now = Instant::now();
         let path = self.layout.waits().join(id);
         let written = match tokio::fs::read_to_string(&path).await {
             Ok(text) => text,
@@ -49,7 +50,8 @@ impl Inner {
 
     /// Puts on record since when it is waited.
     pub(super) async fn note_wait(&self, id: &str, wait: Wait) -> Result<()> {
-        let (path, text) = (self.layout.waits().join(id), Mark::of(wait, &self.boot, clock()).text());
+        let path = self.layout.waits().join(id);
+        let text = Mark::of(wait, &self.boot, clock()).text();
         make_dir(&self.layout.waits()).await?;
         tokio::fs::write(&path, text).await.map_err(|fault| io_error("write", &path, fault))?;
         reach(Step::WaitNoted);
@@ -102,7 +104,8 @@ impl<'a> Mark<'a> {
     /// Reads a mark; `None` if it was never finished.
     fn parse(text: &'a str) -> Option<Self> {
         let mut words = text.split(' ');
-        let (boot, began) = (words.next()?, words.next()?);
+        let boot = words.next()?;
+        let began = words.next()?;
         let moment = |word: &str| word.parse().ok().map(Duration::from_millis);
         Some(Self { boot, began: moment(began)?, quiet: words.next().and_then(moment) })
     }

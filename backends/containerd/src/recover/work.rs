@@ -64,7 +64,8 @@ impl Inner {
 
     async fn work_on(&self, id: &str) -> Result<Work> {
         let address = self.client.address().to_path_buf();
-        let (namespace, id) = (self.settings.containerd.namespace.clone(), id.to_owned());
+        let namespace = self.settings.containerd.namespace.clone();
+        let id = id.to_owned();
         blocking(move || {
             let (all, said) = look();
             Ok(work(&all, &said, &address, &namespace, &id))
@@ -134,7 +135,8 @@ mod tests {
 
     #[test]
     fn a_shim_that_serves_a_pod_is_at_work_on_the_container_that_its_runtime_names() {
-        let (of_pod, serving) = (shim(10, "k8s.io", BB, ""), process(11, 10, "sleep 1000"));
+        let of_pod = shim(10, "k8s.io", BB, "");
+        let serving = process(11, 10, "sleep 1000");
         check(&[of_pod.clone(), serving.clone()], Work::None);
         let runtime = process(12, 10, &format!("runc --root /run/runc create --bundle /run/x {AA}"));
         check(&[of_pod.clone(), serving.clone(), runtime], Work::Hands);

@@ -162,7 +162,8 @@ fn taken(subnet: &Subnet, routes: &str) -> Option<(String, String)> {
     routes.lines().skip(1).find_map(|line| {
         let fields: Vec<&str> = line.split_whitespace().collect();
         let number = |text: &str| u32::from_str_radix(text, 16).ok().map(u32::from_be);
-        let (to, mask) = (number(fields.get(1)?)?, number(fields.get(7)?)?);
+        let to = number(fields.get(1)?)?;
+        let mask = number(fields.get(7)?)?;
         let own = u32::MAX.checked_shl(32 - u32::from(subnet.prefix())).unwrap_or(0);
         let both = mask & own;
         (mask != 0 && to & both == first.to_bits() & both)

@@ -28,7 +28,8 @@ pub(super) async fn write_early(
     let own_name = record.owns(switchyard_namespaces::Ns::Uts);
     let away = !matches!(spec.network, SandboxNetwork::Host);
     let name = record.hostname.clone();
-    let (dirs, users) = (dirs.clone(), spec.users.clone());
+    let dirs = dirs.clone();
+    let users = spec.users.clone();
     blocking(move || {
         let resolv_conf = match dns {
             Some(dns) => resolv_conf(dns, away)?,
@@ -79,7 +80,8 @@ pub(super) async fn write_hosts(
     };
     let more =
         if made.is_none() { content::host_lines(&extra).map_err(from_namespaces)? } else { String::new() };
-    let (path, users) = (dirs.hosts(), spec.users.clone());
+    let path = dirs.hosts();
+    let users = spec.users.clone();
     blocking(move || {
         let text = match made {
             Some(text) => text.into_bytes(),

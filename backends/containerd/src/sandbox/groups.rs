@@ -110,7 +110,8 @@ impl Inner {
 
     /// Removes the groups that only this sandbox had made. Idempotent.
     pub(super) async fn release_groups(&self, id: SandboxId) -> Result<()> {
-        let (groups, cgroups) = (Arc::clone(&self.groups), Arc::clone(&self.cgroups));
+        let groups = Arc::clone(&self.groups);
+        let cgroups = Arc::clone(&self.cgroups);
         blocking(move || {
             groups.release(id, &cgroups);
             Ok(())
@@ -148,7 +149,8 @@ mod tests {
     #[test]
     fn what_was_there_is_not_ours_and_stays() {
         let (dir, reader) = node();
-        let (groups, id) = (Groups::default(), SandboxId::from_bytes([1; 32]));
+        let groups = Groups::default();
+        let id = SandboxId::from_bytes([1; 32]);
         assert!(groups.claim(id, group("/kube"), &reader).is_empty());
         assert_eq!(
             paths(&groups.claim(id, group("/kube/pod/inner"), &reader)),
@@ -164,8 +166,9 @@ mod tests {
     #[test]
     fn what_two_sandboxes_share_goes_with_the_last() {
         let (dir, reader) = node();
-        let (groups, one, two) =
-            (Groups::default(), SandboxId::from_bytes([1; 32]), SandboxId::from_bytes([2; 32]));
+        let groups = Groups::default();
+        let one = SandboxId::from_bytes([1; 32]);
+        let two = SandboxId::from_bytes([2; 32]);
         groups.claim(one, group("/pod"), &reader);
         std::fs::create_dir_all(dir.path().join("memory/pod")).unwrap();
         assert_eq!(paths(&groups.claim(two, group("/pod"), &reader)), ["/pod"]);
@@ -178,7 +181,8 @@ mod tests {
     #[test]
     fn what_somebody_uses_stays() {
         let (dir, reader) = node();
-        let (groups, id) = (Groups::default(), SandboxId::from_bytes([1; 32]));
+        let groups = Groups::default();
+        let id = SandboxId::from_bytes([1; 32]);
         groups.adopt(id, vec![group("/pod/inner"), group("/pod")]);
         std::fs::create_dir_all(dir.path().join("memory/pod/inner/theirs")).unwrap();
         groups.release(id, &reader);
@@ -188,8 +192,9 @@ mod tests {
     #[test]
     fn what_was_in_use_at_the_release_goes_later_unless_a_sandbox_has_it_by_then() {
         let (dir, reader) = node();
-        let (groups, one, two) =
-            (Groups::default(), SandboxId::from_bytes([1; 32]), SandboxId::from_bytes([2; 32]));
+        let groups = Groups::default();
+        let one = SandboxId::from_bytes([1; 32]);
+        let two = SandboxId::from_bytes([2; 32]);
         let made = groups.claim(one, group("/pod"), &reader);
         std::fs::create_dir_all(dir.path().join("memory/pod/busy")).unwrap();
         groups.claim(two, group("/pod"), &reader);

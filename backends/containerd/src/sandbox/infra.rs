@@ -57,7 +57,8 @@ pub(crate) fn install(dir: &Path) -> Result<()> {
 /// Pins the process namespace of the infra process, so that a process that later gets the same number is never taken for it. A sandbox
 /// that shares all else with the host has no other pin.
 async fn pin_pid(pid: u32, dirs: &SandboxDirs) -> Result<()> {
-    let (dir, pin) = (dirs.pins.clone(), dirs.pid_namespace());
+    let dir = dirs.pins.clone();
+    let pin = dirs.pid_namespace();
     blocking(move || {
         make_private(&dir)?;
         std::fs::write(&pin, []).map_err(|fault| io_error("write", &pin, fault))?;
@@ -136,7 +137,8 @@ impl Inner {
             options: self.runtime_options(runtime, location.systemd, entry.users().as_ref()),
             ..Default::default()
         };
-        let (expected_move, making) = (self.expect_move(), self.making.begin(&id));
+        let expected_move = self.expect_move();
+        let making = self.making.begin(&id);
         call(&format!("create the infra process of sandbox {id}"), SLOW, self.client.tasks().create(request))
             .await?;
         drop((expected_move, making));

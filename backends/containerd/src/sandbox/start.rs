@@ -30,7 +30,8 @@ impl Inner {
         if stopped.record.infra {
             self.cleared_up(&id.to_string()).await?;
         }
-        let (mut record, dirs) = (stopped.record.clone(), stopped.dirs.clone());
+        let mut record = stopped.record.clone();
+        let dirs = stopped.dirs.clone();
         record.boot.clone_from(&self.boot);
         record.host_ports = Some(HostPortsRecord::from_core(&spec.host_ports));
         let mut entry = SandboxEntry { record, dirs, pid: None, released: false, doomed: false };

@@ -43,7 +43,8 @@ mod tests {
 
     #[tokio::test]
     async fn one_that_could_not_be_undone_is_waited_for_and_another_is_not() {
-        let (unreleased, id) = (Unreleased::default(), SandboxId::random());
+        let unreleased = Unreleased::default();
+        let id = SandboxId::random();
         unreleased.add(id);
         unreleased.released(SandboxId::random()).await;
         let mut waiting = Box::pin(unreleased.released(id));

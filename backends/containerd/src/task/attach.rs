@@ -100,7 +100,8 @@ impl Inner {
         inputs.open.retain(|end| end.strong_count() > 0);
         inputs.open.push(Arc::downgrade(&end));
         drop(inputs);
-        let (inner, entry) = (Arc::clone(self), Arc::clone(entry));
+        let inner = Arc::clone(self);
+        let entry = Arc::clone(entry);
         Ok(Box::new(Input::new(end, move || {
             if ends {
                 inner.end_input(&entry);
@@ -119,9 +120,11 @@ impl Inner {
                 end.close();
             }
         }
-        let (inner, entry) = (Arc::clone(self), Arc::clone(entry));
+        let inner = Arc::clone(self);
+        let entry = Arc::clone(entry);
         self.tracker.spawn(async move {
-            let (id, mut tries) = (entry.id.to_string(), Tries::default());
+            let id = entry.id.to_string();
+            let mut tries = Tries::default();
             while entry.exit().is_none() {
                 let request =
                     api::CloseIoRequest { container_id: id.clone(), exec_id: String::new(), stdin: true };

@@ -112,7 +112,8 @@ impl Inner {
 
     /// Has the task stand still, and writes what it holds and what it has changed into its directory.
     async fn dump(&self, entry: &TaskEntry, deadline: Instant) -> Result<()> {
-        let (id, dir) = (entry.id.to_string(), entry.dirs.checkpoint());
+        let id = entry.id.to_string();
+        let dir = entry.dirs.checkpoint();
         make_dir(&entry.dirs.state).await?;
         let mut builder = tokio::fs::DirBuilder::new();
         // It holds all secrets of the task.
@@ -165,7 +166,8 @@ impl Inner {
         draft: Draft,
         deadline: Instant,
     ) -> Result<()> {
-        let (dir, log) = (entry.dirs.checkpoint(), entry.record().output.clone());
+        let dir = entry.dirs.checkpoint();
+        let log = entry.record().output.clone();
         let stored = self.stored_spec(&entry.id.to_string()).await?;
         let mut parts: Vec<Part> =
             spec.notes.iter().map(|(name, bytes)| Part::Bytes(name.clone(), bytes.clone())).collect();

@@ -138,16 +138,21 @@ impl Inner {
             PidMode::Target(target) => Some(self.pid_namespace(target)?),
             PidMode::Private | PidMode::Sandbox | PidMode::Host => None,
         };
-        let (mut task, facts, mut host) = (spec.clone(), sandbox.facts(), self.host.clone());
+        let mut task = spec.clone();
+        let facts = sandbox.facts();
+        let mut host = self.host.clone();
         if plan.leaf.as_ref().is_some_and(|leaf| leaf.cpuset.is_some()) {
             // They are another group's: see there.
             task.resources.cpuset_cpus = None;
         }
         host.apparmor = self.profile_for(&spec.security).await?;
-        let (config, user) = (plan.config.clone(), plan.user.clone());
-        let (volumes, path) = (self.volumes_seen(id, sandbox, plan), plan.location.path.clone());
+        let config = plan.config.clone();
+        let user = plan.user.clone();
+        let volumes = self.volumes_seen(id, sandbox, plan);
+        let path = plan.location.path.clone();
         let recursive_readonly = self.recursive_readonly(runtime);
-        let (staged, cdi_dirs) = (plan.staging.places.clone(), self.settings.devices.cdi_spec_dirs.clone());
+        let staged = plan.staging.places.clone();
+        let cdi_dirs = self.settings.devices.cdi_spec_dirs.clone();
         let init = self.layout.infra().join(infra::PROGRAM);
         // Building looks at paths and devices of the host, which may block, on a dead network file system for ever.
         let built = self.looks.look(format!("sandbox {sandbox_id}"), move || {

@@ -137,7 +137,8 @@ impl Inner {
             return Ok(exit);
         }
         self.faults.reach(Step::TaskExitRecorded)?;
-        let (inner, ended) = (Arc::clone(self), Arc::clone(entry));
+        let inner = Arc::clone(self);
+        let ended = Arc::clone(entry);
         let clearing = self.endings.spawn(async move {
             if let Err(error) = inner.clear_process(&ended).await {
                 tracing::warn!(task.id = %ended.id, error = error.report(), "a task that has ended is cleared up later");

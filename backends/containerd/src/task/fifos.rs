@@ -85,7 +85,8 @@ mod tests {
     fn a_reader_sees_no_end_while_a_fifo_is_kept_open() {
         use std::io::Read;
         let dir = tempfile::tempdir().unwrap();
-        let (fifo, mut byte) = (dir.path().join("out"), [0]);
+        let fifo = dir.path().join("out");
+        let mut byte = [0];
         mkfifo(&fifo, Mode::S_IRWXU).unwrap();
         let mut reader =
             OpenOptions::new().read(true).custom_flags(OFlag::O_NONBLOCK.bits()).open(&fifo).unwrap();
@@ -101,7 +102,8 @@ mod tests {
     #[test]
     fn what_is_missing_or_unfit_is_told_by_its_path() {
         let dir = tempfile::tempdir().unwrap();
-        let (link, fifo) = (dir.path().join("link"), dir.path().join("fifo"));
+        let link = dir.path().join("link");
+        let fifo = dir.path().join("fifo");
         mkfifo(&fifo, Mode::S_IRWXU).unwrap();
         std::os::unix::fs::symlink(&fifo, &link).unwrap();
         assert!(keep_open(std::slice::from_ref(&link)).is_empty());

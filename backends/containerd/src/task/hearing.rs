@@ -105,7 +105,8 @@ mod tests {
         check(&status("sh", "4711\t1", [NONE, NONE, TERM]), Signal::TERM, false);
         check(&status("tini", "4711\t1", [TERM, NONE, NONE]), Signal::TERM, false);
         check(&status("nohup", "4711\t1", [NONE, TERM, NONE]), Signal::TERM, false);
-        let (user1, last) = (Signal::new(10).unwrap(), Signal::new(64).unwrap());
+        let user1 = Signal::new(10).unwrap();
+        let last = Signal::new(64).unwrap();
         check(&status("sh", "4711\t1", [NONE, NONE, TERM]), user1, true);
         check(&status("sh", "4711\t1", [NONE, NONE, "8000000000000000"]), last, false);
         check(&status("sh", "4711\t1", [NONE, NONE, "7fffffffffffffff"]), last, true);

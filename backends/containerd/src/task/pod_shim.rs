@@ -98,7 +98,8 @@ mod tests {
 
     #[tokio::test]
     async fn the_end_of_the_shim_that_was_noted_last_can_be_waited_for() {
-        let (shims, pod) = (PodShims::default(), SandboxId::random());
+        let shims = PodShims::default();
+        let pod = SandboxId::random();
         let mut processes = [(); 2].map(|()| Command::new("sleep").arg("1000").spawn().unwrap());
         for process in &processes {
             shims.note(pod, i32::try_from(process.id()).unwrap());

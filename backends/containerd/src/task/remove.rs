@@ -35,7 +35,8 @@ impl Inner {
         if entry.may_have_process() {
             self.end_task_process(entry, false).await?;
         }
-        let (kept, location) = (entry.is_kept(), self.cgroup_location(&entry.record()));
+        let kept = entry.is_kept();
+        let location = self.cgroup_location(&entry.record());
         if kept && !entry.log_finished.load(Ordering::Acquire) && entry.dirs.run.exists() {
             self.logkeeper.finish(&id, std::time::Duration::ZERO).await.map_err(from_logkeeper)?;
         }

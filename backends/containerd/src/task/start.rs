@@ -68,7 +68,8 @@ impl Inner {
         entry.set_launched();
         let expected_move = self.expect_move();
         let Streams { stdin, stdout, stderr, log, readers } = self.streams(entry).await?;
-        let (sandbox, tty) = (self.sandbox(entry.sandbox)?, entry.record().tty);
+        let sandbox = self.sandbox(entry.sandbox)?;
+        let tty = entry.record().tty;
         let runtime = self.runtime(&sandbox.record.handler)?;
         let systemd = entry.record().systemd_cgroup;
         let mounts = labelled(self.mounts_of(entry).await?, entry.record().mount_label.as_deref());
@@ -154,7 +155,8 @@ impl Inner {
     async fn create_process(&self, entry: &TaskEntry, request: api::CreateTaskRequest) -> Result<u32> {
         let what = format!("create task {}", entry.id);
         let _making = self.making.begin(&request.container_id);
-        let (mut more, mut cleared) = (CREATE_AGAIN, false);
+        let mut more = CREATE_AGAIN;
+        let mut cleared = false;
         loop {
             match call(&what, SLOW, self.client.tasks().create(request.clone())).await {
                 Err(error) if more > 0 && shim_ended(&error) => {
@@ -191,7 +193,8 @@ impl Inner {
             (record.output.clone(), record.tty, record.stdin)
         };
         let text = |path: &Path| path.display().to_string();
-        let (mut streams, mut fifos) = (Streams::default(), Vec::new());
+        let mut streams = Streams::default();
+        let mut fifos = Vec::new();
         if stdin {
             streams.stdin = text(&entry.dirs.stdin());
             fifos.push(entry.dirs.stdin());
@@ -258,7 +261,8 @@ fn labelled(mut mounts: Vec<Mount>, label: Option<&str>) -> Vec<Mount> {
 
 /// Notes a failed start for recovery where containerd cannot be told of it: whoever asked for the start is told now.
 async fn note_failure(entry: &TaskEntry, exit: &Exit) {
-    let (path, text) = (entry.dirs.failed(), ExitRecord::from_core(exit, None).to_label());
+    let path = entry.dirs.failed();
+    let text = ExitRecord::from_core(exit, None).to_label();
     match tokio::fs::write(&path, text).await {
         Ok(()) => switchyard_steps::reach(Step::FailureNoted),
         Err(fault) => {
@@ -269,7 +273,8 @@ async fn note_failure(entry: &TaskEntry, exit: &Exit) {
 
 /// Writes when a task was started, and as which process, for recovery.
 pub(crate) async fn mark_started(entry: &TaskEntry, started: Started) -> Result<()> {
-    let (path, text) = (entry.dirs.started(), format!("{} {}", to_ns(started.at), started.pid));
+    let path = entry.dirs.started();
+    let text = format!("{} {}", to_ns(started.at), started.pid);
     tokio::fs::write(&path, text).await.map_err(|fault| io_error("write", &path, fault))
 }
 

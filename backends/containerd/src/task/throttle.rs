@@ -89,7 +89,8 @@ impl Inner {
     /// Gives a task's cgroup exactly these limits on block devices. Idempotent.
     pub(super) async fn throttle(&self, entry: &TaskEntry, throttles: &Throttles) -> Result<()> {
         let Some(group) = self.cgroup_location(&entry.record()) else { return Ok(()) };
-        let (cgroups, wanted) = (Arc::clone(&self.cgroups), throttles.by_device());
+        let cgroups = Arc::clone(&self.cgroups);
+        let wanted = throttles.by_device();
         blocking(move || cgroups.throttle(&group, &wanted).map_err(Error::from)).await
     }
 }

@@ -99,7 +99,8 @@ fn identity(path: &Path) -> Option<Identity> {
 fn unread(paths: Vec<PathBuf>) -> Vec<PathBuf> {
     let wanted: HashMap<Identity, PathBuf> =
         paths.into_iter().filter_map(|path| Some((identity(&path)?, path))).collect();
-    let (mut read, mut sees_shims) = (BTreeSet::new(), false);
+    let mut read = BTreeSet::new();
+    let mut sees_shims = false;
     let own = std::process::id();
     let processes = std::fs::read_dir("/proc").into_iter().flatten().flatten();
     let pids = processes.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());

@@ -140,7 +140,8 @@ impl Inner {
                 self.rescore(entry, score).await?;
             }
             // What was asked for may have got on record all the same, and the answer not to us.
-            let (spec, annotations) = (self.stored_spec(&entry.id.to_string()).await?, BTreeMap::new());
+            let spec = self.stored_spec(&entry.id.to_string()).await?;
+            let annotations = BTreeMap::new();
             let throttles = Some(throttles);
             let back = Change { resources, limits, annotations, throttles, score, compute: None, spec };
             let record = entry.record().clone();
@@ -175,7 +176,8 @@ impl Inner {
             resources: Some(json_any(RESOURCES_TYPE, limits)),
             annotations: annotations.clone().into_iter().collect(),
         };
-        let (id, what) = (id.to_string(), format!("update task {id}"));
+        let what = format!("update task {id}");
+        let id = id.to_string();
         self.of_shim(&id, &what, self.client.tasks().update(request)).await.map(drop)
     }
 

@@ -31,7 +31,8 @@ impl Inner {
         }
         match &plan.image.top {
             Some(top) => {
-                let (guard, state) = (CancelOnDrop::default(), self.layout.state().to_path_buf());
+                let guard = CancelOnDrop::default();
+                let state = self.layout.state().to_path_buf();
                 let cancel = guard.cancel();
                 let fill = move |root: &Path| {
                     let free = switchyard_tree::open(&state).and_then(|dir| Budget::of_free(dir, SHARE));
@@ -62,7 +63,9 @@ impl Inner {
         if plan.staging.volumes.is_empty() {
             return Ok(Vec::new());
         }
-        let (all, id, named) = (plan.staging.volumes.clone(), entry.id, Arc::clone(&self.volumes));
+        let all = plan.staging.volumes.clone();
+        let id = entry.id;
+        let named = Arc::clone(&self.volumes);
         blocking(move || {
             let numbered = all.into_iter().enumerate();
             let fresh = numbered.filter(|(_, (_, volume))| !named.path(volume).exists());

@@ -114,7 +114,8 @@ fn stamps(dirs: &[PathBuf]) -> Vec<Stamp> {
         for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
             let path = entry.path();
             let Ok(seen) = fs::metadata(&path) else { continue };
-            let (content, inode) = ((seen.mtime(), seen.mtime_nsec()), (seen.ctime(), seen.ctime_nsec()));
+            let content = (seen.mtime(), seen.mtime_nsec());
+            let inode = (seen.ctime(), seen.ctime_nsec());
             stamps.push((path, seen.ino(), seen.len(), content, inode));
         }
     }

@@ -24,7 +24,8 @@ pub(super) fn numbers(path: &Path) -> Result<BTreeSet<Number>, String> {
     if !found.is_dir() {
         return number(path).map(|number| BTreeSet::from([number]));
     }
-    let (mut numbers, mut left) = (BTreeSet::new(), ENTRIES_MAX);
+    let mut numbers = BTreeSet::new();
+    let mut left = ENTRIES_MAX;
     let mut open = vec![(path.to_owned(), 0)];
     while let Some((dir, depth)) = open.pop() {
         for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
@@ -56,7 +57,8 @@ fn metadata(path: &Path) -> Result<Metadata, String> {
 }
 
 fn of(found: &Metadata) -> Option<Number> {
-    let (kind, number) = (found.file_type(), found.rdev());
+    let kind = found.file_type();
+    let number = found.rdev();
     if !kind.is_char_device() && !kind.is_block_device() {
         return None;
     }

@@ -23,7 +23,9 @@ impl Look<'_> {
             let text = sysfs::text(&dir.join(name))?;
             Some(text.strip_prefix("0x").unwrap_or(&text).to_ascii_lowercase())
         };
-        let (vendor, device, class) = (digits("vendor")?, digits("device")?, digits("class")?);
+        let vendor = digits("vendor")?;
+        let device = digits("device")?;
+        let class = digits("class")?;
         if !group.pci.iter().any(|wanted| wanted.is_met(&vendor, &device, &class)) {
             return None;
         }

@@ -127,7 +127,8 @@ pub(super) fn node(dir: &Path, dev: &Path) -> Option<PathBuf> {
 /// The paths of the nodes of a device: its own, and those of all its parts that are no USB or PCI devices of their own. In ascending order.
 pub(super) fn nodes_below(device: &Path, dev: &Path) -> Vec<PathBuf> {
     let mut nodes: Vec<PathBuf> = node(device, dev).into_iter().collect();
-    let (mut open, mut left) = (vec![(device.to_owned(), 0)], ENTRIES_MAX);
+    let mut open = vec![(device.to_owned(), 0)];
+    let mut left = ENTRIES_MAX;
     while let Some((dir, depth)) = open.pop() {
         let Ok(entries) = fs::read_dir(&dir) else { continue };
         for entry in entries.flatten() {
@@ -135,7 +136,8 @@ pub(super) fn nodes_below(device: &Path, dev: &Path) -> Vec<PathBuf> {
                 break;
             }
             left -= 1;
-            let (path, name) = (entry.path(), entry.file_name());
+            let path = entry.path();
+            let name = entry.file_name();
             // Links lead away: to what the device is connected with, not to its parts.
             let is_dir = entry.file_type().is_ok_and(|kind| kind.is_dir());
             if !is_dir || name.to_str().is_none_or(is_pci) || path.join("idVendor").exists() {

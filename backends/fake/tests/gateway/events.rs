@@ -9,9 +9,11 @@ use crate::node::{ENDLESS, Node, sandbox_spec};
 #[tokio::test]
 async fn a_life_is_told_in_order() {
     let node = Node::new().await;
-    let (mut own, mut all) = (node.scope.subscribe(), node.gateway.subscribe());
+    let mut own = node.scope.subscribe();
+    let mut all = node.gateway.subscribe();
     let task = node.running(ENDLESS).await;
-    let (id, home) = (task.id, task.sandbox);
+    let id = task.id;
+    let home = task.sandbox;
     node.fake.exit(id, 3).unwrap();
     let exit = node.scope.wait_task(&id.to_string()).await.unwrap();
     node.scope.remove_task(&id.to_string()).await.unwrap();

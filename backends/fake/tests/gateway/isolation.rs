@@ -17,7 +17,8 @@ use crate::node::{ENDLESS, Node, refused, sandbox_spec, task_spec};
 async fn an_owner_neither_sees_nor_touches_what_another_made() {
     let node = Node::new().await;
     let task = node.running(ENDLESS).await;
-    let (sandbox, id) = (task.sandbox.to_string(), task.id.to_string());
+    let sandbox = task.sandbox.to_string();
+    let id = task.id.to_string();
     let nomad = node.gateway.scope(Owner::Nomad);
     let mut events = nomad.subscribe();
     assert!(nomad.sandboxes().unwrap().is_empty() && nomad.tasks().unwrap().is_empty());
@@ -111,7 +112,8 @@ async fn an_id_is_found_by_any_prefix_that_only_it_has() {
 #[tokio::test]
 async fn before_recovery_nothing_is_served() {
     let node = Node::unrecovered(Fake::with_busybox());
-    let (scope, id) = (&node.scope, TaskId::random().to_string());
+    let scope = &node.scope;
+    let id = TaskId::random().to_string();
     let away = ErrorKind::Unavailable;
     assert!(!node.gateway.is_recovered() && !scope.is_recovered());
     assert_eq!(refused(scope.create_sandbox(sandbox_spec("pod")).await), away);

@@ -68,7 +68,9 @@ type Answered = BTreeMap<String, (Owner, LeaseToken)>;
 impl Life {
     /// An orchestrator that wants a slot, as soon as it is told to.
     fn asker(&self, owner: Owner, slot: &str, go: &watch::Receiver<bool>) -> JoinHandle<Result<Leased>> {
-        let (scope, slots, mut go) = (self.gateway.scope(owner), vec![slot.to_owned()], go.clone());
+        let scope = self.gateway.scope(owner);
+        let slots = vec![slot.to_owned()];
+        let mut go = go.clone();
         self.runtime.spawn(async move {
             go.wait_for(|go| *go).await.unwrap();
             scope.lease(&slots).await
@@ -105,7 +107,8 @@ impl Life {
     /// Makes a task with a lease, in a sandbox of its own.
     async fn make(&self, owner: Owner, token: LeaseToken) {
         let scope = self.gateway.scope(owner);
-        let (name, mut spec) = (token.to_string(), sandbox_spec("pod"));
+        let name = token.to_string();
+        let mut spec = sandbox_spec("pod");
         (spec.meta.owner, spec.meta.name) = (owner, name.clone());
         let sandbox = scope.create_sandbox(spec).await.unwrap();
         let mut spec = task_spec(&name, &["serve"]);

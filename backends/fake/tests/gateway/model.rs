@@ -202,7 +202,8 @@ proptest! {
     fn the_gateway_does_what_the_model_says(steps in prop::collection::vec(step(), 1..60)) {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
         runtime.block_on(async {
-            let (mut node, mut model) = (Node::new().await, Model::default());
+            let mut node = Node::new().await;
+let mut model = Model::default();
             for step in steps {
                 if matches!(step, Step::Kill) {
                     node = node.killed().await;

@@ -52,7 +52,8 @@ async fn a_port_is_had_again_when_its_sandbox_has_stopped_and_refused_to_it_when
     let hold = node.fake.hold(Method::StopSandbox);
     let id = pod.id.to_string();
     let stopping = tokio::spawn({
-        let (scope, id) = (node.scope.clone(), id.clone());
+        let scope = node.scope.clone();
+        let id = id.clone();
         async move { scope.stop_sandbox(&id).await }
     });
     hold.arrived(1).await;

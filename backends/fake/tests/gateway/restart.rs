@@ -56,7 +56,8 @@ async fn a_start_cut_short_is_found_as_it_came_out() {
         } else {
             node.fake.hold(Method::StartTask)
         };
-        let (scope, id) = (node.scope.clone(), task.id.to_string());
+        let scope = node.scope.clone();
+        let id = task.id.to_string();
         let mut start = pin!(scope.start_task(&id));
         assert!(poll!(&mut start).is_pending());
         hold.arrived(1).await;
@@ -101,7 +102,8 @@ async fn a_task_that_goes_on_is_watched_again() {
 async fn a_stop_cut_short_is_begun_again() {
     let node = Node::new().await;
     let task = node.running(&["ignore-term"]).await;
-    let (scope, id) = (node.scope.clone(), task.id.to_string());
+    let scope = node.scope.clone();
+    let id = task.id.to_string();
     let mut stop = pin!(scope.stop_task(&id, LONG));
     assert!(poll!(&mut stop).is_pending());
     until(|| node.state(task.id).as_str() == "stopping").await;
@@ -140,7 +142,8 @@ async fn a_task_that_the_backend_has_lost_has_ended_with_an_unknown_code() {
 /// What is left when the gateway is killed amid the removal of a sandbox, at this call of the backend.
 async fn cut_off(node: Node, sandbox: SandboxId, method: Method) -> Fake {
     let hold = node.fake.hold(method);
-    let (scope, id) = (node.scope.clone(), sandbox.to_string());
+    let scope = node.scope.clone();
+    let id = sandbox.to_string();
     let mut removal = pin!(scope.remove_sandbox(&id));
     assert!(poll!(&mut removal).is_pending());
     hold.arrived(1).await;

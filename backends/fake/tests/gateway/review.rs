@@ -126,7 +126,8 @@ async fn a_retried_creation_joins_though_its_pid_target_has_ended() {
 async fn the_name_of_a_task_being_removed_is_not_given_out() {
     let node = Node::new().await;
     let task = node.task(ENDLESS).await;
-    let (home, id) = (task.sandbox.to_string(), task.id.to_string());
+    let home = task.sandbox.to_string();
+    let id = task.id.to_string();
     let hold = node.fake.hold(Method::RemoveTask);
     let mut remove = pin!(node.scope.remove_task(&id));
     assert!(poll!(&mut remove).is_pending());

@@ -56,7 +56,8 @@ fn fault() -> impl Strategy<Value = Method> {
 
 /// Does one thing, for a caller who may go away half way.
 async fn asked_for(node: &Node, deed: (Deed, u8, u64)) {
-    let (work, pause) = (perform(node, deed), deed.2);
+    let work = perform(node, deed);
+    let pause = deed.2;
     if pause == 3 {
         let _ = tokio::time::timeout(Duration::from_millis(pause + 1), work).await;
     } else {
@@ -67,7 +68,8 @@ async fn asked_for(node: &Node, deed: (Deed, u8, u64)) {
 /// Does one thing; it may fail, but it must come to an end.
 async fn perform(node: &Node, (deed, name, pause): (Deed, u8, u64)) {
     let scope = &node.scope;
-    let (pod, container) = (format!("pod {name}"), format!("task {name}"));
+    let pod = format!("pod {name}");
+    let container = format!("task {name}");
     tokio::time::sleep(Duration::from_millis(pause)).await;
     let sandboxes = scope.sandboxes().unwrap();
     let pod_id = sandboxes.iter().find(|one| one.meta.name == pod).map(|one| one.id.to_string());

@@ -75,8 +75,8 @@ async fn an_end_is_told_with_its_cause() {
 async fn a_task_may_join_the_processes_of_a_running_task_of_its_sandbox_only() {
     let node = Node::new().await;
     let target = node.running(ENDLESS).await;
-    let (home, other) =
-        (target.sandbox.to_string(), node.scope.create_sandbox(sandbox_spec("other")).await.unwrap());
+    let home = target.sandbox.to_string();
+    let other = node.scope.create_sandbox(sandbox_spec("other")).await.unwrap();
     let mut spec = task_spec("debugger", ENDLESS);
     spec.pid = PidMode::Target(target.id);
     let elsewhere = node.scope.create_task(&other.id.to_string(), spec.clone()).await;

@@ -91,7 +91,8 @@ fn unmount_tree_does_not_follow_a_symlink() {
 #[test]
 fn unmounting_a_shared_bind_leaves_its_source_alone() {
     in_private_mounts(|temp| {
-        let (source, sandbox) = (temp.join("source"), temp.join("sandbox"));
+        let source = temp.join("source");
+        let sandbox = temp.join("sandbox");
         tmpfs(&source);
         change(&source, MsFlags::MS_SHARED);
         tmpfs(&source.join("disk"));
@@ -108,7 +109,9 @@ fn unmounting_a_shared_bind_leaves_its_source_alone() {
 #[test]
 fn what_is_held_is_shown_whatever_is_put_in_its_place() {
     in_private_mounts(|temp| {
-        let (root, outside, shown) = (temp.join("root"), temp.join("outside"), temp.join("shown"));
+        let root = temp.join("root");
+        let outside = temp.join("outside");
+        let shown = temp.join("shown");
         for dir in [root.join("a/dir"), outside.join("dir"), shown.clone()] {
             fs::create_dir_all(dir).unwrap();
         }
@@ -144,8 +147,8 @@ fn what_is_held_is_shown_whatever_is_put_in_its_place() {
 fn what_is_held_follows_its_source_or_shares_with_it() {
     in_private_mounts(|temp| {
         for shared in [false, true] {
-            let (source, shown) =
-                (temp.join(format!("source-{shared}")), temp.join(format!("shown-{shared}")));
+            let source = temp.join(format!("source-{shared}"));
+            let shown = temp.join(format!("shown-{shared}"));
             tmpfs(&source);
             change(&source, MsFlags::MS_SHARED);
             tmpfs(&source.join("before"));

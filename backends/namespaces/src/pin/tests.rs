@@ -276,7 +276,8 @@ fn namespaces_belong_to_the_user_namespace_and_files_can_be_mapped_into_it() {
         let words: Vec<_> = text.split_whitespace().collect();
         assert_eq!(words, ["0", "0", "100000", "65536", "mapped", "owned"], "{output:?}");
 
-        let (source, target) = (temp.join("source"), temp.join("target"));
+        let source = temp.join("source");
+        let target = temp.join("target");
         fs::create_dir(&source).unwrap();
         fs::create_dir(&target).unwrap();
         fs::write(source.join("file"), "").unwrap();

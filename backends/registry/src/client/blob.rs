@@ -274,7 +274,8 @@ fn length(piece: &Bytes) -> u64 {
 fn parse_content_range(text: &str) -> Option<(u64, Option<u64>)> {
     let (range, total) = text.trim().strip_prefix("bytes ")?.split_once('/')?;
     let (start, end) = range.trim().split_once('-')?;
-    let (start, end): (u64, u64) = (start.trim().parse().ok()?, end.trim().parse().ok()?);
+    let start: u64 = start.trim().parse().ok()?;
+    let end: u64 = end.trim().parse().ok()?;
     let total = match total.trim() {
         "*" => None,
         total => Some(total.parse().ok()?),

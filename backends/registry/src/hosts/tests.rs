@@ -154,7 +154,9 @@ fn tls_settings_on_a_plain_host_prefer_tls() {
 #[test]
 fn directories_are_looked_for_in_containerds_order() {
     let server = |name: &str| format!("server = \"https://{name}\"");
-    let (under, colon, default) = (server("under"), server("colon"), server("default"));
+    let under = server("under");
+    let colon = server("colon");
+    let default = server("default");
     let root = Root::new(&[
         ("a.example_5000_/hosts.toml", &under),
         ("a.example:5000/hosts.toml", &colon),

@@ -82,7 +82,8 @@ async fn anonymous_tokens_are_fetched_once_and_used_for_everything() {
 
 #[tokio::test]
 async fn user_and_password_go_to_the_token_service_and_never_to_the_registry() {
-    let (registry, service) = (Registry::start().await, Registry::start().await);
+    let registry = Registry::start().await;
+    let service = Registry::start().await;
     registry.image("v1", b"layer");
     want_token(&registry, &service, |seen| seen.header("authorization") == Some(BASIC));
     resolve(&registry.reference("app:v1"), user()).await.unwrap();
@@ -101,7 +102,8 @@ async fn expired_and_refused_tokens_are_replaced() {
     let url = registry.url();
     let mut given = 0;
     // Tokens are valid until the next one is given, and say that they live for an hour.
-    let (mut valid, mut uses) = (String::new(), 0);
+    let mut valid = String::new();
+    let mut uses = 0;
     registry.rule(move |seen| {
         if seen.path() == "/token" {
             given += 1;
@@ -181,7 +183,8 @@ async fn failing_token_services_are_told_apart() {
 
 #[tokio::test]
 async fn redirects_to_another_host_carry_no_credentials_and_no_headers() {
-    let (registry, storage) = (Registry::start().await, Registry::start().await);
+    let registry = Registry::start().await;
+    let storage = Registry::start().await;
     let layer = storage.blob("x", b"the layer");
     registry.image("v1", b"the layer");
     let target = format!("{}/v2/app/blobs/{}?signature=s", storage.url(), layer.digest);
@@ -207,7 +210,8 @@ async fn redirects_to_another_host_carry_no_credentials_and_no_headers() {
 
 #[tokio::test]
 async fn challenges_of_redirect_targets_are_not_answered() {
-    let (registry, thief) = (Registry::start().await, Registry::start().await);
+    let registry = Registry::start().await;
+    let thief = Registry::start().await;
     let url = thief.url();
     registry.rule(move |_| Some(with_header(307, "location", &format!("{url}/x"))));
     let realm = thief.url();
@@ -220,7 +224,8 @@ async fn challenges_of_redirect_targets_are_not_answered() {
 
 #[tokio::test]
 async fn mirrors_never_see_the_credentials_of_the_registry() {
-    let (registry, mirror) = (Registry::start().await, Registry::start().await);
+    let registry = Registry::start().await;
+    let mirror = Registry::start().await;
     registry.image("v1", b"layer");
     registry.rule(|seen| {
         (seen.header("authorization") != Some(BASIC)).then(|| unauthorized("Basic realm=\"x\""))

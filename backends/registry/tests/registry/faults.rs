@@ -127,7 +127,8 @@ async fn a_broken_body_is_resumed_where_it_broke() {
         if ignores_ranges {
             registry.ignore_ranges();
         }
-        let (first, length) = (bytes[..100_000].to_vec(), bytes.len());
+        let first = bytes[..100_000].to_vec();
+        let length = bytes.len();
         registry.first(1, |_| true, move |_| broken(length, &first));
         let pull = open(&client(), &registry.reference("app:v1")).await;
         assert_eq!(read(pull.blob(&layer, 0)).await.unwrap(), bytes);

@@ -96,7 +96,8 @@ async fn of_a_redirects_target_nothing_is_shown() {
     ];
     for body in bodies {
         for status in [200, 400, 401, 403, 404, 418, 429, 500] {
-            let (registry, target) = (Registry::start().await, Registry::start().await);
+            let registry = Registry::start().await;
+            let target = Registry::start().await;
             let url = target.url();
             registry.rule(move |_| Some(with_header(307, "location", &format!("{url}/internal"))));
             let answer = body.clone();

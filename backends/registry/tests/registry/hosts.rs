@@ -11,7 +11,8 @@ async fn open(roots: &[std::path::PathBuf], image: &str) -> Pull {
 
 #[tokio::test]
 async fn mirrors_are_asked_first_with_the_name_of_the_registry() {
-    let (mirror, upstream) = (Registry::start().await, Registry::start().await);
+    let mirror = Registry::start().await;
+    let upstream = Registry::start().await;
     let image = mirror.image("v1", b"layer");
     let layer = mirror.blob(LAYER, b"layer");
     let (_root, roots) =
@@ -27,7 +28,8 @@ async fn mirrors_are_asked_first_with_the_name_of_the_registry() {
 #[tokio::test]
 async fn a_mirror_that_fails_is_passed_over_at_once() {
     for status in [404, 401, 403, 429, 500] {
-        let (mirror, upstream) = (Registry::start().await, Registry::start().await);
+        let mirror = Registry::start().await;
+        let upstream = Registry::start().await;
         mirror.rule(move |_| Some(text(status, "")));
         upstream.image("v1", b"layer");
         let layer = upstream.blob(LAYER, b"layer");
@@ -46,7 +48,8 @@ async fn a_mirror_that_is_down_or_lies_is_passed_over() {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let down = listener.local_addr().unwrap();
     drop(listener);
-    let (liar, upstream) = (Registry::start().await, Registry::start().await);
+    let liar = Registry::start().await;
+    let upstream = Registry::start().await;
     let image = upstream.image("v1", b"layer");
     liar.put(&format!("/v2/app/manifests/{}", image.digest), "x", "something else");
     let hosts = format!(
@@ -62,7 +65,8 @@ async fn a_mirror_that_is_down_or_lies_is_passed_over() {
 
 #[tokio::test]
 async fn the_last_hosts_answer_is_the_error() {
-    let (mirror, upstream) = (Registry::start().await, Registry::start().await);
+    let mirror = Registry::start().await;
+    let upstream = Registry::start().await;
     mirror.rule(|_| Some(text(500, "")));
     let (_root, roots) =
         certs_d("a.example", &format!("server = \"{}\"\n[host.\"{}\"]", upstream.url(), mirror.url()));
@@ -72,7 +76,8 @@ async fn the_last_hosts_answer_is_the_error() {
 
 #[tokio::test]
 async fn hosts_are_asked_only_for_what_they_may_do() {
-    let (pull_only, upstream) = (Registry::start().await, Registry::start().await);
+    let pull_only = Registry::start().await;
+    let upstream = Registry::start().await;
     for registry in [&pull_only, &upstream] {
         registry.image("v1", b"layer");
     }
@@ -131,7 +136,8 @@ async fn a_plain_host_with_tls_settings_is_asked_without_tls_if_it_has_none() {
 
 #[tokio::test]
 async fn configuration_is_read_anew_for_each_pull() {
-    let (old, new) = (Registry::start().await, Registry::start().await);
+    let old = Registry::start().await;
+    let new = Registry::start().await;
     for registry in [&old, &new] {
         registry.image("v1", b"layer");
     }

@@ -93,7 +93,8 @@ fn a_device_with_network_devices_is_refused_by_its_name() {
 
 #[test]
 fn a_later_directory_wins_and_the_edits_of_a_file_come_once_and_first() {
-    let (fixed, passing) = (one("0.6.0", "a", "etc"), one("0.6.0", "a", "run"));
+    let fixed = one("0.6.0", "a", "etc");
+    let passing = one("0.6.0", "a", "run");
     let other = one("0.6.0", "b", "b");
     let list = [("/etc/cdi/v.json", fixed.as_str()), ("/var/run/cdi/v.json", &passing)];
     let edits = resolved(&list, &["v.example/class=a", "v.example/class=a"]).unwrap();
@@ -106,7 +107,8 @@ fn a_later_directory_wins_and_the_edits_of_a_file_come_once_and_first() {
 #[test]
 fn what_cannot_be_resolved_is_refused_with_the_reason() {
     let refused = |list: &[(&str, &str)], name: &str| resolved(list, &[name]).unwrap_err().report();
-    let (file, again) = (one("0.6.0", "a", "1"), one("0.6.0", "a", "2"));
+    let file = one("0.6.0", "a", "1");
+    let again = one("0.6.0", "a", "2");
     let twice = [("/etc/cdi/v.json", file.as_str()), ("/etc/cdi/w.json", &again)];
     assert!(refused(&twice, "v.example/class=a").contains("is in both /etc/cdi/v.json and /etc/cdi/w.json"));
     // One bad file takes nobody else's devices away, and is told of when it may be what is missing.
@@ -117,7 +119,8 @@ fn what_cannot_be_resolved_is_refused_with_the_reason() {
     assert!(report.contains("/etc/cdi/bad.json") && report.contains("strange"), "{report}");
     // A file of another kind cannot be what is missing: it is not read whole.
     let strange = |kind: &str| format!(r#"{{"cdiVersion":"0.6.0","kind":"{kind}","strange":1}}"#);
-    let (same, other) = (strange("v.example/class"), strange("v.example/other"));
+    let same = strange("v.example/class");
+    let other = strange("v.example/other");
     let report = refused(&[("/etc/cdi/a.json", &same), ("/etc/cdi/b.json", &other)], "v.example/class=a");
     assert!(report.contains("/etc/cdi/a.json: unknown field `strange`"), "{report}");
     assert!(!report.contains("b.json"), "{report}");
@@ -190,12 +193,14 @@ fn edits_replace_what_is_there_under_the_same_name() {
         options: Vec::new(),
     };
     let mut mounts = vec![mount("/usr"), mount("/usr/lib/v"), mount("/usr/lib/v/deep")];
-    let (mut linux, mut hooks) = (oci::Linux::default(), oci::Hooks::new());
+    let mut linux = oci::Linux::default();
+    let mut hooks = oci::Hooks::new();
     let target = Target { process: &mut process, mounts: &mut mounts, linux: &mut linux, hooks: &mut hooks };
     apply(&edits, target, &fs).unwrap();
     assert_eq!(process.env, ["A=1", "PATH=/new", "B=2"]);
     assert_eq!(process.user.additional_gids, [6, 44]);
-    let (x, y) = (&linux.devices[0], &linux.devices[1]);
+    let x = &linux.devices[0];
+    let y = &linux.devices[1];
     assert_eq!((x.kind.as_str(), x.major, x.minor, x.file_mode, x.uid, x.gid), ("b", 8, 1, 0o640, 5, 6));
     assert_eq!((y.kind.as_str(), y.major, y.minor, y.file_mode, y.uid, y.gid), ("c", 1, 3, 0o666, 7, 6));
     assert_eq!(linux.resources.devices.len(), 1, "a node without permissions has no rule");

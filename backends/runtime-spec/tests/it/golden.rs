@@ -61,7 +61,8 @@ fn sorted(value: &Value) -> Value {
 
 /// Lines that are in one text alone, with the line before the first of them.
 fn diff(expected: &str, made: &str) -> String {
-    let (old, new): (Vec<&str>, Vec<&str>) = (expected.lines().collect(), made.lines().collect());
+    let old: Vec<&str> = expected.lines().collect();
+    let new: Vec<&str> = made.lines().collect();
     let same = old.iter().zip(&new).take_while(|(a, b)| a == b).count();
     let tail = old[same..].iter().rev().zip(new[same..].iter().rev()).take_while(|(a, b)| a == b).count();
     let mut text = format!("@@ line {}\n", same + 1);

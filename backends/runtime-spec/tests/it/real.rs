@@ -345,7 +345,8 @@ impl Drop for Holder {
 
 #[test]
 fn the_process_of_a_sandbox_holds_a_process_namespace_that_a_task_joins() {
-    let (bundle, holder) = (Bundle::new(), Holder::new());
+    let bundle = Bundle::new();
+    let holder = Holder::new();
     let mut case = bundle.case("exec cat /proc/1/cmdline");
     let join = |kind: &str| Namespace::Path(holder.namespace(kind));
     (case.sandbox.network, case.sandbox.ipc, case.sandbox.uts) = (join("net"), join("ipc"), join("uts"));

@@ -181,8 +181,8 @@ fn the_strongest_propagation_counts_for_the_root() {
             list.iter().map(|(p, to, from)| Mount { propagation: *p, ..bind(to, from) }).collect();
         case.build().unwrap().spec["linux"]["rootfsPropagation"].clone()
     };
-    let (both, down) =
-        ((Propagation::Bidirectional, "/a", "/shared"), (Propagation::HostToTask, "/b", "/slave"));
+    let both = (Propagation::Bidirectional, "/a", "/shared");
+    let down = (Propagation::HostToTask, "/b", "/slave");
     assert_eq!(propagation(&[both, down]), "rshared");
     assert_eq!(propagation(&[down, both]), "rshared");
     assert_eq!(propagation(&[down]), "rslave");

@@ -30,7 +30,8 @@ proptest! {
     #[test]
     fn a_copy_is_what_the_standard_library_sees_of_the_tree(tree in makes()) {
         let dir = tempfile::tempdir().unwrap();
-        let (from, to) = (dir.path().join("from"), dir.path().join("to"));
+        let from = dir.path().join("from");
+let to = dir.path().join("to");
         build(&from, &tree);
         prop_assert_eq!(copy_all(&from, &to, &mut plenty()).unwrap(), Copied::default());
         prop_assert_eq!(snapshot(&to), snapshot(&from));
@@ -40,7 +41,8 @@ proptest! {
 #[test]
 fn owners_attributes_devices_and_names_of_one_file_are_copied() {
     let dir = tempfile::tempdir().unwrap();
-    let (from, to) = (dir.path().join("from"), dir.path().join("to"));
+    let from = dir.path().join("from");
+    let to = dir.path().join("to");
     fs::create_dir_all(from.join("sub")).unwrap();
     fs::write(from.join("file"), "text").unwrap();
     chown(from.join("file"), Some(1000), Some(33)).unwrap();
@@ -82,7 +84,8 @@ fn owners_attributes_devices_and_names_of_one_file_are_copied() {
 #[test]
 fn a_hole_stays_a_hole() {
     let dir = tempfile::tempdir().unwrap();
-    let (from, to) = (dir.path().join("from"), dir.path().join("to"));
+    let from = dir.path().join("from");
+    let to = dir.path().join("to");
     fs::create_dir(&from).unwrap();
     let file = File::create(from.join("sparse")).unwrap();
     file.write_all_at(b"begin", 0).unwrap();
@@ -92,7 +95,8 @@ fn a_hole_stays_a_hole() {
     let data = fs::metadata(to.join("sparse")).unwrap();
     assert_eq!(data.len(), 8 << 30);
     assert!(data.blocks() * 512 < 1 << 20, "{} blocks", data.blocks());
-    let (copied, mut read) = (File::open(to.join("sparse")).unwrap(), [0; 6]);
+    let copied = File::open(to.join("sparse")).unwrap();
+    let mut read = [0; 6];
     copied.read_exact_at(&mut read, 3 << 30).unwrap();
     assert_eq!(&read, b"middle");
 }
@@ -116,7 +120,8 @@ fn a_copy_that_takes_more_than_it_may_is_refused() {
 #[test]
 fn a_cancelled_copy_stops() {
     let dir = tempfile::tempdir().unwrap();
-    let (from, to) = (dir.path().join("from"), dir.path().join("to"));
+    let from = dir.path().join("from");
+    let to = dir.path().join("to");
     fs::create_dir_all(from.join("sub")).unwrap();
     fs::create_dir(&to).unwrap();
     let cancel = Cancel::default();

@@ -61,7 +61,8 @@ fn a_tree_deeper_than_any_stack_is_copied_and_removed_with_few_descriptors() {
     }
     on_a_small_stack(|| {
         let dir = tempfile::tempdir().unwrap();
-        let (from, to) = (dir.path().join("from"), dir.path().join("to"));
+        let from = dir.path().join("from");
+        let to = dir.path().join("to");
         fs::create_dir(&from).unwrap();
         fs::create_dir(&to).unwrap();
         let deepest = chain(&from, DEEP);
@@ -85,7 +86,8 @@ fn a_tree_deeper_than_any_stack_is_copied_and_removed_with_few_descriptors() {
 #[test]
 fn many_chains_that_are_deeper_than_what_stays_open_are_copied_and_removed() {
     let dir = tempfile::tempdir().unwrap();
-    let (from, to) = (dir.path().join("from"), dir.path().join("to"));
+    let from = dir.path().join("from");
+    let to = dir.path().join("to");
     fs::create_dir(&to).unwrap();
     for number in 0..60 {
         let top = from.join(format!("wide-{number}"));
@@ -111,7 +113,8 @@ fn disturb(tree: &Path, outside: &Path, stop: &AtomicBool) {
     let mut number = 0_u32;
     while !stop.load(Ordering::Relaxed) {
         number += 1;
-        let (one, other) = (tree.join(format!("{}", number % 7)), tree.join(format!("{}", number % 5)));
+        let one = tree.join(format!("{}", number % 7));
+        let other = tree.join(format!("{}", number % 5));
         // Each of them may fail: the tree is being removed.
         let _ = fs::create_dir_all(one.join("a/b/c/d/e/f/g/h/i/j/k/l/m/n/o/p/q/r/s/t"));
         let _ = fs::write(one.join("a/b/c/file"), "x");
@@ -126,7 +129,8 @@ fn disturb(tree: &Path, outside: &Path, stop: &AtomicBool) {
 #[test]
 fn a_tree_that_is_changed_meanwhile_is_removed_or_told_and_nothing_outside_is_touched() {
     let dir = tempfile::tempdir().unwrap();
-    let (tree, outside) = (dir.path().join("tree"), dir.path().join("outside"));
+    let tree = dir.path().join("tree");
+    let outside = dir.path().join("outside");
     fs::create_dir_all(outside.join("kept/below")).unwrap();
     fs::write(outside.join("kept/below/file"), "kept").unwrap();
     fs::create_dir(&tree).unwrap();
@@ -155,14 +159,16 @@ fn a_tree_that_is_changed_meanwhile_is_removed_or_told_and_nothing_outside_is_to
 #[test]
 fn what_is_mounted_in_a_tree_is_neither_emptied_nor_copied() {
     let dir = tempfile::tempdir().unwrap();
-    let (tree, kept) = (dir.path().join("tree"), dir.path().join("kept"));
+    let tree = dir.path().join("tree");
+    let kept = dir.path().join("kept");
     fs::create_dir(&kept).unwrap();
     fs::write(kept.join("file"), "kept").unwrap();
     for point in ["bind", "other"] {
         fs::create_dir_all(tree.join(point).join("below")).unwrap();
     }
     // Its mounts are seen by this thread alone, and go with it.
-    let (at, of) = (tree.clone(), kept.clone());
+    let at = tree.clone();
+    let of = kept.clone();
     let seen = thread::spawn(move || {
         let none = None::<&str>;
         unshare(CloneFlags::CLONE_NEWNS).unwrap();

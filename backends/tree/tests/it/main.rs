@@ -45,7 +45,9 @@ fn makes() -> impl Strategy<Value = Vec<Make>> {
 /// Makes a tree at `root`.
 fn build(root: &Path, makes: &[Make]) {
     fs::create_dir(root).expect("what a test makes can be used");
-    let (mut dirs, mut files, mut modes) = (vec![root.to_path_buf()], Vec::new(), Vec::new());
+    let mut dirs = vec![root.to_path_buf()];
+    let mut files = Vec::new();
+    let mut modes = Vec::new();
     for (number, make) in makes.iter().enumerate() {
         let new = |at: &usize, dirs: &[PathBuf]| dirs[at % dirs.len()].join(format!("n{number}"));
         match make {

@@ -43,7 +43,8 @@ async fn each_way_to_write_a_name_and_a_value_is_rewritten() {
                 let one = Request { name, value, indexing, ..request(SOCKET) };
                 let other = Request { authority: b"\xff\x00 a:b@c/\xc3\xa4".to_vec(), ..one.clone() };
                 let sent = stream(&[one.clone(), other.clone(), one, other]);
-                let (first, second) = ("run-2Fswitchyard-2Fcri.sock", "---a-b-c---");
+                let first = "run-2Fswitchyard-2Fcri.sock";
+                let second = "---a-b-c---";
                 assert_eq!(
                     served(&sent).await,
                     [first, second, first, second],

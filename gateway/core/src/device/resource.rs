@@ -55,7 +55,8 @@ mod tests {
         for resource in ["acme.com/tpu", "squat.ai/serial", "nvidia.com/GPU_2", "a/b", &long] {
             assert_eq!(check(resource), Ok(()), "{resource}");
         }
-        let (name, prefix) = (format!("a.io/{}", "x".repeat(64)), format!("{}a/x", "a.".repeat(122)));
+        let name = format!("a.io/{}", "x".repeat(64));
+        let prefix = format!("{}a/x", "a.".repeat(122));
         for resource in [
             "",
             "tpu",

@@ -17,7 +17,8 @@ async fn callers_with_the_same_request_share_one_run() {
     let runs = Arc::new(AtomicUsize::new(0));
     let go = Arc::new(Notify::new());
     let call = || {
-        let (runs, go) = (Arc::clone(&runs), Arc::clone(&go));
+        let runs = Arc::clone(&runs);
+        let go = Arc::clone(&go);
         flights.run(
             "pod".into(),
             b"a",
@@ -65,9 +66,11 @@ async fn another_request_under_the_same_key_is_refused_while_one_is_in_flight() 
 #[tokio::test]
 async fn the_work_goes_on_when_its_caller_has_gone() {
     let flights = flights();
-    let (go, done) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
+    let go = Arc::new(Notify::new());
+    let done = Arc::new(Notify::new());
     {
-        let (go, done) = (Arc::clone(&go), Arc::clone(&done));
+        let go = Arc::clone(&go);
+        let done = Arc::clone(&done);
         let mut call = Box::pin(flights.run(
             "pod".into(),
             b"",

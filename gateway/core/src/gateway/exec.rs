@@ -109,7 +109,8 @@ impl Scope {
             },
         };
         process.stdin = None;
-        let (stdout, stderr) = (process.stdout.take(), process.stderr.take());
+        let stdout = process.stdout.take();
+        let stderr = process.stderr.take();
         let control = process.control;
         let run = async {
             let collected =

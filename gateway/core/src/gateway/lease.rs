@@ -79,7 +79,9 @@ impl Scope {
     /// `InvalidArgument` if none is named, or too many; `NotFound` for a slot that is not there; `FailedPrecondition` for one that another
     /// owner has, that is not well, or that is beyond the quota, with the holder; `Unavailable` before recovery.
     pub async fn lease(&self, slots: &[String]) -> Result<Leased> {
-        let (gateway, owner, slots) = (self.gateway.clone(), self.owner, slots.to_vec());
+        let gateway = self.gateway.clone();
+        let owner = self.owner;
+        let slots = slots.to_vec();
         let what = format!("lease of devices to {owner}");
         self.gateway.tracked(what, async move { gateway.lease(owner, &slots).await }).await
     }

@@ -129,7 +129,8 @@ impl Gateway {
                 ledger.ports.hold(sandbox.id, port_holder(sandbox));
             }
             for remnant in &recovered.remnants {
-                let (owner, name) = (remnant.owner, remnant.name.clone());
+                let owner = remnant.owner;
+                let name = remnant.name.clone();
                 ledger.ports.hold(remnant.id, PortHolder { owner, name, claims: remnant.host_ports.clone() });
             }
             for task in &recovered.tasks {

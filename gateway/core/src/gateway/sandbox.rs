@@ -19,7 +19,8 @@ impl Scope {
     /// Those of [`Backend::set_ranges`](crate::backend::Backend::set_ranges).
     pub async fn set_ranges(&self, ranges: Vec<Subnet>) -> Result<()> {
         self.gateway.ready()?;
-        let (gateway, owner) = (self.gateway.clone(), self.owner);
+        let gateway = self.gateway.clone();
+        let owner = self.owner;
         let work = async move { gateway.shared.backend.set_ranges(owner, ranges).await };
         self.gateway.tracked(format!("change of the ranges of {owner}"), work).await
     }
@@ -119,7 +120,8 @@ impl Gateway {
         let gateway = self.clone();
         self.shared.operations.spawn(async move {
             let shared: &Shared = &gateway.shared;
-            let (mut pause, mut told) = (shared.limits.retry_min, false);
+            let mut pause = shared.limits.retry_min;
+let mut told = false;
             tracing::info!(sandbox.id = %id, "a removal that a predecessor had begun goes on");
             while let Err(error) = gateway.remove_sandbox(id).await {
                 if told {
@@ -151,7 +153,9 @@ impl Gateway {
         if sandbox.details.pid.is_none() || !sandbox.state.is_ready() {
             return;
         }
-        let (gateway, id, pid) = (self.clone(), sandbox.id, sandbox.details.pid);
+        let gateway = self.clone();
+        let id = sandbox.id;
+        let pid = sandbox.details.pid;
         self.shared.watchers.spawn(async move {
             let shared: &Shared = &gateway.shared;
             let mut pause = shared.limits.retry_min;

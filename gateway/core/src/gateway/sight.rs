@@ -74,7 +74,8 @@ mod tests {
 
     #[test]
     fn only_the_first_of_an_outage_is_told_and_each_task_counts_once() {
-        let (lost, tasks) = (Lost::default(), [TaskId::random(), TaskId::random()]);
+        let lost = Lost::default();
+        let tasks = [TaskId::random(), TaskId::random()];
         assert!(lost.note(tasks[0]));
         assert!(!lost.note(tasks[1]) && !lost.note(tasks[0]));
         assert_eq!(lost.over(), 2);

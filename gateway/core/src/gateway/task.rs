@@ -51,7 +51,9 @@ impl Scope {
                 Err(error) => Decision::Answer(Err(error)),
             },
         };
-        let (gateway, making, home) = (self.gateway.clone(), spec.clone(), sandbox.id);
+        let gateway = self.gateway.clone();
+        let making = spec.clone();
+        let home = sandbox.id;
         shared.new_tasks.run(key, &request, decide, move || make_task(gateway, home, making)).await
     }
 
@@ -141,7 +143,8 @@ impl Scope {
     /// [`Backend::update_task`](crate::backend::Backend::update_task), after which the old limits are in force.
     pub async fn update_task(&self, id: &str, update: impl Into<TaskUpdate> + Send) -> Result<()> {
         let id = self.task(id)?.id;
-        let (gateway, update) = (self.gateway.clone(), update.into());
+        let gateway = self.gateway.clone();
+        let update = update.into();
         self.gateway.tracked(format!("update of task {id}"), update_task(gateway, id, update)).await
     }
 
@@ -289,7 +292,8 @@ impl Gateway {
         self.shared.watchers.spawn(async move {
             let shared: &Shared = &gateway.shared;
             let _turn = turn;
-            let (mut pause, mut told) = (shared.limits.retry_min, false);
+            let mut pause = shared.limits.retry_min;
+let mut told = false;
             let started = loop {
                 let settled = tokio::select! {
                     settled = shared.backend.settle_task(id) => settled,

@@ -10,7 +10,8 @@ impl Scope {
     /// Those of [`Backend::remove_volume`](crate::backend::Backend::remove_volume).
     pub async fn remove_volume(&self, name: String) -> Result<()> {
         self.gateway.ready()?;
-        let (gateway, owner) = (self.gateway.clone(), self.owner);
+        let gateway = self.gateway.clone();
+        let owner = self.owner;
         let what = format!("removal of volume {name:?}");
         let work = async move { gateway.shared.backend.remove_volume(owner, &name).await };
         self.gateway.tracked(what, work).await

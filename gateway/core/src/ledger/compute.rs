@@ -121,7 +121,8 @@ impl Compute {
     /// A task has ended: nothing is kept for it any more but its cores, on which its orchestrator may start it or its like anew.
     pub fn end(&mut self, id: TaskId) {
         let Some(holder) = self.tasks.get_mut(&id) else { return };
-        let (owner, reserved) = (holder.owner, std::mem::take(&mut holder.reserved));
+        let owner = holder.owner;
+        let reserved = std::mem::take(&mut holder.reserved);
         self.give_back(owner, reserved);
     }
 

@@ -217,7 +217,8 @@ impl Devices {
     ) -> Result<LeaseClaim, Refusal> {
         let lost = || Refusal { owner, resource: Resource::Lease(token), reason: Reason::Lost, holder: None };
         let lease = self.leases.get(&token).filter(|lease| lease.owner == owner).ok_or_else(lost)?;
-        let (slots, named) = (lease.slots.clone(), lease.named);
+        let slots = lease.slots.clone();
+        let named = lease.named;
         self.check_free(owner, &slots, sandbox)?;
         // Its successor has begun: what had a slot of it before is not restarted.
         let over: BTreeSet<LeaseToken> = slots
@@ -345,7 +346,8 @@ impl Devices {
     fn check_free(&self, owner: Owner, slots: &[String], this: SandboxId) -> Result<(), Refusal> {
         let held = |slot: &String| {
             let holder = self.foreign_holder(owner, slot).or_else(|| self.other_sandbox(slot, this))?;
-            let (resource, holder) = (Resource::Slot(slot.clone()), Some(Box::new(holder)));
+            let resource = Resource::Slot(slot.clone());
+            let holder = Some(Box::new(holder));
             Some(Refusal { owner, resource, reason: Reason::Held, holder })
         };
         slots.iter().find_map(held).map_or(Ok(()), Err)

@@ -173,7 +173,8 @@ impl Refusal {
 
 /// Thousandths of a processor, in words.
 fn in_processors(milli: u64) -> String {
-    let (whole, rest) = (milli / 1000, milli % 1000);
+    let whole = milli / 1000;
+    let rest = milli % 1000;
     let text = format!("{whole}.{rest:03}");
     let short = text.trim_end_matches('0').trim_end_matches('.');
     format!("{short} processors")

@@ -133,7 +133,8 @@ impl fmt::Display for HostPort {
 /// takes connections to IPv4 too unless it says otherwise.
 fn share_address(one: Option<IpAddr>, other: Option<IpAddr>) -> bool {
     let (Some(one), Some(other)) = (one, other) else { return true };
-    let (one, other) = (one.to_canonical(), other.to_canonical());
+    let one = one.to_canonical();
+    let other = other.to_canonical();
     let everything = IpAddr::V6(Ipv6Addr::UNSPECIFIED);
     if one == everything || other == everything || one == other {
         return true;

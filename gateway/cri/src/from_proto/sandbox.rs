@@ -261,7 +261,8 @@ fn bandwidth(annotations: &BTreeMap<String, String>) -> Result<Option<Bandwidth>
             )),
         }
     };
-    let (ingress_bits, egress_bits) = (rate("ingress")?, rate("egress")?);
+    let ingress_bits = rate("ingress")?;
+    let egress_bits = rate("egress")?;
     Ok((ingress_bits.is_some() || egress_bits.is_some()).then_some(Bandwidth { ingress_bits, egress_bits }))
 }
 

@@ -49,7 +49,8 @@ impl Runtime {
     pub(super) fn events(&self) -> Result<batch::Stream<cri::ContainerEventResponse>> {
         let mut following = self.scope.follow()?;
         let standing = std::mem::take(&mut following.sandboxes).into_iter();
-        let (scope, records) = (self.scope.clone(), Arc::clone(&self.records));
+        let scope = self.scope.clone();
+        let records = Arc::clone(&self.records);
         let feed = Feed { scope, records, following, standing, due: VecDeque::new() };
         let told = stream::unfold(Some(feed), |feed| async {
             let mut feed = feed?;

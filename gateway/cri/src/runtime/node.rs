@@ -42,7 +42,8 @@ impl Runtime {
     /// CRI v1 Status. Answers also before recovery.
     pub(super) fn node_status(&self, request: cri::StatusRequest) -> cri::StatusResponse {
         let cri::StatusRequest { verbose } = request;
-        let (backend, handlers) = (self.scope.status(), self.scope.handlers());
+        let backend = self.scope.status();
+        let handlers = self.scope.handlers();
         let mut status = to_proto::status(&backend, self.scope.is_recovered(), &handlers);
         if verbose {
             status.info = to_proto::status_info(&backend, &handlers);

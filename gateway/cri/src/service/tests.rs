@@ -122,7 +122,8 @@ async fn lists_are_byte_for_byte_those_of_the_generated_server_through_every_cha
     };
     node.images.pull_image(tonic::Request::new(request)).await.expect("the registry has it");
     assert_eq!(node.containers(cri::ContainerFilter::default()).await, 0);
-    let (web, db) = (node.pod("web").await, node.pod("db").await);
+    let web = node.pod("web").await;
+    let db = node.pod("db").await;
     let mut ids = Vec::new();
     for name in ["a", "b", "c"] {
         ids.push(node.container(&web, name).await);

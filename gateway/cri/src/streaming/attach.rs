@@ -63,7 +63,8 @@ impl Command for Join {
         let Self { scope, task, spec, until_the_end } = *self;
         let joined = scope.attach(&task.to_string(), spec).await.map_err(|error| refusal(&error))?;
         let Attachment { stdin, stdout, stderr } = joined;
-        let (said, over) = (CancellationToken::new(), CancellationToken::new());
+        let said = CancellationToken::new();
+        let over = CancellationToken::new();
         let hearing =
             |source| Output::new(Hearing { source, over: Box::pin(over.clone().cancelled_owned()) });
         // What a client says to a container without an input is heard by nobody.
@@ -83,7 +84,8 @@ impl Command for Join {
 #[async_trait]
 impl Control for Attached {
     async fn resize(&self, size: Size) -> Result<(), Refusal> {
-        let (width, height) = (size.width.get(), size.height.get());
+        let width = size.width.get();
+        let height = size.height.get();
         let resized = self.scope.resize_task(&self.task.to_string(), width, height).await;
         resized.map_err(|error| refusal(&error))
     }

@@ -54,7 +54,8 @@ impl Control for Running {
     async fn wait(&self) -> Outcome {
         match self.process.wait().await {
             Ok(code) => {
-                let (process, drain) = (Arc::clone(&self.process), self.drain);
+                let process = Arc::clone(&self.process);
+                let drain = self.drain;
                 let cut = tokio::spawn(async move { process.cut_output(drain).await });
                 *self.cut.lock().unwrap_or_else(PoisonError::into_inner) = Some(cut.abort_handle());
                 Outcome::Exited(code)

@@ -202,8 +202,9 @@ impl Sheet {
         self.put(&names::SOCKETS, &[], *sockets);
         self.put(&names::ULIMITS, &["max_open_files"], *open_files_limit);
         for device in devices {
-            let (name, major, minor) =
-                (device.device.as_str(), device.major.to_string(), device.minor.to_string());
+            let name = device.device.as_str();
+            let major = device.major.to_string();
+            let minor = device.minor.to_string();
             for (operation, bytes) in &device.bytes {
                 self.put(&names::BLKIO, &[name, &major, &minor, operation], Some(*bytes));
             }

@@ -185,7 +185,8 @@ fn stall_times_become_nanoseconds() {
     let stats = TaskStats { usage: Usage { io: Some(io), ..Usage::default() }, writable_layer: None };
     let psi =
         container_stats(&task(), None, Some(&stats), None).io.and_then(|io| io.psi).expect("it is read");
-    let (some, full) = (psi.some.expect("it is set"), psi.full.expect("it is set"));
+    let some = psi.some.expect("it is set");
+    let full = psi.full.expect("it is set");
     assert_eq!((some.total, full.total, some.avg10), (7_000, 3_000, 1.5));
 }
 

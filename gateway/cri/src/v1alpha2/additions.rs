@@ -43,8 +43,10 @@ pub(super) fn of_container(config: Option<&old::ContainerConfig>) -> Result<Addi
     let Some(config) = config else { return Ok(Additions::default()) };
     let net_priority = net_priority(config.net_priority)?;
     let resources = config.linux.as_ref().and_then(|linux| linux.resources.as_ref());
-    let (volumes, names) = (named_volumes(&config.mounts)?, names(&config.mounts));
-    let (field, quota_id) = ("config.linux.resources", config.quota_id.clone());
+    let volumes = named_volumes(&config.mounts)?;
+    let names = names(&config.mounts);
+    let field = "config.linux.resources";
+    let quota_id = config.quota_id.clone();
     let quotas = resources.map(|resources| resources.disk_quota.clone()).unwrap_or_default();
     let disk_limits = disk_limits(&quotas, field, &quota_id)?;
     // Both say nothing.
@@ -279,7 +281,8 @@ fn ulimits(limits: &[old::Ulimit], field: &str) -> Result<Vec<Rlimit>> {
             }),
         };
         let name = format!("RLIMIT_{}", name.to_ascii_uppercase().trim_start_matches("RLIMIT_"));
-        let (soft, hard) = (number("soft", *soft)?, number("hard", *hard)?);
+        let soft = number("soft", *soft)?;
+        let hard = number("hard", *hard)?;
         if soft > hard {
             return Err(Error::invalid(
                 format_args!("{field}.soft"),

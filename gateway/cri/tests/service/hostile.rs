@@ -123,7 +123,8 @@ proptest! {
     fn hostile_calls_are_refused_or_done_and_nothing_else_changes(calls in prop::collection::vec(call(), 1..24)) {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(async {
-            let (mut node, mut model) = (Node::new().await, Model::default());
+            let mut node = Node::new().await;
+let mut model = Model::default();
             node.pull().await;
             for call in calls {
                 Box::pin(call.make(&mut node, &mut model)).await;

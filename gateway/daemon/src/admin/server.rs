@@ -73,7 +73,8 @@ async fn connection(
     place: Arc<Place>,
 ) {
     let service = service_fn(|request: Request<Incoming>| {
-        let (router, place) = (router.clone(), Arc::clone(&place));
+        let router = router.clone();
+        let place = Arc::clone(&place);
         async move {
             place.set(Doing::Page);
             let answer = match host::refusal(hosts, &request) {

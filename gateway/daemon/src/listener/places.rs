@@ -44,7 +44,8 @@ impl Places {
     /// a minute.
     pub(super) fn take(&self, process: Option<i32>) -> Option<Place> {
         let mut taken = lock(&self.taken);
-        let (all, of) = (taken.all, taken.of.get(&process).copied().unwrap_or_default());
+        let all = taken.all;
+        let of = taken.of.get(&process).copied().unwrap_or_default();
         let share = self.limit.div_ceil(2);
         if all < self.limit && of < share {
             taken.all += 1;
@@ -53,7 +54,8 @@ impl Places {
         }
         if taken.logged.is_none_or(|logged| logged.elapsed() >= QUIET) {
             taken.logged = Some(Instant::now());
-            let (limit, key) = (self.limit, self.key);
+            let limit = self.limit;
+            let key = self.key;
             tracing::warn!(
                 pid = process,
                 open = all,

@@ -57,7 +57,8 @@ pub fn program(config: &Config, exe: &Path) -> Program {
     let socket = config.containerd_socket();
     let text = generate(config, &OomScore::of_this_process()).to_string();
     let dirs = dirs(config);
-    let (target, namespace) = (file.clone(), config.containerd.namespace.clone());
+    let target = file.clone();
+    let namespace = config.containerd.namespace.clone();
     let downloads = state.join("root").join(DOWNLOADS);
     let prepare = move || {
         write(&target, &dirs, &text)?;

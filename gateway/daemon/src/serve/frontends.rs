@@ -45,7 +45,8 @@ impl Doors {
         let bind = |enabled: bool, socket: PathBuf, group: &Option<String>| {
             enabled.then(|| GuardedListener::bind(&socket, group.as_deref())).transpose()
         };
-        let (cri, nomad) = (&config.cri, &config.nomad);
+        let cri = &config.cri;
+        let nomad = &config.nomad;
         Ok(Self {
             cri: bind(cri.enabled, config.cri_socket(), &cri.socket_group)?
                 .map(|door| door.with_limit(cri.max_connections, "cri.max_connections")),
@@ -127,7 +128,8 @@ impl Daemon {
         let scope = gateway.scope(Owner::Kubernetes);
         let frontend = wiring::kubelet_devices(scope, &self.config, Arc::new(observe));
         self.node.set_kubelet_devices(frontend.registrations());
-        let (stop, shutdown) = (self.shutdown.token().clone(), self.shutdown.clone());
+        let stop = self.shutdown.token().clone();
+        let shutdown = self.shutdown.clone();
         // Unlike other parts it goes on after the end was asked for, so that sockets are removed.
         self.tasks.spawn(async move {
             if AssertUnwindSafe(frontend.serve(stop)).catch_unwind().await.is_err() {
@@ -141,8 +143,10 @@ impl Daemon {
     }
 
     fn serve_grpc(&self, name: &'static str, door: GuardedListener, server: Served) {
-        let (shutdown, node) = (self.shutdown.clone(), Arc::clone(&self.node));
-        let (stopped, fault) = (self.shutdown.clone(), self.shutdown.clone());
+        let shutdown = self.shutdown.clone();
+        let node = Arc::clone(&self.node);
+        let stopped = self.shutdown.clone();
+        let fault = self.shutdown.clone();
         node.set_serving(name, true);
         tracing::info!(socket = %door.path().display(), "{name} is served");
         let serve = async move {

@@ -135,7 +135,8 @@ impl Pages {
         let unix = GuardedListener::bind(&dir.path().join("admin.sock"), None).unwrap();
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let tcp = listener.local_addr().unwrap();
-        let (local, network) = (admin.router(Reach::Local), admin.router(Reach::Network));
+        let local = admin.router(Reach::Local);
+        let network = admin.router(Reach::Network);
         tokio::spawn(admin::serve(unix, local, Hosts::Any, limits));
         tokio::spawn(admin::serve(listener, network, Hosts::of(tcp), limits));
         Self { source, dir, tcp }

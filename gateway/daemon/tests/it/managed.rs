@@ -115,7 +115,8 @@ async fn the_log_of_a_program_that_runs_is_put_aside_when_it_is_long() {
     let script = "head -c 17000000 /dev/zero; while :; do echo goes on; sleep 0.01; done";
     let mut program = shell(&dir, script);
     program.patience.log = Duration::from_millis(10);
-    let (log, old) = (program.log.clone(), program.log.with_extension("log.1"));
+    let log = program.log.clone();
+    let old = program.log.with_extension("log.1");
     let mut supervisor = Supervisor::start(program);
     let (process, _) = supervisor.up(None).await;
     let _process = Killed(process);
@@ -214,7 +215,8 @@ async fn a_program_that_hangs_for_too_long_is_killed_and_replaced() {
 fn two_starters_at_once_start_one_program() {
     let dir = tempfile::tempdir().unwrap();
     let path = |name: &str| dir.path().join(name).display().to_string();
-    let (pid_file, log) = (path("p.pid"), path("p.log"));
+    let pid_file = path("p.pid");
+    let log = path("p.log");
     let args = ["detach", "--pid-file", &pid_file, "--log", &log, "--", "sleep", "1000"];
     let mut first = std::process::Command::new(exe()).args(args).spawn().unwrap();
     let runs = || {

@@ -63,7 +63,9 @@ impl Node {
 
     fn serve(&self, fake: &Fake) -> Daemon {
         let shutdown = Shutdown::default();
-        let (loaded, wiring, ended) = (self.load(), over(fake), shutdown.clone());
+        let loaded = self.load();
+        let wiring = over(fake);
+        let ended = shutdown.clone();
         let task = tokio::spawn(async move { Box::pin(serve::run(loaded, wiring, &exe(), ended)).await });
         Daemon { shutdown, task }
     }
@@ -213,7 +215,8 @@ async fn pods_of_the_command_line_are_seen_by_all_its_commands() {
     let node = Node::new();
     let daemon = node.serve(&Fake::with_busybox());
     node.ready().await;
-    let (cri_socket, admin) = (node.path("run/cri.sock"), node.path("run/admin.sock"));
+    let cri_socket = node.path("run/cri.sock");
+    let admin = node.path("run/admin.sock");
     let logs = node.path("logs");
     let run = async |args: &[&str]| {
         let args: Vec<String> = args.iter().map(|arg| (*arg).to_owned()).collect();
@@ -221,8 +224,8 @@ async fn pods_of_the_command_line_are_seen_by_all_its_commands() {
             switchyard(&args.iter().map(String::as_str).collect::<Vec<_>>())
         });
         let output = output.await.unwrap();
-        let (out, err) =
-            (String::from_utf8(output.stdout).unwrap(), String::from_utf8(output.stderr).unwrap());
+        let out = String::from_utf8(output.stdout).unwrap();
+        let err = String::from_utf8(output.stderr).unwrap();
         (output.status.code(), out, err)
     };
     let cri = async |args: &[&str]| run(&[&["cri", "--socket", &cri_socket], args].concat()).await;
@@ -233,7 +236,8 @@ async fn pods_of_the_command_line_are_seen_by_all_its_commands() {
             .await;
     assert_eq!(code, Some(0), "{out}{err}");
     let made: serde_json::Value = serde_json::from_str(&out).unwrap();
-    let (pod, container) = (made["pod"].as_str().unwrap(), made["container"].as_str().unwrap());
+    let pod = made["pod"].as_str().unwrap();
+    let container = made["container"].as_str().unwrap();
 
     let (_, out, _) = cri(&["pods"]).await;
     assert!(out.contains(&pod[..13]) && out.contains("web") && out.contains("ready"), "{out}");
@@ -290,9 +294,11 @@ async fn a_lease_of_before_is_shown_and_ended_and_stays_so() {
     let (_, verbose) = node.page("/readyz?verbose").await.unwrap();
     assert!(verbose.contains("[+]devices ok"), "{verbose}");
 
-    let (admin, text) = (node.path("run/admin.sock"), token.to_string());
+    let admin = node.path("run/admin.sock");
+    let text = token.to_string();
     let release = async || {
-        let (admin, text) = (admin.clone(), text.clone());
+        let admin = admin.clone();
+        let text = text.clone();
         let output = move || switchyard(&["devices", "release", &text, "--socket", &admin]);
         tokio::task::spawn_blocking(output).await.unwrap()
     };

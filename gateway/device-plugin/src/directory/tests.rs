@@ -63,7 +63,8 @@ async fn each_socket_that_is_made_is_another_kubelet() {
 #[tokio::test]
 async fn a_socket_in_the_place_of_another_is_another_kubelet() {
     let mut watching = Watching::begin("");
-    let (socket, new) = (watching.path(KUBELET), watching.path("new.sock"));
+    let socket = watching.path(KUBELET);
+    let new = watching.path("new.sock");
     let _first = UnixListener::bind(&socket).unwrap();
     let first = watching.generation(0).await;
     // At once: a look alone may find the same number and the same time.
@@ -96,7 +97,8 @@ async fn a_directory_that_is_not_there_yet_is_waited_for() {
 #[tokio::test]
 async fn a_directory_that_is_replaced_is_followed() {
     let mut watching = Watching::begin("plugins");
-    let (plugins, old) = (watching.path("plugins"), watching.path("old"));
+    let plugins = watching.path("plugins");
+    let old = watching.path("old");
     fs::create_dir(&plugins).unwrap();
     let _first = UnixListener::bind(plugins.join(KUBELET)).unwrap();
     let first = watching.generation(0).await;

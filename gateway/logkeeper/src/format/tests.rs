@@ -5,7 +5,8 @@ use proptest::prelude::*;
 use super::*;
 
 fn frame(input: &[u8], max_line: usize) -> (Vec<(Tag, Vec<u8>)>, usize) {
-    let (mut lines, mut used) = (Vec::new(), 0);
+    let mut lines = Vec::new();
+    let mut used = 0;
     while let Some(line) = next_line(&input[used..], max_line) {
         lines.push((line.tag, line.content.to_vec()));
         used += line.consumed;
@@ -107,7 +108,9 @@ proptest! {
     fn any_chunking_gives_the_same_lines(
         input in output(), max_line in 1_usize..12, cuts in proptest::collection::vec(1_usize..30, 1..60),
     ) {
-        let (mut held, mut lines, mut rest) = (Vec::new(), Vec::new(), &input[..]);
+        let mut held = Vec::new();
+let mut lines = Vec::new();
+let mut rest = &input[..];
         for cut in cuts.iter().cycle() {
             let (chunk, after) = rest.split_at((*cut).min(rest.len()));
             held.extend_from_slice(chunk);

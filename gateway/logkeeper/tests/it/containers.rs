@@ -155,7 +155,8 @@ async fn streams_that_write_at_once_never_tear_each_other() {
         tokio::task::spawn_blocking(move || {
             for number in 0..LINES {
                 // Each line takes two writes, so that reads end within lines.
-                let (front, rest) = (format!("{name} "), format!("{number} {}\n", "x".repeat(number % 200)));
+                let front = format!("{name} ");
+                let rest = format!("{number} {}\n", "x".repeat(number % 200));
                 std::io::Write::write_all(&mut fifo, front.as_bytes()).unwrap();
                 std::io::Write::write_all(&mut fifo, rest.as_bytes()).unwrap();
             }
@@ -203,8 +204,10 @@ async fn a_long_line_comes_in_chunks_and_a_held_tail_never_blocks_its_writer() {
 async fn a_busy_container_does_not_starve_another() {
     let site = Site::new();
     let keeper = site.start().await;
-    let (busy, calm) = (site.spec("busy"), site.spec("calm"));
-    let (noise, mut output) = (site.output(&busy), site.output(&calm));
+    let busy = site.spec("busy");
+    let calm = site.spec("calm");
+    let noise = site.output(&busy);
+    let mut output = site.output(&calm);
     site.client.open(&busy).await.unwrap();
     site.client.open(&calm).await.unwrap();
     let (stop, stopped) = std::sync::mpsc::channel::<()>();

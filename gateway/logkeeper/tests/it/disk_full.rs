@@ -70,7 +70,8 @@ async fn check_full_disk(state_too: bool) {
     assert_eq!(finished.bytes + finished.dropped_bytes, LINES as u64 * 99 + 5);
     // The logs tell of every line that was dropped, and hold every other one, in order.
     let after = parse(log(&spec));
-    let (mut told, mut kept) = (0, Vec::new());
+    let mut told = 0;
+    let mut kept = Vec::new();
     for line in before.iter().chain(&after) {
         let text = String::from_utf8(line.content.clone()).unwrap();
         match text.strip_prefix("[switchyard: ") {

@@ -110,7 +110,8 @@ impl State {
         let mut buffer = vec![0; 1 << 20];
         while let Ok(len) = device.read(&mut buffer) {
             let request = &buffer[..len];
-            let (code, unique) = (number(request, 4), long(request, 8));
+            let code = number(request, 4);
+            let unique = long(request, 8);
             let hung = self.hung.lock().unwrap();
             drop(self.changed.wait_while(hung, |hung| *hung).unwrap());
             if [op::FORGET, op::BATCH_FORGET, op::INTERRUPT].contains(&code) {
@@ -163,7 +164,8 @@ impl State {
             }
             op::WRITE => {
                 let content = nodes[at].content.as_mut().unwrap();
-                let (offset, size) = (usize::try_from(long(body, 8)).unwrap(), number(body, 16));
+                let offset = usize::try_from(long(body, 8)).unwrap();
+                let size = number(body, 16);
                 let end = offset + usize::try_from(size).unwrap();
                 if content.len() < end {
                     content.resize(end, 0);

@@ -69,7 +69,8 @@ fn assert_busy<T: std::fmt::Debug>(result: Result<T, Error>) {
 #[tokio::test]
 async fn a_hung_file_system_stalls_its_own_logs_alone() {
     let disks = Disks::new();
-    let (site, client) = (&disks.site, &disks.site.client);
+    let site = &disks.site;
+    let client = &disks.site.client;
     let victim = Victim::start(site);
     await_hello(site).await;
     let mut hung: Vec<(String, Output)> = Vec::new();
@@ -87,7 +88,8 @@ async fn a_hung_file_system_stalls_its_own_logs_alone() {
     }
     output.out("before\n");
     site.await_lines("good", 1).await;
-    let (threads, memory) = (of_status(victim.pid(), "Threads"), of_status(victim.pid(), "VmRSS"));
+    let threads = of_status(victim.pid(), "Threads");
+    let memory = of_status(victim.pid(), "VmRSS");
 
     disks.fuse.hang();
     for (_, output) in &mut hung {
@@ -147,11 +149,14 @@ async fn a_hung_file_system_stalls_its_own_logs_alone() {
 #[tokio::test]
 async fn a_keeper_that_ends_while_a_log_hangs_leaves_it_to_the_next_one() {
     let disks = Disks::new();
-    let (site, client) = (&disks.site, &disks.site.client);
+    let site = &disks.site;
+    let client = &disks.site.client;
     let first = Victim::start(site);
     await_hello(site).await;
-    let (hung, good) = (disks.spec("hung"), site.spec("good"));
-    let (mut of_hung, mut of_good) = (site.output(&hung), site.output(&good));
+    let hung = disks.spec("hung");
+    let good = site.spec("good");
+    let mut of_hung = site.output(&hung);
+    let mut of_good = site.output(&good);
     client.open(&hung).await.unwrap();
     client.open(&good).await.unwrap();
     of_hung.out("one\n");

@@ -110,7 +110,8 @@ async fn no_kill_loses_tears_or_doubles_a_line() {
     let progress: [Arc<AtomicU64>; 2] = Default::default();
     let mut fifos = [output.stdout, output.stderr].into_iter();
     let writers = progress.clone().map(|progress| {
-        let (fifo, stop) = (fifos.next().unwrap(), Arc::clone(&stop));
+        let fifo = fifos.next().unwrap();
+        let stop = Arc::clone(&stop);
         std::thread::spawn(move || write_lines(fifo, &progress, &stop))
     });
     let mut random = u64::from(std::process::id()) << 20 | 1;
@@ -153,7 +154,8 @@ async fn no_kill_loses_tears_or_doubles_a_line() {
     logs.push(log(&spec).to_path_buf());
     let mut next = [0_u64, 0];
     let mut partial = [Vec::new(), Vec::new()];
-    let (mut lines, mut bytes) = (0, 0);
+    let mut lines = 0;
+    let mut bytes = 0;
     for log in &logs {
         for line in parse(log) {
             lines += 1;

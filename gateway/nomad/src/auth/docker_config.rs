@@ -43,7 +43,8 @@ impl DockerConfig {
     /// `InvalidArgument` if it is no such file. Nothing of its content is in the text.
     pub(super) fn parse(bytes: &[u8]) -> Result<Self> {
         serde_json::from_slice(bytes).map_err(|fault| {
-            let (line, column) = (fault.line(), fault.column());
+            let line = fault.line();
+            let column = fault.column();
             Error::invalid(
                 "config.json",
                 format!("line {line}, column {column}: it is no configuration of Docker"),
@@ -90,13 +91,15 @@ impl Entry {
             let text = text.ok_or_else(wrong)?;
             // Some tools pad with zero bytes.
             let (username, password) = text.trim_end_matches('\0').split_once(':').ok_or_else(wrong)?;
-            let (username, password) = (username.to_owned(), password.to_owned());
+            let username = username.to_owned();
+            let password = password.to_owned();
             return Ok(Some(Credentials::Basic { username, password }));
         }
         if self.username.is_empty() {
             return Ok(None);
         }
-        let (username, password) = (self.username.clone(), self.password.clone());
+        let username = self.username.clone();
+        let password = self.password.clone();
         Ok(Some(Credentials::Basic { username, password }))
     }
 }

@@ -66,7 +66,8 @@ async fn run(program: &str, registry: &str) -> Result<(bool, Vec<u8>)> {
         .kill_on_drop(true)
         .spawn()
         .map_err(|fault| failed("run", fault))?;
-    let (stdin, stdout) = (child.stdin.take(), child.stdout.take());
+    let stdin = child.stdin.take();
+    let stdout = child.stdout.take();
     let ask = async {
         if let Some(mut stdin) = stdin {
             // One that answers without listening is well.

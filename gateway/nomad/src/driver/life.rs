@@ -76,7 +76,8 @@ impl Driver {
     /// # Errors
     /// `NotFound`; `InvalidArgument` for what is no signal; `FailedPrecondition` if it does not run.
     pub(super) async fn signal(&self, id: &str, signal: &str) -> Result<nomad::SignalTaskResponse> {
-        let (task, signal) = (self.task(id)?, parse_signal(signal)?);
+        let task = self.task(id)?;
+        let signal = parse_signal(signal)?;
         self.shared.scope.signal_task(&task.id.to_string(), signal).await?;
         Ok(nomad::SignalTaskResponse {})
     }
@@ -92,7 +93,8 @@ impl Driver {
         force: bool,
         gc: GcConfig,
     ) -> Result<nomad::DestroyTaskResponse> {
-        let (driver, what) = (self.clone(), format!("destruction of task {id}"));
+        let driver = self.clone();
+        let what = format!("destruction of task {id}");
         let work = async move {
             let turn = driver.shared.turns.take(place(&id).to_owned()).await;
             driver.take_away(&id, force, &gc, turn).await

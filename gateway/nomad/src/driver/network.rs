@@ -34,7 +34,8 @@ impl Driver {
             self.shared.seen.network(&session.id, &name);
         }
         let spec = network(network_meta(alloc_id, hostname, agent.as_ref(), SystemTime::now()), hostname);
-        let (driver, what) = (self.clone(), format!("network of allocation {alloc_id}"));
+        let driver = self.clone();
+        let what = format!("network of allocation {alloc_id}");
         let work = Box::pin(async move {
             let _turn = driver.shared.turns.take(name.clone()).await;
             driver.make_namespace(&name, spec).await
@@ -79,7 +80,8 @@ impl Driver {
     /// # Errors
     /// As [`Driver::remove_network`].
     pub(crate) async fn take_network_away(&self, name: String) -> Result<()> {
-        let (driver, what) = (self.clone(), format!("removal of {name}"));
+        let driver = self.clone();
+        let what = format!("removal of {name}");
         let work = async move {
             let _turn = driver.shared.turns.take(name.clone()).await;
             let scope = &driver.shared.scope;

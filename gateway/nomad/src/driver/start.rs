@@ -64,7 +64,8 @@ impl Driver {
 
     /// Makes the place of a task free, but for a task of the same request that has started.
     async fn cleared(&self, record: &Record) -> Result<Option<Arc<Task>>> {
-        let (driver, record) = (self.clone(), record.clone());
+        let driver = self.clone();
+        let record = record.clone();
         let what = format!("start of task {}", record.id);
         let work = async move {
             let _turn = driver.shared.turns.take(place(&record.id).to_owned()).await;
@@ -85,7 +86,8 @@ impl Driver {
             teller.tell(warning, &[]);
         }
         let images = &self.shared.images;
-        let (auth, gc) = (&session.config.auth, &session.config.gc);
+        let auth = &session.config.auth;
+        let gc = &session.config.gc;
         let local = Path::new(&request.alloc_dir).join(&request.name).join("local");
         let mut tries = 0;
         loop {
@@ -119,7 +121,8 @@ impl Driver {
 
     /// Plans off the threads that serve others: it looks at paths, which may be on a file system that hangs.
     async fn planned(&self, session: &Arc<Session>, request: &nomad::TaskConfig) -> Result<Plan> {
-        let (session, request) = (Arc::clone(session), request.clone());
+        let session = Arc::clone(session);
+        let request = request.clone();
         let whose = allocation(&request.alloc_id);
         self.shared.looks.look(whose, move || Plan::make(&request, &session)).await
     }
@@ -130,7 +133,8 @@ impl Driver {
         let record = record.clone().with_plan(&plan);
         let meta = identity::meta(&record, &plan.task.meta, SystemTime::now());
         (plan.sandbox.meta, plan.task.meta) = (meta.clone(), meta);
-        let (driver, what) = (self.clone(), format!("start of task {}", record.id));
+        let driver = self.clone();
+        let what = format!("start of task {}", record.id);
         // What is planned is big, and this waits in several places.
         let work = Box::pin(async move {
             let _turn = driver.shared.turns.take(place(&record.id).to_owned()).await;
@@ -185,7 +189,8 @@ impl Driver {
                 scope.remove_sandbox(&sandbox.id.to_string()).await?;
             }
         }
-        let (sandbox, task) = (scope.sandbox_named(&record.id)?, scope.task_named(&record.id)?);
+        let sandbox = scope.sandbox_named(&record.id)?;
+        let task = scope.task_named(&record.id)?;
         match (found(sandbox.as_deref(), task.as_deref(), &record.digest), task) {
             (Found::Started, Some(task)) => return Ok(Some(task)),
             (Found::Made, Some(task)) => {

@@ -32,7 +32,8 @@ pub(super) fn stream(
 ) -> impl Stream<Item = Result<nomad::TaskStatsResponse, Status>> + Send + use<> {
     let mut ticks = tokio::time::interval_at(Instant::now(), interval);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let (id, task) = (task.meta.name.clone(), task.id);
+    let id = task.meta.name.clone();
+    let task = task.id;
     let watch = Watch { scope, task, id, processors, ticks, before: None };
     stream::unfold(watch, async |mut watch| {
         let stats = watch.next().await?;
@@ -44,7 +45,8 @@ impl Watch {
     async fn next(&mut self) -> Option<nomad::TaskStats> {
         loop {
             let text = self.task.to_string();
-            let (scope, ticks) = (&self.scope, &mut self.ticks);
+            let scope = &self.scope;
+            let ticks = &mut self.ticks;
             tokio::select! {
                 _ = ticks.tick() => {}
                 _ = scope.wait_task(&text) => return None,

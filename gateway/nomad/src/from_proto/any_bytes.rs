@@ -43,7 +43,8 @@ pub(crate) fn check(bytes: &[u8]) {
             return;
         }
     };
-    let (sandbox, spec) = (&made.sandbox, &made.task);
+    let sandbox = &made.sandbox;
+    let spec = &made.task;
     assert!(!sandbox.privileged && !spec.security.privileged);
     assert!(sandbox.ipc != IpcMode::Host && spec.pid != PidMode::Host && sandbox.uts != UtsMode::Host);
     for capability in &spec.security.capabilities.add {

@@ -9,7 +9,8 @@ use crate::plan::ImageWish;
 
 /// The image, and how it is to be had.
 pub(super) fn wish(asked: &Asked<'_>) -> Result<ImageWish> {
-    let (options, config) = (asked.options, &asked.session.config);
+    let options = asked.options;
+    let config = &asked.session.config;
     // The docker driver has long taken it as people copy it from their browser.
     let reference = options.image.strip_prefix("https://").unwrap_or(&options.image);
     if reference.is_empty() || reference.chars().any(|c| c.is_whitespace() || c.is_control()) {

@@ -187,7 +187,8 @@ fn own(asked: &Asked<'_>, warnings: &mut Vec<String>) -> Result<SandboxNetwork> 
 
 /// What there is to say about labels that are not there.
 fn unknown_ports<'a>(asked: &Asked<'a>) -> impl Iterator<Item = String> + use<'a> {
-    let (task, ports) = (asked.task, &asked.options.ports);
+    let task = asked.task;
+    let ports = &asked.options.ports;
     ports.iter().enumerate().filter_map(move |(index, label)| {
         let mut known = task.resources.iter().flat_map(|resources| &resources.ports);
         let there = known.any(|port| port.label == *label);

@@ -184,7 +184,8 @@ fn memory(
 }
 
 fn pids(asked: &Asked<'_>) -> Result<Option<i64>> {
-    let (own, most) = (asked.options.pids_limit, asked.session.config.pids_limit);
+    let own = asked.options.pids_limit;
+    let most = asked.session.config.pids_limit;
     match (own.filter(|own| *own > 0), most) {
         (Some(own), Some(most)) if own > most => {
             let why = format!("pids_limit cannot be greater than nomad plugin config pids_limit: {most}");
@@ -226,7 +227,8 @@ pub(super) fn rlimits(asked: &BTreeMap<String, String>) -> Result<Vec<Rlimit>> {
             }),
         };
         let (soft, hard) = text.split_once(':').unwrap_or((text, text));
-        let (soft, hard) = (number(soft)?, number(hard)?);
+        let soft = number(soft)?;
+        let hard = number(hard)?;
         if soft > hard {
             return Err(Error::invalid(field, format!("the soft limit of {text:?} is over the hard one")));
         }

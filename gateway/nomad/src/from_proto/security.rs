@@ -48,7 +48,8 @@ pub(super) struct Namespaces {
 
 /// The namespaces that a task asks for.
 pub(super) fn namespaces(asked: &Asked<'_>, network: &SandboxNetwork) -> Result<Namespaces> {
-    let (options, modes) = (asked.options, &asked.session.config.allowed_modes);
+    let options = asked.options;
+    let modes = &asked.session.config.allowed_modes;
     let pid = host_or_own(asked, "pid_mode", &options.pid_mode, &["private"], &modes.pid)?;
     let ipc = host_or_own(asked, "ipc_mode", &options.ipc_mode, &["private", "shareable"], &modes.ipc)?;
     let uts = host_or_own(asked, "uts_mode", &options.uts_mode, &["private"], &modes.uts)?;
@@ -109,7 +110,8 @@ pub(super) fn leave_for_host(asked: &Asked<'_>, field: &str, allowed: &[String])
 
 /// The runtime handler of a task; empty for the node's default.
 pub(super) fn handler(asked: &Asked<'_>) -> Result<String> {
-    let (config, wanted) = (&asked.session.config, &asked.options.runtime);
+    let config = &asked.session.config;
+    let wanted = &asked.options.runtime;
     if wanted.is_empty() {
         let gpus = devices::gpus(asked).is_some();
         return Ok(if gpus { config.nvidia_runtime.clone() } else { String::new() });
@@ -123,7 +125,8 @@ pub(super) fn handler(asked: &Asked<'_>) -> Result<String> {
 
 /// The confinement of a task.
 pub(super) fn security(asked: &Asked<'_>) -> Result<Security> {
-    let (options, config) = (asked.options, &asked.session.config);
+    let options = asked.options;
+    let config = &asked.session.config;
     let add = capability::names("cap_add", &options.cap_add)?;
     let drop = capability::names("cap_drop", &options.cap_drop)?;
     let capabilities = capability::changes(&DEFAULT_CAPS, &config.allow_caps, &add, &drop)?;

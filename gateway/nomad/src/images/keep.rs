@@ -82,7 +82,8 @@ impl Keep {
     }
 
     fn take_due(&self) -> Vec<ImageId> {
-        let (mut due, now) = (self.due(), Instant::now());
+        let mut due = self.due();
+        let now = Instant::now();
         let ready: Vec<_> = due.iter().filter(|(_, at)| **at <= now).map(|(id, _)| id.clone()).collect();
         for image in &ready {
             due.remove(image);

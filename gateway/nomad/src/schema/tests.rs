@@ -62,7 +62,8 @@ fn config(path: &str, lists: &[String], value: Value) -> Value {
 
 /// Checks that each key of a schema is read: what is of a wrong kind there is refused by the path of the key.
 fn check(schema: &hclspec::Spec, base: &[(&str, Value)], decode: &dyn Fn(&[u8]) -> Result<()>) -> usize {
-    let (mut keys, mut lists) = (Vec::new(), Vec::new());
+    let mut keys = Vec::new();
+    let mut lists = Vec::new();
     walk("", schema, &mut |path, block| {
         keys.push((path.to_owned(), wrong(block)));
         if matches!(block, Block::BlockList(_)) {

@@ -146,7 +146,8 @@ impl TaskOptions {
     /// What has no effect, or next to none.
     fn read_rest(&mut self, block: &mut Block) -> Result<()> {
         let mut logging = block.block("logging")?;
-        let (kind, driver) = (logging.text("type")?, logging.text("driver")?);
+        let kind = logging.text("type")?;
+        let driver = logging.text("driver")?;
         let named = if kind.is_empty() { driver } else { kind };
         match named.as_str() {
             "" => {}
@@ -194,7 +195,8 @@ fn refuse_foreign(block: &mut Block) -> Result<()> {
 }
 
 fn credentials(mut block: Block) -> Result<Option<Credentials>> {
-    let (username, password) = (block.text("username")?, block.text("password")?);
+    let username = block.text("username")?;
+    let password = block.text("password")?;
     // Credentials are for the registry of the image, whatever this says; Docker looks at neither.
     let _ = (block.text("email")?, block.text("server_address")?);
     Ok(match (username.as_str(), password.as_str()) {
@@ -205,11 +207,14 @@ fn credentials(mut block: Block) -> Result<Option<Credentials>> {
 }
 
 fn mount_options(mut block: Block) -> Result<MountOptions> {
-    let (kind, source) = (block.text("type")?, block.text("source")?);
+    let kind = block.text("type")?;
+    let source = block.text("source")?;
     let propagation = block.block("bind_options")?.text("propagation")?;
     let mut tmpfs = block.block("tmpfs_options")?;
-    let (size, mode) = (tmpfs.count("size")?, tmpfs.count("mode")?.unwrap_or_default());
-    let (target, readonly) = (block.text("target")?, yes(&mut block, "readonly")?);
+    let size = tmpfs.count("size")?;
+    let mode = tmpfs.count("mode")?.unwrap_or_default();
+    let target = block.text("target")?;
+    let readonly = yes(&mut block, "readonly")?;
     check_volume(block.block("volume_options")?)?;
     let kind = match kind.as_str() {
         "" | "volume" if source.is_empty() => {

@@ -83,7 +83,8 @@ async fn run(redeemed: Redeemed, sent: &[u8]) -> usize {
             let _closed = writer.shutdown().await;
         };
         let receive = async {
-            let (mut buffer, mut received) = (vec![0; 64 * 1024], 0);
+            let mut buffer = vec![0; 64 * 1024];
+            let mut received = 0;
             while let Ok(read @ 1..) = reader.read(&mut buffer).await {
                 received += read;
             }
@@ -149,9 +150,12 @@ impl<'d> Script<'d> {
 
 /// The frames of SPDY that a script asks for.
 fn frames(script: &[u8]) -> Vec<u8> {
-    let (mut script, mut sent, mut deflater) = (Script(script), Vec::new(), Deflater::new());
+    let mut script = Script(script);
+    let mut sent = Vec::new();
+    let mut deflater = Deflater::new();
     while !script.0.is_empty() {
-        let (kind, stream) = (script.byte(), u32::from(script.byte()));
+        let kind = script.byte();
+        let stream = u32::from(script.byte());
         match kind % 10 {
             0 => sent.extend_from_slice(script.counted()),
             1 | 2 => {
@@ -179,7 +183,8 @@ fn frames(script: &[u8]) -> Vec<u8> {
 
 /// The messages of channels that a script asks for.
 fn channels(script: &[u8]) -> Vec<u8> {
-    let (mut script, mut sent) = (Script(script), Vec::new());
+    let mut script = Script(script);
+    let mut sent = Vec::new();
     while !script.0.is_empty() {
         match script.byte() % 4 {
             0 => sent.extend_from_slice(script.counted()),

@@ -65,7 +65,8 @@ async fn run(sent: &[u8], ahead: usize) -> (Vec<Vec<u8>>, usize) {
             let _closed = writer.shutdown().await;
         };
         let receive = async {
-            let (mut buffer, mut received) = (vec![0; 4096], 0);
+            let mut buffer = vec![0; 4096];
+            let mut received = 0;
             while let Ok(read @ 1..) = reader.read(&mut buffer).await {
                 received += read;
             }
@@ -82,7 +83,8 @@ fn frames(script: &[u8]) -> Sent {
     let mut script = Script(script);
     let mut sent = Sent { is_whole: true, ..Sent::default() };
     while !script.0.is_empty() {
-        let (first, form) = (script.byte(), script.byte());
+        let first = script.byte();
+        let form = script.byte();
         match form % 8 {
             0 => {
                 sent.is_whole = false;
@@ -106,7 +108,8 @@ fn frames(script: &[u8]) -> Sent {
 impl Sent {
     /// A frame that says that it has this length. Of `form`, 0x80 leaves out the mask and 0x40 takes the longest form of a length.
     fn frame(&mut self, first: u8, form: u8, length: u64, content: &[u8]) {
-        let (is_masked, is_long) = (form & 0x80 == 0, form & 0x40 != 0);
+        let is_masked = form & 0x80 == 0;
+        let is_long = form & 0x40 != 0;
         let is_honest = length == content.len() as u64;
         self.is_whole &= first == 0x82 && is_masked && !is_long && is_honest;
         if self.is_whole {

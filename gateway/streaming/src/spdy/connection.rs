@@ -118,8 +118,9 @@ pub(crate) async fn serve<F>(
             protocol.cancel();
         }
     };
-    let (reading, session, writing) =
-        (pin!(reading), pin!(session(streams)), pin!(writer.run(&end, &protocol)));
+    let reading = pin!(reading);
+    let session = pin!(session(streams));
+    let writing = pin!(writer.run(&end, &protocol));
     run(reading, session, writing, &out, &end).await;
 }
 
@@ -128,7 +129,8 @@ pub(crate) async fn serve<F>(
 impl Reader {
     /// Reads until the connection ends, and says why.
     async fn run(&mut self) -> Broken {
-        let (mut buffers, mut size) = (Buffers::default(), READ.0);
+        let mut buffers = Buffers::default();
+        let mut size = READ.0;
         loop {
             if let Err(broken) = self.handle_all().await {
                 return broken;

@@ -100,7 +100,8 @@ mod tests {
 
     #[test]
     fn the_dictionary_has_the_checksum_of_the_specification() {
-        let (mut a, mut b) = (1_u32, 0_u32);
+        let mut a = 1_u32;
+        let mut b = 0_u32;
         for byte in dictionary() {
             a = (a + u32::from(byte)) % 65521;
             b = (b + a) % 65521;

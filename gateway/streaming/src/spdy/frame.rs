@@ -108,8 +108,8 @@ impl Decoder {
             let data = DataFrame { stream: first, end: flags & FLAG_FIN != 0, left: length };
             return Ok(self.data(data, buffer));
         }
-        let (version, kind) =
-            (u16::from_be_bytes([head[0] & 0x7f, head[1]]), u16::from_be_bytes([head[2], head[3]]));
+        let version = u16::from_be_bytes([head[0] & 0x7f, head[1]]);
+        let kind = u16::from_be_bytes([head[2], head[3]]);
         if version != 3 {
             return Err(FrameError::Version(version));
         }
@@ -127,7 +127,8 @@ impl Decoder {
     fn data(&mut self, mut data: DataFrame, buffer: &mut BytesMut) -> Option<Event> {
         let bytes = buffer.split_to(data.left.min(buffer.len())).freeze();
         data.left -= bytes.len();
-        let (stream, whole) = (data.stream, data.left == 0);
+        let stream = data.stream;
+        let whole = data.left == 0;
         let end = data.end && whole;
         if !whole {
             self.data = Some(data);

@@ -82,7 +82,8 @@ impl Inflater {
             if plain.len() == plain.capacity() {
                 plain.reserve(plain.len());
             }
-            let (taken, made) = (self.inflate.total_in(), plain.len());
+            let taken = self.inflate.total_in();
+            let made = plain.len();
             let status = self
                 .inflate
                 .decompress_vec(block, &mut plain, FlushDecompress::Sync)

@@ -76,13 +76,15 @@ pub(super) async fn serve<F>(
     let Io { reader, writer, read_ahead, probe, activity } = io;
     let (sink, stream) = socket(reader, writer, read_ahead.into()).await.split();
     let (out, outs) = mpsc::channel(OUT_QUEUE);
-    let (mut queues, mut inputs) = (HashMap::new(), HashMap::new());
+    let mut queues = HashMap::new();
+    let mut inputs = HashMap::new();
     for channel in wanted.inputs {
         let (sender, queue) = mpsc::unbounded_channel();
         queues.insert(channel, sender);
         inputs.insert(channel, Inbound::new(channel.into(), queue, None, 0));
     }
-    let (budget, closes) = (Budget::new(), wanted.closes);
+    let budget = Budget::new();
+    let closes = wanted.closes;
     let mut reader = Reader { stream, queues, closes, budget, probe, activity: Arc::clone(&activity) };
     let writer = Writer { sink, out: outs, activity };
     let last = OnceLock::new();
@@ -94,7 +96,9 @@ pub(super) async fn serve<F>(
         }
     };
     let session = session(Channels { inputs, out: out.clone() });
-    let (reading, session, writing) = (pin!(reading), pin!(session), pin!(writer.run(&end, &last)));
+    let reading = pin!(reading);
+    let session = pin!(session);
+    let writing = pin!(writer.run(&end, &last));
     run(reading, session, writing, &out, &end).await;
 }
 

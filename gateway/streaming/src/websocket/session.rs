@@ -55,12 +55,14 @@ pub(crate) async fn port_forward(io: Io, ports: &[u16], dial: &dyn Dial, end: Ca
     let session = async |mut channels: Channels| {
         let mut forwards = Vec::new();
         for (at, port) in ports.iter().copied().enumerate() {
-            let (data, error) = (data(at), data(at) + 1);
+            let error = data(at) + 1;
+            let data = data(at);
             for channel in [data, error] {
                 channels.send(channel, Bytes::copy_from_slice(&port.to_le_bytes())).await;
             }
             if let Some(inbound) = channels.inbound(data) {
-                let (outbound, error) = (channels.outbound(data), channels.outbound(error));
+                let outbound = channels.outbound(data);
+                let error = channels.outbound(error);
                 forwards.push(forward(Pair { port, error, inbound, outbound }, dial));
             }
         }

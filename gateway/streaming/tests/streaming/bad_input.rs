@@ -91,7 +91,8 @@ async fn a_window_opened_too_far_resets_its_stream_alone() {
     }
     sender.window(streams[2], 0x7fff_ffff).await.unwrap();
     sender.data(streams[1], b"on it goes\n", false).await.unwrap();
-    let (mut reset, mut errors) = (None, Vec::new());
+    let mut reset = None;
+    let mut errors = Vec::new();
     while let Some(event) = soon(receiver.event()).await.unwrap() {
         match event {
             Event::Reset { stream, status } => reset = Some((stream, status)),

@@ -214,7 +214,8 @@ async fn pings_are_answered_and_streams_nobody_wants_are_reset() {
     }
     sender.ping(7).await.unwrap();
     let late = sender.open(&[("streamtype", "stdout")]).await.unwrap();
-    let (mut pinged, mut resets) = (false, Vec::new());
+    let mut pinged = false;
+    let mut resets = Vec::new();
     while !pinged || resets.len() < 2 {
         match soon(receiver.event()).await.unwrap().unwrap() {
             Event::Ping { id } => pinged = id == 7,

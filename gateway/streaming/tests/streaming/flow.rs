@@ -174,7 +174,9 @@ async fn a_client_that_keeps_to_its_windows_gets_new_ones() {
     let (command, _told) = shell(ALL, "wc -c");
     let url = server.sessions.exec(ALL, command).unwrap();
     let (mut spdy, streams) = open(&url, &["error", "stdin", "stdout", "stderr"]).await;
-    let (mut stream, mut connection, mut left) = (65_536_u32, 65_536_u32, 3_000_000_u32);
+    let mut stream = 65_536_u32;
+    let mut connection = 65_536_u32;
+    let mut left = 3_000_000_u32;
     let mut output = Vec::new();
     while left > 0 {
         let piece = left.min(stream).min(connection).min(32_768);
@@ -207,7 +209,8 @@ async fn a_forwarded_connection_that_is_not_read_leaves_the_others_alone() {
     let mut spdy = soon(Spdy::open(&url, &["portforward.k8s.io"])).await.unwrap().unwrap();
     let mut streams = Vec::new();
     for (request, port) in [stuck.local_addr().unwrap().port(), echo].into_iter().enumerate() {
-        let (port, request) = (port.to_string(), request.to_string());
+        let port = port.to_string();
+        let request = request.to_string();
         for kind in ["error", "data"] {
             let headers = [("streamtype", kind), ("port", &*port), ("requestid", &*request)];
             streams.push(spdy.sender.open(&headers).await.unwrap());

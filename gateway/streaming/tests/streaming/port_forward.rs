@@ -57,7 +57,8 @@ async fn open(sessions: &Sessions) -> Spdy {
 
 /// Opens the streams of one connection: error and data.
 async fn pair(spdy: &mut Spdy, port: u16, request: u32) -> (u32, u32) {
-    let (port, request) = (port.to_string(), request.to_string());
+    let port = port.to_string();
+    let request = request.to_string();
     let headers = |kind| [("streamtype", kind), ("port", &*port), ("requestid", &*request)];
     let error = spdy.sender.open(&headers("error")).await.unwrap();
     spdy.sender.data(error, &[], true).await.unwrap();
@@ -66,7 +67,8 @@ async fn pair(spdy: &mut Spdy, port: u16, request: u32) -> (u32, u32) {
 
 /// Reads until all these streams have been ended, or reset; gives what came in each.
 async fn read(spdy: &mut Spdy, streams: &[u32]) -> HashMap<u32, Vec<u8>> {
-    let (mut open, mut got) = (streams.to_vec(), HashMap::<u32, Vec<u8>>::new());
+    let mut open = streams.to_vec();
+    let mut got = HashMap::<u32, Vec<u8>>::new();
     while !open.is_empty() {
         match soon(spdy.receiver.event()).await.unwrap().expect("the connection stays") {
             Event::Data { stream, bytes, end } => {
@@ -85,7 +87,8 @@ async fn read(spdy: &mut Spdy, streams: &[u32]) -> HashMap<u32, Vec<u8>> {
 async fn several_connections_to_several_ports_share_one() {
     let server = serve(Config::default()).await;
     let mut spdy = open(&server.sessions).await;
-    let (echo, count) = (echo().await, count().await);
+    let echo = echo().await;
+    let count = count().await;
     let mut streams = Vec::new();
     for request in 0..20 {
         let port = if request % 2 == 0 { echo } else { count };
@@ -119,7 +122,8 @@ async fn much_is_forwarded_both_ways_unchanged() {
         sender.data(data, &[], true).await.unwrap();
     };
     let receive = async {
-        let (mut got, mut open) = (Vec::new(), 2);
+        let mut got = Vec::new();
+        let mut open = 2;
         while open > 0 {
             if let Event::Data { stream, bytes, end } = receiver.event().await.unwrap().unwrap() {
                 assert!(stream == data || (stream == error && bytes.is_empty()));

@@ -72,7 +72,8 @@ pub(crate) async fn soon<T>(what: impl Future<Output = T>) -> T {
 
 pub(crate) async fn serve(config: Config) -> Running {
     let server = Server::bind(config).await.unwrap();
-    let (sessions, stop) = (server.sessions(), CancellationToken::new());
+    let sessions = server.sessions();
+    let stop = CancellationToken::new();
     let serving = tokio::spawn(server.run(stop.clone()));
     Running { sessions, stop, serving }
 }

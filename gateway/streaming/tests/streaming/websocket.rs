@@ -140,7 +140,8 @@ async fn messages_for_channels_that_are_not_there_are_ignored() {
 #[tokio::test]
 async fn the_ports_of_the_request_are_forwarded_in_messages() {
     let server = serve(Config::default()).await;
-    let (first, second) = (echo().await, echo().await);
+    let first = echo().await;
+    let second = echo().await;
     let url = server.sessions.port_forward(vec![first, second], Arc::new(Loopback)).unwrap();
     let mut socket = open(&url, "v4.channel.k8s.io").await;
     for message in [&b"\0one"[..], b"\x02two"] {
@@ -152,7 +153,8 @@ async fn the_ports_of_the_request_are_forwarded_in_messages() {
             channels[usize::from(bytes[0])].extend_from_slice(&bytes[1..]);
         }
     }
-    let (one, two) = (first.to_le_bytes(), second.to_le_bytes());
+    let one = first.to_le_bytes();
+    let two = second.to_le_bytes();
     let expected = [[&one[..], b"one"].concat(), one.to_vec(), [&two[..], b"two"].concat(), two.to_vec()];
     assert_eq!(channels, expected);
 }

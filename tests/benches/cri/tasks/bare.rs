@@ -93,7 +93,8 @@ impl Bare {
         };
         let dir = stand.root.path().join("bare");
         std::fs::create_dir_all(&dir)?;
-        let (tasks, cni) = (TasksClient::new(core), Cni::of(stand)?);
+        let tasks = TasksClient::new(core);
+        let cni = Cni::of(stand)?;
         Ok(Self { containers, snapshots, tasks, model, cni, dir })
     }
 

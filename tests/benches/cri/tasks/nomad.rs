@@ -157,7 +157,8 @@ impl Calls {
         let request = nomad::TaskStatsRequest { task_id: id.clone(), collection_interval: Some(interval) };
         let mut usage = self.driver.task_stats(request).await?.into_inner();
         usage.message().await?;
-        let (mut driver, mut open) = (self.driver.clone(), JoinSet::new());
+        let mut driver = self.driver.clone();
+        let mut open = JoinSet::new();
         open.spawn(async move { while let Ok(Some(_)) = usage.message().await {} });
         open.spawn(async move {
             // However it ends, it was there.

@@ -60,7 +60,8 @@ fn said(node: &Node) -> usize {
 
 /// Lines that are there, and how many the logs say are not.
 fn account(files: &[&Path]) -> (Vec<String>, u64) {
-    let (mut kept, mut lost) = (Vec::new(), 0);
+    let mut kept = Vec::new();
+    let mut lost = 0;
     for file in files {
         let text = fs::read_to_string(file).expect("the log is there");
         assert!(text.is_empty() || text.ends_with('\n'), "{} ends within a line", file.display());
@@ -125,7 +126,8 @@ fn a_disk_without_inodes_keeps_the_old_log_in_use_or_costs_lines_that_are_told_o
     while let Ok(path) = fill(&disk.0, fillers.len()) {
         fillers.push(path);
     }
-    let (log, old) = (pod.log_path("main"), pod.log_path("main").with_extension("log.1"));
+    let log = pod.log_path("main");
+    let old = pod.log_path("main").with_extension("log.1");
     fs::rename(&log, &old).expect("a rename needs no inode");
     let status = node.cri().reopen_log(&id).expect_err("a new file needs an inode");
     assert!(status.message().to_lowercase().contains("no space left"), "{status}");
@@ -193,7 +195,8 @@ fn who_follows_a_log_on_a_full_disk_sees_whole_lines_and_the_log_goes_on_when_th
                   echo $n > /host/at; [ -e /host/slow ] && sleep 0.01; done; exit 0";
     let id = pod.shell_with("main", script, |config| share(config, &dir));
     pod.wait_log("main", |lines| !lines.is_empty());
-    let (log, old) = (pod.log_path("main"), pod.log_path("main").with_extension("log.1"));
+    let log = pod.log_path("main");
+    let old = pod.log_path("main").with_extension("log.1");
     let at = || fs::read_to_string(dir.join("at")).ok().and_then(|text| text.trim().parse::<u64>().ok());
     let goes_on = |lines: u64| {
         let goal = metric(&node, "switchyard_log_dropped_lines_total") + lines;

@@ -102,7 +102,8 @@ impl<'n> Writer<'n> {
         let mut streams = vec!["stdout"];
         streams.extend((!self.tty).then_some("stderr"));
         for stream in streams {
-            let (mut number, mut line) = (0, String::new());
+            let mut number = 0;
+            let mut line = String::new();
             for file in files {
                 for (tag, content) in parsed(file, stream) {
                     line.push_str(&content);

@@ -85,7 +85,8 @@ fn many_commands_at_once_have_each_its_own_output_and_leave_nothing() {
     // More than sockets of shims are held at once.
     std::thread::scope(|scope| {
         let run = |number: i32| {
-            let (node, id) = (&node, &id);
+            let node = &node;
+            let id = &id;
             scope.spawn(move || {
                 let script = format!("echo {number}; echo {number} >&2; exit {number}");
                 let answer = node.cri().exec(id, &["sh", "-c", &script], 0).expect("it runs");

@@ -57,7 +57,8 @@ fn urls_are_absolute_on_loopback_and_never_the_same() {
     let pod = node.pod("urls");
     let id = pod.shell("main", "exec sleep 1000");
     let url = || node.cri().exec_url(exec_request(&id, &["true"], OUTPUTS)).expect("it is made");
-    let (one, other) = (url(), url());
+    let one = url();
+    let other = url();
     assert!(one.starts_with("http://127.0.0.1:") && one.contains("/exec/"), "{one}");
     assert_ne!(one, other);
     let attach = node.cri().attach_url(attach_request(&id, OUTPUTS)).expect("it is made");

@@ -76,7 +76,8 @@ fn what_is_said_over_https_is_said_with_the_certificate_of_the_configuration() {
     let mut trusted = None;
     let node = Node::start_configured(|root| {
         let tls = certificate(root.path());
-        let (chain, key) = (tls.certificates.display(), tls.key.display());
+        let chain = tls.certificates.display();
+        let key = tls.key.display();
         let section = format!("[cri.streaming]\ntls_certificate = \"{chain}\"\ntls_key = \"{key}\"\n");
         trusted = Some(tls.certificates);
         section

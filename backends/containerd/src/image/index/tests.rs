@@ -58,7 +58,8 @@ fn an_image_with_many_names_is_one_entry() {
 
 #[test]
 fn a_query_may_be_short_long_an_id_or_the_beginning_of_one() {
-    let (a, b) = (Some(digest('a').to_string()), Some(digest('b').to_string()));
+    let a = Some(digest('a').to_string());
+    let b = Some(digest('b').to_string());
     assert_eq!(id_of("busybox"), a);
     assert_eq!(id_of("docker.io/library/busybox:latest"), a);
     assert_eq!(id_of(&format!("busybox@{}", digest('1'))), a);

@@ -158,7 +158,8 @@ impl Archive {
     fn layer(&self, at: u64, size: u64) -> Result<Descriptor> {
         let mut hash = Sha256::new();
         let mut chunk = vec![0; CHUNK];
-        let (mut done, mut magic) = (0, [0; 4]);
+        let mut done = 0;
+        let mut magic = [0; 4];
         while done < size {
             check(&self.stop)?;
             let wanted = usize::try_from(size - done).map_or(CHUNK, |rest| rest.min(CHUNK));

@@ -113,7 +113,8 @@ impl Drop for Pretender {
 fn a_users_process_is_not_believed_and_a_name_makes_no_directory_deleted() {
     let dir = tempfile::tempdir().unwrap();
     fs::set_permissions(dir.path(), std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
-    let (named, gone) = (dir.path().join("named (deleted)"), dir.path().join("gone"));
+    let named = dir.path().join("named (deleted)");
+    let gone = dir.path().join("gone");
     for path in [&named, &gone] {
         fs::create_dir(path).unwrap();
     }
@@ -122,7 +123,8 @@ fn a_users_process_is_not_believed_and_a_name_makes_no_directory_deleted() {
         [shim] => shim.homeless,
         others => panic!("{others:?}"),
     };
-    let (in_named, in_gone) = (Pretender::start(0, &named), Pretender::start(0, &gone));
+    let in_named = Pretender::start(0, &named);
+    let in_gone = Pretender::start(0, &gone);
     assert!(!homeless(&in_named) && !homeless(&in_gone));
     fs::remove_dir(&gone).unwrap();
     assert!(!homeless(&in_named) && homeless(&in_gone));

@@ -129,7 +129,8 @@ async fn one_that_never_stops_talking_costs_no_more_than_the_largest_answer() {
 
 /// What is taken of these bytes, given in pieces of `cut`, and how many are left.
 fn taken(bytes: &[u8], cut: usize, latest: u32) -> (Result<Vec<Response>, String>, usize) {
-    let (mut received, mut responses) = (Vec::new(), Vec::new());
+    let mut received = Vec::new();
+    let mut responses = Vec::new();
     for piece in bytes.chunks(cut) {
         received.extend_from_slice(piece);
         loop {

@@ -207,7 +207,8 @@ mod tests {
     #[test]
     fn an_archive_has_its_name_only_when_it_is_whole() {
         let dir = tempfile::tempdir().unwrap();
-        let (images, location) = (dir.path().join("images"), dir.path().join("c.tar"));
+        let images = dir.path().join("images");
+        let location = dir.path().join("c.tar");
         std::fs::create_dir(&images).unwrap();
         std::fs::write(images.join("pages-1.img"), vec![7; 100_000]).unwrap();
         let parts = [

@@ -111,7 +111,8 @@ impl Node {
 
     /// The names in this directory, in order.
     fn names(&self) -> io::Result<Vec<OsString>> {
-        let (mut names, mut kept) = (Vec::new(), 0);
+        let mut names = Vec::new();
+        let mut kept = 0;
         for entry in fs::read_dir(self.path())? {
             let name = entry?.file_name();
             kept += taken_by(Path::new(&name));
@@ -330,7 +331,8 @@ mod tests {
             let mut text = String::new();
             entry.read_to_string(&mut text).unwrap();
             let header = entry.header();
-            let (uid, mode) = (header.uid().unwrap(), header.mode().unwrap());
+            let uid = header.uid().unwrap();
+            let mode = header.mode().unwrap();
             let kind = header.entry_type();
             let link = entry.link_name().unwrap().map(|link| link.display().to_string());
             let pax: Vec<_> = entry
@@ -375,7 +377,8 @@ mod tests {
     #[test]
     fn what_takes_the_place_of_a_file_or_directory_is_not_read() {
         let dir = tempfile::tempdir().unwrap();
-        let (upper, secret) = (dir.path().join("upper"), dir.path().join("secret"));
+        let upper = dir.path().join("upper");
+        let secret = dir.path().join("secret");
         fs::create_dir_all(upper.join("dir")).unwrap();
         fs::create_dir(&secret).unwrap();
         fs::write(secret.join("key"), "secret").unwrap();

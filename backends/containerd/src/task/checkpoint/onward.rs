@@ -51,7 +51,8 @@ impl Inner {
 
     async fn end_dump(&self, entry: &TaskEntry) -> Result<()> {
         let found = || Error::internal(format!("the shim of task {} is not found", entry.id));
-        let (shim, dir) = (entry.shim_pid().ok_or_else(found)?, entry.dirs.checkpoint());
+        let shim = entry.shim_pid().ok_or_else(found)?;
+        let dir = entry.dirs.checkpoint();
         blocking(move || end_dump(shim, &dir)).await
     }
 

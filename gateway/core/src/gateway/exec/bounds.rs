@@ -119,7 +119,8 @@ impl Taken<'_> {
     /// # Errors
     /// `ResourceExhausted` if that is more than all may have together; then nothing has changed.
     pub(super) fn set(&mut self, bytes: usize) -> Result<()> {
-        let (limit, before) = (self.limit, self.bytes);
+        let limit = self.limit;
+        let before = self.bytes;
         let change = |all: usize| {
             let all = all.saturating_sub(before).saturating_add(bytes);
             (bytes <= before || all <= limit).then_some(all)
@@ -149,7 +150,8 @@ mod tests {
     #[test]
     fn a_budget_is_shared_and_what_was_taken_comes_back() {
         let budget = Budget::default();
-        let (mut one, mut other) = (budget.none(10), budget.none(10));
+        let mut one = budget.none(10);
+        let mut other = budget.none(10);
         one.set(6).unwrap();
         other.set(4).unwrap();
         assert_eq!(other.set(5).unwrap_err().kind(), ErrorKind::ResourceExhausted);

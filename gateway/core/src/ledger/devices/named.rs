@@ -31,7 +31,8 @@ impl Devices {
         named: Named<'_>,
         (sandbox, name): (SandboxId, &str),
     ) -> Result<Vec<LeaseClaim>, Refusal> {
-        let (mut claims, mut fresh) = (Vec::new(), Vec::new());
+        let mut claims = Vec::new();
+        let mut fresh = Vec::new();
         for slots in self.slots_of_named(named) {
             if let Some(claim) = slots.iter().find_map(|slot| self.claim_in(slot, sandbox)) {
                 claims.push(claim);

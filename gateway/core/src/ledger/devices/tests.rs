@@ -169,7 +169,8 @@ fn a_lease_that_its_orchestrator_does_not_have_any_more_ends() {
     devices.lease(K, &ids(&["a"]), token(1)).unwrap();
     devices.lease(K, &ids(&["b"]), token(2)).unwrap();
     devices.bind(K, token(2), sandbox(1), "pod").unwrap();
-    let (none, listed) = (BTreeSet::new(), BTreeSet::from(["a".to_owned()]));
+    let none = BTreeSet::new();
+    let listed = BTreeSet::from(["a".to_owned()]);
     for _ in 1..MISSES {
         assert_eq!(devices.end_unlisted(K, &none), []);
     }

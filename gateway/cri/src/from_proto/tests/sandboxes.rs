@@ -88,8 +88,9 @@ fn claim(protocol: Protocol, port: u16, ip: &str) -> HostPort {
 
 /// A resolver's configuration as it is asked for, and what it becomes.
 fn names_of_a_cluster() -> (cri::DnsConfig, Dns) {
-    let (servers, searches, options) =
-        (strings(&["10.0.0.10"]), strings(&["svc.local", "."]), strings(&["ndots:5"]));
+    let servers = strings(&["10.0.0.10"]);
+    let searches = strings(&["svc.local", "."]);
+    let options = strings(&["ndots:5"]);
     let asked =
         cri::DnsConfig { servers: servers.clone(), searches: searches.clone(), options: options.clone() };
     (asked, Dns { servers, searches, options, host_defaults: false })

@@ -120,7 +120,8 @@ async fn a_life_is_told_in_order_with_the_pod_and_all_its_containers() {
     );
     let id = lab.create(&pod).await;
     lab.start(&id).await;
-    let (created, started) = (next(&mut stream).await, next(&mut stream).await);
+    let created = next(&mut stream).await;
+    let started = next(&mut stream).await;
     assert_eq!(created.container_event_type(), Kind::ContainerCreatedEvent);
     assert_eq!(started.container_event_type(), Kind::ContainerStartedEvent);
     assert!(created.created_at < started.created_at);

@@ -28,7 +28,8 @@ fn refused(change: impl FnOnce(&mut old::LinuxContainerResources), kind: ErrorKi
 
 #[test]
 fn a_limit_that_is_not_done_is_refused_by_name() {
-    let (cannot, wrong) = (ErrorKind::Unimplemented, ErrorKind::InvalidArgument);
+    let cannot = ErrorKind::Unimplemented;
+    let wrong = ErrorKind::InvalidArgument;
     let device = || old::ThrottleDevice { path: "/dev/sda".into(), rate: 1 };
     refused(|r| r.disk_quota = BTreeMap::from([("/".into(), "10g".into())]), cannot, "disk_quota");
     refused(|r| r.blkio_weight = 500, cannot, "blkio_weight*");

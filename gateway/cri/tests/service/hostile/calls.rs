@@ -389,7 +389,8 @@ async fn open(node: &mut Node, model: &Model, id: &Target, word: String, port: V
 }
 
 async fn look(node: &mut Node, model: &Model, id: &Target) {
-    let (pod, container) = (Model::pick(&model.pods, id), Model::pick(&model.containers, id));
+    let pod = Model::pick(&model.pods, id);
+    let container = Model::pick(&model.containers, id);
     asked("PodSandboxStatus", node.pod_status(&pod)).await;
     asked("ContainerStatus", node.status(&container)).await;
     let request = cri::ContainerStatsRequest { container_id: container };

@@ -64,7 +64,10 @@ fn parse(line: &[u8]) -> Entry<'_> {
     let mut fields = line.splitn(4, |byte| *byte == b' ');
     let field =
         |bytes: Option<&'_ [u8]>| bytes.and_then(|bytes| std::str::from_utf8(bytes).ok().map(str::len));
-    let (time, stream, tags, text) = (fields.next(), fields.next(), fields.next(), fields.next());
+    let time = fields.next();
+    let stream = fields.next();
+    let tags = fields.next();
+    let text = fields.next();
     let known = matches!(stream, Some(b"stdout" | b"stderr")) && field(time).is_some();
     match (known, time, tags) {
         (true, Some(time), Some(tags)) => Entry {

@@ -133,7 +133,8 @@ async fn who_has_which_device_and_port_is_told_on_the_unix_socket_only() {
 async fn a_lease_is_ended_on_the_unix_socket_only_and_by_its_token_alone() {
     let pages = Pages::serve().await;
     let path = |token: &str| format!("/v1/devices/leases/{token}");
-    let (ours, other) = ("07".repeat(16), "08".repeat(16));
+    let ours = "07".repeat(16);
+    let other = "08".repeat(16);
     assert_eq!(pages.ask(Method::DELETE, &path(&ours)).await, (StatusCode::NO_CONTENT, String::new()));
     let (status, why) = pages.ask(Method::DELETE, &path(&other)).await;
     assert_eq!((status, why.contains("is in use by train of nomad")), (StatusCode::CONFLICT, true), "{why}");

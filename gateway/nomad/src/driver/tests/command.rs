@@ -59,7 +59,8 @@ struct Heard {
 
 impl Heard {
     async fn all(mut answers: Answers<Said>) -> Self {
-        let (mut heard, mut open) = (Self::default(), [true, true]);
+        let mut heard = Self::default();
+        let mut open = [true, true];
         while let Some(said) = answers.next().await {
             let said = said.expect("it is no error");
             assert_eq!(heard.code, None, "the exit code comes last");

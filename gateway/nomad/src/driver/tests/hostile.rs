@@ -157,7 +157,8 @@ async fn take(lab: &Lab, started: &mut BTreeSet<String>, number: usize, step: St
                 started.insert(request.id);
             } else {
                 // One that is refused late has taken it away already.
-                let (here, mut gone) = (place(&request.id), Vec::new());
+                let here = place(&request.id);
+                let mut gone = Vec::new();
                 for other in started.iter().filter(|other| place(other) == here) {
                     if lab.inspect(other).await.is_err() {
                         gone.push(other.clone());
@@ -198,7 +199,8 @@ proptest! {
         let runtime =
             tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build().unwrap();
         runtime.block_on(async {
-            let (lab, mut started) = (lab().await, BTreeSet::new());
+            let lab = lab().await;
+let mut started = BTreeSet::new();
             for (number, step) in steps.into_iter().enumerate() {
                 let taken = tokio::time::timeout(PATIENCE, take(&lab, &mut started, number, step.clone())).await;
                 // A grace that is longer than that is the client's to wait for.

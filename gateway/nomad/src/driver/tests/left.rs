@@ -27,7 +27,8 @@ fn by<T>(session: &str, number: i32, message: T) -> Request<T> {
 
 /// One that looks often, and gives no time.
 fn hasty_config() -> PluginConfig {
-    let (period, creation_grace) = (Duration::ZERO, Duration::ZERO);
+    let period = Duration::ZERO;
+    let creation_grace = Duration::ZERO;
     let dangling = DanglingConfig { period, creation_grace, ..Default::default() };
     PluginConfig { gc: GcConfig { dangling, ..Default::default() }, ..Default::default() }
 }
@@ -121,7 +122,8 @@ async fn a_task_is_known_until_its_destruction_is_not_refused() {
 async fn a_task_that_is_named_before_its_turn_comes_is_not_taken_away() {
     let lab = lab_with(hasty_config()).await;
     lab.start_in(SESSION, 1, "a").await;
-    let (name, gc) = ("a/web/00000001", GcConfig::default());
+    let name = "a/web/00000001";
+    let gc = GcConfig::default();
     lab.driver.take_dangling_away(name, &gc).await.expect("there is nothing to do");
     assert_eq!(lab.left().await, [name]);
     lab.driver.seen().forget(name);
@@ -167,7 +169,8 @@ async fn a_network_goes_when_its_allocation_is_cleared_away_whatever_its_agent_h
     let lab = hasty().await;
     lab.start_elsewhere(SESSION, 1, "other").await;
     assert!(lab.create_network(SESSION, 1, "a").await);
-    let (all, aside) = (lab.dir.path().join("elsewhere"), lab.dir.path().join("aside"));
+    let all = lab.dir.path().join("elsewhere");
+    let aside = lab.dir.path().join("aside");
     std::fs::create_dir(all.join("a")).expect("there is room");
     let both = ["network/a", "other/web/00000001"];
     assert_eq!(lab.left().await, both, "the agent waits before it starts a task there");

@@ -60,7 +60,8 @@ async fn five_thousand_tasks_are_watched_over_one_connection() {
     let waits: Vec<_> = ids
         .iter()
         .map(|id| {
-            let (mut client, message) = (client.clone(), nomad::WaitTaskRequest { task_id: id.clone() });
+            let mut client = client.clone();
+            let message = nomad::WaitTaskRequest { task_id: id.clone() };
             tokio::spawn(async move { client.wait_task(call(message)).await.map(Response::into_inner) })
         })
         .collect();

@@ -112,7 +112,8 @@ async fn race(network: Network, host_network: bool) {
     let request = lab.with_port(network);
     let mut tasks = 0;
     for round in 0..RACES {
-        let (driver, pods) = (lab.driver.clone(), kubelet.clone());
+        let driver = lab.driver.clone();
+        let pods = kubelet.clone();
         let message = nomad::StartTaskRequest { task: Some(request.clone()) };
         // A task has an image to pull first: the pod comes when that is there.
         let pulls = lab.fake.count(Method::Pull);
@@ -128,7 +129,8 @@ async fn race(network: Network, host_network: bool) {
             run(&pods, host_network).await
         });
         drop(held);
-        let (started, ran) = (start.await.expect("it ends"), run.await.expect("it ends"));
+        let started = start.await.expect("it ends");
+        let ran = run.await.expect("it ends");
         match (started, ran) {
             (Ok(_), Err(refused)) => {
                 names(&refused, &["nomad", &request.id]);
@@ -186,7 +188,8 @@ async fn a_port_is_had_as_soon_as_its_holder_has_gone_and_by_all_of_one_allocati
         names(&run(&kubelet, false).await.expect_err("the allocation has it"), &["nomad", &sidecar.id]);
         lab.destroy(&sidecar.id, true).await.expect("it is killed");
     }
-    let (first, mut next) = (pod(false), pod(true));
+    let first = pod(false);
+    let mut next = pod(true);
     next.metadata.as_mut().expect("it is set").attempt = 1;
     for config in [first, next] {
         let request = cri::RunPodSandboxRequest { config: Some(config), ..Default::default() };

@@ -94,7 +94,8 @@ async fn a_network_is_made_once_and_taken_away_as_often_as_one_likes() {
         let message = nomad::CreateNetworkRequest { alloc_id: ALLOC.into(), hostname: "web-1".into() };
         lab.driver.create_network(call(message)).await.expect("it is made").into_inner()
     };
-    let (first, second) = (make().await, make().await);
+    let first = make().await;
+    let second = make().await;
     assert_eq!((first.created, second.created), (true, false));
     let spec = first.isolation_spec.expect("it is always set");
     assert_eq!(Some(&spec), second.isolation_spec.as_ref());

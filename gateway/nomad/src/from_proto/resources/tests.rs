@@ -193,7 +193,8 @@ fn limits_of_the_process_are_read_as_docker_reads_them() {
 #[test]
 fn only_a_task_that_shares_its_group_with_nobody_has_processors_for_itself() {
     let of = |list: &str, group: &str| processors(list.to_owned(), group).map_err(|error| error.to_string());
-    let (own, share) = ("/sys/fs/cgroup/cpuset/nomad/reserve/a1.web", "/sys/fs/cgroup/cpuset/nomad/share");
+    let own = "/sys/fs/cgroup/cpuset/nomad/reserve/a1.web";
+    let share = "/sys/fs/cgroup/cpuset/nomad/share";
     assert_eq!(of("", share), Ok(None));
     for group in [own, "/sys/fs/cgroup/nomad.slice/share.slice/a1.web.scope", ""] {
         assert_eq!(of("0-1,3", group), Ok(Some("0-1,3".to_owned())));

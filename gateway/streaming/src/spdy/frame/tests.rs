@@ -10,7 +10,9 @@ use crate::spdy::header::{Deflater, HeaderError};
 
 /// All events of these bytes, given in pieces of `cut` bytes; data frames are put together again.
 fn decode(bytes: &[u8], cut: usize) -> Result<Vec<Event>, FrameError> {
-    let (mut decoder, mut buffer, mut events) = (Decoder::new(), BytesMut::new(), Vec::new());
+    let mut decoder = Decoder::new();
+    let mut buffer = BytesMut::new();
+    let mut events = Vec::new();
     for piece in bytes.chunks(cut) {
         buffer.extend_from_slice(piece);
         while let Some(event) = decoder.next(&mut buffer)? {
@@ -130,7 +132,8 @@ fn sensible() -> impl Strategy<Value = Vec<Event>> {
 }
 
 fn encode(events: &[Event]) -> Vec<u8> {
-    let (mut bytes, mut deflater) = (Vec::new(), Deflater::new());
+    let mut bytes = Vec::new();
+    let mut deflater = Deflater::new();
     for event in events {
         match event {
             Event::Opened { stream, headers, end } => {

@@ -30,7 +30,8 @@ const PREFIX: [u8; 6] = [0x78, 0xbb, 0xe3, 0xc6, 0xa7, 0xc2];
 
 #[test]
 fn blocks_follow_each_other_in_one_stream() {
-    let (mut deflater, mut inflater) = (Deflater::new(), Inflater::new());
+    let mut deflater = Deflater::new();
+    let mut inflater = Inflater::new();
     for id in ["0", "1", "31415"] {
         let headers = [("streamtype", "data"), ("port", "8080"), ("requestid", id)];
         let read = inflater.read(&deflater.write(&headers)).unwrap();
@@ -107,7 +108,8 @@ proptest! {
     fn any_headers_come_back(
         blocks in vec(vec(("[a-z0-9:-]{1,20}", ".{0,200}"), 0..5), 1..5)
     ) {
-        let (mut deflater, mut inflater) = (Deflater::new(), Inflater::new());
+        let mut deflater = Deflater::new();
+let mut inflater = Inflater::new();
         for block in blocks {
             let borrowed: Vec<_> = block.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
             prop_assert_eq!(inflater.read(&deflater.write(&borrowed)).unwrap(), block);

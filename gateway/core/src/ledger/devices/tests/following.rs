@@ -43,7 +43,8 @@ fn a_node_that_several_devices_have_is_no_devices_alone_and_one_that_is_gone_has
         let claims = devices.lease_named(N, named, (sandbox(number), "task"));
         claims.map(|claims| claims.into_iter().flat_map(|claim| claim.slots).collect::<Vec<_>>())
     };
-    let (a, ctl) = (Path::new("/dev/a"), Path::new("/dev/ctl"));
+    let a = Path::new("/dev/a");
+    let ctl = Path::new("/dev/ctl");
     assert_eq!(slots(&mut devices, &[a, ctl], &[], 1).unwrap(), ["a"]);
     assert_eq!(slots(&mut devices, &[ctl], &["acme.com/tpu=GPU-b"], 2).unwrap(), ["b"]);
     slots(&mut devices, &[], &["acme.com/tpu=all"], 3).unwrap_err();
@@ -115,7 +116,8 @@ fn what_has_not_changed_for_an_owner_is_shared_with_what_it_was_told_before() {
         views.each_mut().map(|(owner, view)| {
             let before = std::mem::replace(view, outlook.view(*owner, view));
             let groups = |view: &View| view.inventory.clone().map_or_else(Vec::new, |all| all.groups.clone());
-            let (now, before) = (groups(view), groups(&before));
+            let now = groups(view);
+            let before = groups(&before);
             let is_new = |at: &usize| before.get(*at).is_none_or(|group| !Arc::ptr_eq(group, &now[*at]));
             (0..now.len()).filter(is_new).collect::<Vec<_>>()
         })
